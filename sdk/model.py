@@ -1,0 +1,210 @@
+"""Value types that users of the SDK meet: partitions, records, offsets, group and producer identity.
+
+This module holds data only. What a value means is decided by the module that makes it; nothing
+here does I/O, knows the wire format, or changes after it was made.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""Record headers in order; names may repeat, values may be None."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number, from 0.
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class IsolationLevel(enum.IntEnum):
+    """What a consumer may see (Kafka property ``isolation.level``, KIP-98)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TimestampType(enum.IntEnum):
+    """Who set a record's timestamp (topic property ``message.timestamp.type``)."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class ConsumerRecord:
+    """One record as a consumer received it.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        offset: Position in the partition.
+        timestamp_ms: Milliseconds since 1970-01-01 UTC, -1 when the record has none.
+        timestamp_type: Who set the timestamp.
+        key: Key after deserialization (bytes without a deserializer), or None.
+        value: Value after deserialization, or None (a tombstone).
+        headers: Pairs of name and value in the order in which they were sent.
+        leader_epoch: Leader epoch of the batch that held the record, -1 if unknown.
+    """
+
+    __slots__ = (
+        "headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "timestamp_ms",
+        "timestamp_type",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int = -1,
+        timestamp_type: int = TimestampType.CREATE_TIME,
+        key: object = None,
+        value: object = None,
+        headers: Headers = (),
+        leader_epoch: int = -1,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.leader_epoch = leader_epoch
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that the record came from."""
+        return TopicPartition(self.topic, self.partition)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConsumerRecord):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"ConsumerRecord({self.topic}-{self.partition} @ {self.offset}, "
+            f"key={self.key!r}, value={self.value!r})"
+        )
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record was stored.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        offset: Offset of the record; -1 with ``acks=0``, where the broker tells nothing.
+        timestamp_ms: The record's timestamp (the broker's with LogAppendTime).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that holds the record."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset, or one to be committed.
+
+    Attributes:
+        offset: Offset of the next record to read (last processed record + 1).
+        metadata: Free text kept with the offset, at most 4,096 bytes by Kafka's default.
+        leader_epoch: Leader epoch of the last processed record, -1 if unknown.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Answer of a look-up by time: the first record at or after the time asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+class ConsumerGroupMetadata(NamedTuple):
+    """Membership of a consumer at one moment; fences zombies in a transaction (KIP-447).
+
+    Attributes:
+        group_id: Group name.
+        generation_id: Generation (classic protocol) or member epoch (KIP-848); -1 if no member.
+        member_id: Member id, empty if no member.
+        group_instance_id: Static member id or None.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class ProducerIdentity(NamedTuple):
+    """Who a transactional producer is for the broker (KIP-98).
+
+    Attributes:
+        transactional_id: The stable name.
+        producer_id: Number that the coordinator gave to that name.
+        producer_epoch: Incarnation; a newer one fences older ones.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class PartitionInfo(NamedTuple):
+    """A partition as the cluster describes it."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class NewTopic(NamedTuple):
+    """A topic to be created.
+
+    Attributes:
+        name: Topic name, 1 to 249 characters of ``[a-zA-Z0-9._-]``.
+        partitions: Number of partitions; -1 takes the broker's ``num.partitions``.
+        replication_factor: Number of replicas; -1 takes the broker's default.
+        configs: Topic configuration by Kafka's property names.
+    """
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] | None = None
