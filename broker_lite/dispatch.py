@@ -1,0 +1,276 @@
+"""From a request frame to the handler's answer, and what the broker says it serves.
+
+A handler declares its request and version range with :func:`handles`; nothing else lists them, so
+the ApiVersions answer cannot promise what is not there. This module decides which handler a frame
+reaches and which frames cost the peer its connection. It knows no sockets.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.frame import decode_request_header
+from onceflow.sdk.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+logger = logging.getLogger("onceflow.broker_lite.dispatch")
+
+API_VERSIONS_KEY = 18
+
+HANDLER_MODULES = (
+    "admin",
+    "cluster",
+    "fetch",
+    "groups",
+    "offsets",
+    "produce",
+    "security",
+    "transactions",
+)
+"""Modules of ``onceflow.broker_lite.handlers`` that register handlers when imported."""
+
+
+class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure
+    """A handler's way to say: send nothing, close this connection. The text goes to the log."""
+
+
+class ConnectionState:
+    """What the broker remembers of one connection.
+
+    Attributes:
+        connection_id: Unique in this process.
+        client_host: Address of the peer, in Kafka's form with a leading slash.
+        listener: Name of the listener that took the connection.
+        principal: Who speaks, ``User:ANONYMOUS`` without authentication.
+        sasl_mechanism: Mechanism chosen by SaslHandshake and not yet completed, or None.
+        must_authenticate: True while only ApiVersions and the SASL requests are allowed.
+    """
+
+    __slots__ = (
+        "client_host",
+        "connection_id",
+        "listener",
+        "must_authenticate",
+        "principal",
+        "sasl_mechanism",
+    )
+
+    def __init__(
+        self,
+        connection_id: int,
+        client_host: str,
+        listener: str,
+        *,
+        must_authenticate: bool = False,
+    ) -> None:
+        self.connection_id = connection_id
+        self.client_host = client_host
+        self.listener = listener
+        self.principal = "User:ANONYMOUS"
+        self.sasl_mechanism: str | None = None
+        self.must_authenticate = must_authenticate
+
+
+class RequestContext(NamedTuple):
+    """Who asked, and in which version.
+
+    Attributes:
+        api_version: Version of the request, which is the version of the answer.
+        client_id: As the client named itself, possibly None.
+        correlation_id: Repeated in the answer.
+        connection_id: Unique in this process.
+        client_host: Address of the peer, in Kafka's form with a leading slash.
+        principal: Who speaks.
+        listener: Name of the listener that took the connection.
+        connection: What is remembered of the connection.
+    """
+
+    api_version: int
+    client_id: str | None
+    correlation_id: int
+    connection_id: int
+    client_host: str
+    principal: str
+    listener: str
+    connection: ConnectionState
+
+
+RequestT = TypeVar("RequestT", bound=Request)
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+HandlerResult = ResponseT | Deferred[ResponseT] | None
+Handler = Callable[["BrokerState", RequestContext, RequestT, int], "HandlerResult[ResponseT]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One served request.
+
+    Attributes:
+        request_type: Class of the request.
+        min_version: Lowest version that is served.
+        max_version: Highest version that is served and advertised.
+        advertised_min_version: Lowest version in the ApiVersions answer.
+        handler: The function that answers.
+    """
+
+    request_type: type[Request]
+    min_version: int
+    max_version: int
+    advertised_min_version: int
+    handler: Callable[[BrokerState, RequestContext, Request, int], object]
+
+
+class HandlerRegistry:
+    """Served requests by api key."""
+
+    __slots__ = ("_by_key",)
+
+    def __init__(self) -> None:
+        self._by_key: dict[int, Registration] = {}
+
+    def handles(
+        self,
+        request_type: type[RequestT],
+        *,
+        versions: tuple[int, int] | None = None,
+        advertised_min_version: int | None = None,
+    ) -> Callable[[Handler[RequestT, ResponseT]], Handler[RequestT, ResponseT]]:
+        """Register the decorated function as the handler of ``request_type``.
+
+        Args:
+            request_type: Class of the request.
+            versions: Lowest and highest version served; all declared ones by default.
+            advertised_min_version: Lowest version to advertise where that differs (trap 66).
+
+        Raises:
+            ValueError: When the request has a handler already, or a version is not declared.
+        """
+        declared_min, declared_max = request_type.versions
+        min_version, max_version = versions or (declared_min, declared_max)
+        if not declared_min <= min_version <= max_version <= declared_max:
+            raise ValueError(
+                f"{request_type.__name__} declares versions {declared_min}-{declared_max}, "
+                f"not {min_version}-{max_version}"
+            )
+
+        def register(handler: Handler[RequestT, ResponseT]) -> Handler[RequestT, ResponseT]:
+            api_key = request_type.api_key
+            if api_key in self._by_key:
+                raise ValueError(f"{request_type.__name__} has two handlers")
+            self._by_key[api_key] = Registration(
+                request_type,
+                min_version,
+                max_version,
+                min_version if advertised_min_version is None else advertised_min_version,
+                handler,  # type: ignore[arg-type] # looked up by its own request's key only
+            )
+            return handler
+
+        return register
+
+    def get(self, api_key: int) -> Registration | None:
+        """The registration of a key, or None when it is not served."""
+        return self._by_key.get(api_key)
+
+    def registrations(self) -> list[Registration]:
+        """Every registration, by api key."""
+        return [self._by_key[api_key] for api_key in sorted(self._by_key)]
+
+
+REGISTRY = HandlerRegistry()
+"""Handlers of this broker; filled by :func:`load_handlers`."""
+
+handles = REGISTRY.handles
+
+
+def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
+    """Import the handler modules, which register themselves, and return the registry."""
+    for module in modules:
+        importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
+    return REGISTRY
+
+
+class PendingAnswer(NamedTuple):
+    """What dispatching gave: how to encode the answer, and the answer or its deferral.
+
+    Attributes:
+        api_version: Version to encode in.
+        correlation_id: For the response header.
+        result: The answer, a deferred one, or None when the request gets none.
+    """
+
+    api_version: int
+    correlation_id: int
+    result: Response | Deferred[Response] | None
+
+
+def dispatch(
+    state: BrokerState,
+    connection: ConnectionState,
+    frame: bytes | memoryview,
+    now_ms: int,
+) -> PendingAnswer:
+    """Decode one request frame and run its handler.
+
+    Args:
+        state: The broker.
+        connection: Where the frame came from.
+        frame: A whole request without its length prefix.
+        now_ms: Wall milliseconds.
+
+    Raises:
+        RemoteProtocolError: The frame is malformed, or its key or version is not served: the
+            connection is to be closed (trap 62).
+        CloseConnection: The handler wants the connection closed.
+    """
+    header = decode_request_header(frame)
+    registration = state.registry.get(header.api_key)
+    if registration is None:
+        raise RemoteProtocolError(f"api key {header.api_key} is not served")
+    api_version = header.api_version
+    if not registration.min_version <= api_version <= registration.max_version:
+        if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:
+            return PendingAnswer(0, header.correlation_id, _too_new_api_versions(registration))
+        raise RemoteProtocolError(
+            f"{registration.request_type.__name__} version {api_version} is not served "
+            f"({registration.min_version}-{registration.max_version} are)"
+        )
+    request, _ = registration.request_type.decode(frame, api_version, header.end)
+    context = RequestContext(
+        api_version,
+        header.client_id,
+        header.correlation_id,
+        connection.connection_id,
+        connection.client_host,
+        connection.principal,
+        connection.listener,
+        connection,
+    )
+    result = registration.handler(state, context, request, now_ms)
+    return PendingAnswer(api_version, header.correlation_id, result)  # type: ignore[arg-type]
+
+
+def _too_new_api_versions(registration: Registration) -> Response:
+    """KIP-511: version 0 form, error 35, and the one range that lets the client step down."""
+    from onceflow.sdk.protocol.api.cluster import ApiVersionsResponse
+
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=API_VERSIONS_KEY,
+                min_version=registration.min_version,
+                max_version=registration.max_version,
+            )
+        ],
+    )
