@@ -1,0 +1,53 @@
+# Every word here sets itself up: the first use of a fresh clone makes the virtual environment.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := .setup/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check fix conformance chaos bench dist clean
+
+help: ## what can be asked for
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml tools/setup.sh
+	@PYTHON=$(PYTHON) bash tools/setup.sh
+	@mkdir -p .setup && touch $(READY)
+
+setup: $(READY) ## virtual environment with everything that development needs
+
+java: ## a Java 17+ runtime (on Debian as root it is installed, elsewhere you are told how)
+	@bash tools/java.sh
+
+demo: $(READY) java ## exactly-once on 336,776 flights while processes are killed
+	@$(BIN)/python -m examples.flights $(ARGS)
+
+test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores
+	@$(BIN)/pytest -q -m "not kafka and not chaos" $(ARGS)
+
+check: $(READY) ## style, types, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/mypy
+	@$(BIN)/pytest -q tests/house -p no:randomly
+
+fix: $(READY) ## format and mend what can be mended by machine
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
+	@$(BIN)/pytest -q -m kafka -p no:randomly $(ARGS)
+
+chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
+	@$(BIN)/pytest -q -m chaos $(ARGS)
+
+bench: $(READY) ## side by side with the published clients; one JSON line each
+	@$(BIN)/python bench/suite.py $(ARGS)
+
+dist: $(READY) ## sdist and wheel
+	@$(BIN)/python -m build
+
+clean: ## caches and build output (not the virtual environment)
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

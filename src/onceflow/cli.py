@@ -1,0 +1,56 @@
+"""The ``onceflow`` command: assembles the commands that the areas offer and decides nothing else.
+
+Each command's module is imported when the command is used, so that ``onceflow --help`` is quick
+and the broker can be started without loading the clients.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+from onceflow import __version__
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "broker": ("onceflow.broker_lite.commands", "Start the bundled broker."),
+    "run": ("onceflow.processors.commands", "Run a processor app (MODULE:APP)."),
+}
+"""Name of the command -> module that holds a click command of that name, and its one line."""
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of a command and give the command, or None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, without importing their modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog="Example: onceflow broker --data ./data --listen 127.0.0.1:9092",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="onceflow")
+def main() -> None:
+    """Kafka from Python, exactly once."""
+
+
+if __name__ == "__main__":
+    main()

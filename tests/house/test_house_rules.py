@@ -1,0 +1,88 @@
+"""Goal: the house style holds everywhere, and its limits only tighten.
+
+Method: the rules of ``house_rules`` are run over every source file, then over small texts that
+break them, so that no rule can pass because it sees nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import house_rules
+import pytest
+
+RATCHET = Path(__file__).with_name("ratchet.json")
+FILES = list(house_rules.source_files())
+
+
+def test_there_are_sources_to_look_at() -> None:
+    areas = {house_rules.name_of(path).split("/")[0] for path in FILES}
+    assert areas == {*house_rules.AREAS, "src"}
+
+
+@pytest.mark.parametrize("measure", [house_rules.long_functions, house_rules.long_modules])
+def test_sizes_stay_within_the_ratchet(measure: Callable[[str, str], dict[str, int]]) -> None:
+    ratchet = json.loads(RATCHET.read_text())[measure.__name__]
+    found: dict[str, int] = {}
+    for path in FILES:
+        found |= measure(house_rules.name_of(path), path.read_text())
+    assert house_rules.over_ratchet(found, ratchet) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        house_rules.banned_identifiers,
+        house_rules.unfinished_comments,
+        house_rules.missing_docstrings,
+    ],
+)
+def test_rule_holds_in_every_source_file(rule: Callable[[str, str], list[str]]) -> None:
+    findings = [f for path in FILES for f in rule(house_rules.name_of(path), path.read_text())]
+    assert findings == []
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    assert [str(path) for path in FILES if path.name in house_rules.BANNED_MODULES] == []
+
+
+def test_tests_wait_on_conditions_and_do_not_sleep() -> None:
+    ratchet = json.loads(RATCHET.read_text())["sleeps_in_test"]
+    found: dict[str, int] = {}
+    for path in sorted((house_rules.ROOT / "tests").rglob("test_*.py")):
+        name = house_rules.name_of(path)
+        if findings := house_rules.sleeps_in_test(name, path.read_text()):
+            found[name] = len(findings)
+    assert house_rules.over_ratchet(found, ratchet) == []
+
+
+def test_long_function_is_found_and_the_ratchet_only_tightens() -> None:
+    body = "    pass\n" * 71
+    found = house_rules.long_functions("m.py", f"def f():\n{body}")
+    assert found == {"m.py::f": 72}
+    assert house_rules.over_ratchet(found, {}) != []
+    assert house_rules.over_ratchet(found, {"m.py::f": 72}) == []
+    assert house_rules.over_ratchet(found, {"m.py::f": 80}) != []
+    assert house_rules.over_ratchet({}, {"m.py::f": 80}) != []
+
+
+def test_long_module_is_found() -> None:
+    assert house_rules.long_modules("m.py", "x = 1\n" * 601) == {"m.py": 601}
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (house_rules.banned_identifiers, "def f(corr_id): ..."),
+        (house_rules.banned_identifiers, "a.hwm = 1"),
+        (house_rules.unfinished_comments, "x = 1  # TODO later\n"),
+        (house_rules.missing_docstrings, "'''doc'''\ndef f(): ..."),
+        (house_rules.missing_docstrings, "x = 1"),
+        (house_rules.sleeps_in_test, "import time\ntime.sleep(1)"),
+        (house_rules.sleeps_in_test, "await asyncio.sleep(delay)"),
+    ],
+)
+def test_broken_text_is_found(rule: Callable[[str, str], list[str]], text: str) -> None:
+    assert rule("m.py", text) != []

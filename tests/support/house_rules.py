@@ -1,0 +1,130 @@
+"""The house rules as functions over source text, so that the rules themselves can be tested.
+
+Each function gives a list of findings as ``path:line message``; an empty list means that all is
+well. What counts as too long is decided here; exceptions are kept in ``tests/house/ratchet.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 600
+BANNED_MODULES = {"utils.py", "helpers.py", "common.py", "types.py", "misc.py"}
+BANNED_NAMES = {
+    "corr_id": "correlation_id",
+    "topic_uuid": "topic_id",
+    "broker_id": "node_id",
+    "tid": "transactional_id",
+    "txn_id": "transactional_id",
+    "leo": "log_end_offset",
+    "hwm": "high_watermark",
+    "required_acks": "acks",
+    "generation": "generation_id",
+}
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+
+def source_files() -> Iterator[Path]:
+    """Every module of the product, by its real place (not through the links)."""
+    for area in AREAS:
+        yield from sorted((ROOT / area).rglob("*.py"))
+    yield from sorted((ROOT / "src" / "onceflow").glob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """The path as findings name it."""
+    return str(path.relative_to(ROOT))
+
+
+def long_functions(name: str, text: str) -> dict[str, int]:
+    """Functions over the limit: ``path::function`` -> lines."""
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                found[f"{name}::{node.name}"] = lines
+    return found
+
+
+def long_modules(name: str, text: str) -> dict[str, int]:
+    """The module itself when it is over the limit: path -> lines."""
+    lines = text.count("\n")
+    return {name: lines} if lines > MODULE_LINES_MAX else {}
+
+
+def over_ratchet(found: Mapping[str, int], ratchet: Mapping[str, int]) -> list[str]:
+    """What is too long and not excused, longer than its excuse, or excused without need."""
+    findings = [
+        f"{place} has {lines} lines (allowed: {ratchet.get(place, 'the general limit')})"
+        for place, lines in found.items()
+        if lines > ratchet.get(place, 0)
+    ]
+    findings += [
+        f"{place} may be {allowed} lines but has {found.get(place, 'fewer than the limit')}: "
+        "lower the ratchet"
+        for place, allowed in ratchet.items()
+        if found.get(place, 0) < allowed
+    ]
+    return findings
+
+
+def banned_identifiers(name: str, text: str) -> list[str]:
+    """Variables, arguments and attributes that Kafka has another word for."""
+    findings = []
+    for node in ast.walk(ast.parse(text)):
+        word = None
+        if isinstance(node, ast.Name):
+            word = node.id
+        elif isinstance(node, ast.Attribute):
+            word = node.attr
+        elif isinstance(node, ast.arg):
+            word = node.arg
+        if word in BANNED_NAMES:
+            line = getattr(node, "lineno", 0)
+            findings.append(f"{name}:{line} {word}: write {BANNED_NAMES[word]}")
+    return findings
+
+
+def unfinished_comments(name: str, text: str) -> list[str]:
+    """Comments that promise to finish something later."""
+    findings = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and UNFINISHED.search(token.string):
+            findings.append(f"{name}:{token.start[0]} {token.string}")
+    return findings
+
+
+def missing_docstrings(name: str, text: str) -> list[str]:
+    """A module, public class or public function of module level without a docstring."""
+    tree = ast.parse(text)
+    findings = [] if ast.get_docstring(tree) else [f"{name}:1 module without a docstring"]
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not node.name.startswith("_") and not ast.get_docstring(node):
+            findings.append(f"{name}:{node.lineno} {node.name} without a docstring")
+    return findings
+
+
+def sleeps_in_test(name: str, text: str) -> list[str]:
+    """``time.sleep`` and positive ``asyncio.sleep`` in tests, which should wait on a condition."""
+    findings = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr != "sleep" or not isinstance(node.func.value, ast.Name):
+            continue
+        argument = node.args[0] if node.args else None
+        yields_only = isinstance(argument, ast.Constant) and argument.value == 0
+        if node.func.value.id in {"time", "asyncio"} and not yields_only:
+            findings.append(f"{name}:{node.lineno} {node.func.value.id}.sleep")
+    return findings

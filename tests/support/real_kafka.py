@@ -1,0 +1,263 @@
+"""Apache Kafka itself, for conformance tests: fetched once by Maven, run on 127.0.0.1.
+
+Decides where the jars are kept, how one combined KRaft node is configured, and when it is ready.
+As a program: ``python tests/support/real_kafka.py start|stop|tool ...`` (see ``--help``).
+Needs Java 17+ and, for the first use, Maven; ``unavailable_reason()`` says what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+VERSION = os.environ.get("ONCEFLOW_KAFKA_VERSION", "4.4.0")
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 120
+TOOL_CLASSES = {
+    "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-storage": "kafka.tools.StorageTool",
+}
+LOGGING = """rootLogger.level = WARN
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = [%d] %p %m (%c)%n
+"""
+
+
+def cache_folder() -> Path:
+    """Where this version's jars and logging file are kept between runs."""
+    root = os.environ.get("ONCEFLOW_KAFKA_CACHE") or Path.home() / ".cache" / "onceflow-kafka"
+    return Path(root) / VERSION
+
+
+def java() -> str | None:
+    """The Java program, or None."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
+def unavailable_reason() -> str | None:
+    """Why Apache Kafka cannot be run here, or None when it can."""
+    if java() is None:
+        return "Java 17+ is missing (make java)"
+    if not (cache_folder() / "jars").is_dir() and shutil.which("mvn") is None:
+        return "Maven is missing, and Apache Kafka's jars were not fetched before"
+
+
+def _pom(extra: str) -> str:
+    def dependency(group: str, artifact: str, version: str) -> str:
+        inner = "".join(
+            f"<{tag}>{text}</{tag}>"
+            for tag, text in (("groupId", group), ("artifactId", artifact), ("version", version))
+        )
+        return f"<dependency>{inner}</dependency>"
+
+    wanted = [dependency("org.apache.kafka", n, VERSION) for n in ("kafka_2.13", "kafka-tools")]
+    if extra:
+        wanted.append(dependency("org.apache.logging.log4j", "log4j-slf4j-impl", extra))
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>local</groupId>"
+        "<artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>"
+        f"<dependencies>{''.join(wanted)}</dependencies></project>"
+    )
+
+
+def _copy_jars(work: Path, extra: str = "") -> None:
+    (work / "pom.xml").write_text(_pom(extra))
+    command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
+    subprocess.run(
+        [*command, f"-DoutputDirectory={work / 'jars'}"], cwd=work, check=True, timeout=900
+    )
+
+
+def jars() -> Path:
+    """The folder with Apache Kafka's jars, fetched on the first call."""
+    folder = cache_folder() / "jars"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder
+        print(f"fetching Apache Kafka {VERSION} by Maven (once)", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            work = Path(temporary)
+            _copy_jars(work)
+            core = next((work / "jars").glob("log4j-core-*.jar"))
+            _copy_jars(work, core.stem.removeprefix("log4j-core-"))
+            (folder.parent / "log4j2.properties").write_text(LOGGING)
+            (work / "jars").rename(folder)
+    return folder
+
+
+def java_command(main_class: str, *args: str, jvm: Sequence[str] = ()) -> list[str]:
+    """The command line that runs a class of Apache Kafka's jars."""
+    program = java()
+    assert program is not None, unavailable_reason()
+    folder = jars()
+    logging = f"-Dlog4j2.configurationFile={folder.parent / 'log4j2.properties'}"
+    return [program, *jvm, logging, "-cp", f"{folder}/*", main_class, *args]
+
+
+def tool(name: str, *args: str, timeout_s: float = 120) -> str:
+    """Run one of Kafka's own tools and give its standard output.
+
+    Raises:
+        subprocess.CalledProcessError: The tool failed; its output is in the exception.
+    """
+    jvm = ["-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command = java_command(TOOL_CLASSES.get(name, name), *args, jvm=jvm)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in held:
+            sock.bind((HOST, 0))
+        return [sock.getsockname()[1] for sock in held]
+
+
+class ApacheKafka:
+    """One combined broker and controller on a free port of 127.0.0.1, with a folder of its own."""
+
+    def __init__(self, data: Path, *, port: int = 0, settings: dict[str, str] | None = None):
+        self.data = data
+        ports = free_ports(2)
+        self.port = port or ports[0]
+        self.controller_port = ports[1]
+        self.settings = settings or {}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Address for clients."""
+        return f"{HOST}:{self.port}"
+
+    def _properties(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"PLAINTEXT://{HOST}:{self.port},CONTROLLER://{HOST}:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{self.port}",
+            "log.dirs": str(self.data / "log"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **self.settings,
+        }
+
+    def start(self) -> None:
+        """Format the folder if it is new, start the node, wait until it serves metadata."""
+        config = self.data / "server.properties"
+        self.data.mkdir(parents=True, exist_ok=True)
+        config.write_text("".join(f"{k}={v}\n" for k, v in self._properties().items()))
+        if not (self.data / "log" / "meta.properties").exists():
+            cluster_id = tool("kafka-storage", "random-uuid").split()[-1]
+            tool("kafka-storage", "format", "-t", cluster_id, "-c", str(config))
+        log = (self.data / "server.log").open("ab")
+        command = java_command("kafka.Kafka", str(config), jvm=["-Xms1G", "-Xmx1G", "-XX:+UseG1GC"])
+        with log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self._ready():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = (self.data / "server.log").read_text(errors="replace")[-3000:]
+                self.stop()
+                raise RuntimeError(f"Apache Kafka did not become ready:\n{tail}")
+            time.sleep(0.1)
+
+    def _ready(self) -> bool:
+        # Metadata v1 without topics; ready when it names one live broker.
+        header = b"\x00\x03\x00\x01\x00\x00\x00\x01\x00\x01c"
+        request = header + (0).to_bytes(4, "big")
+        try:
+            with socket.create_connection((HOST, self.port), timeout=2) as conn:
+                conn.sendall(len(request).to_bytes(4, "big") + request)
+                reply = conn.makefile("rb").read(12)
+        except OSError:
+            return False
+        return len(reply) == 12 and int.from_bytes(reply[8:12], "big") == 1
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End the node and wait for it; ``kill`` sends SIGKILL."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            self.process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(timeout=10)
+        self.process = None
+
+    def __enter__(self) -> ApacheKafka:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def main() -> None:
+    """``run``: a node in the foreground until Ctrl-C; ``tool NAME ARGS``: one of Kafka's tools."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="start a node, print its address, stop at Ctrl-C")
+    run.add_argument("--data", type=Path, required=True)
+    run.add_argument("--port", type=int, default=0)
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    tools = commands.add_parser("tool", help=f"one of: {', '.join(TOOL_CLASSES)}, or a class name")
+    tools.add_argument("name")
+    tools.add_argument("args", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    if reason := unavailable_reason():
+        sys.exit(reason)
+    if args.command == "tool":
+        try:
+            print(tool(args.name, *args.args), end="")
+        except subprocess.CalledProcessError as error:
+            sys.exit(f"{error.stdout}\n{error.stderr}")
+        return
+    settings = dict(item.split("=", 1) for item in args.set)
+    with ApacheKafka(args.data.absolute(), port=args.port, settings=settings) as kafka:
+        print(kafka.bootstrap_servers, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()
