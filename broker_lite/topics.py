@@ -1,0 +1,293 @@
+"""The topics of the broker: names, ids, partitions, settings; creation, growth and deletion.
+
+It decides which names are allowed and keeps the two indexes (name and id) in step with the logs.
+It does not decide who may create a topic or when: that is the handlers' part.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.topic_config import log_config
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import Random
+    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog
+    from onceflow.broker_lite.purgatory import Purgatory
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
+
+TOPIC_NAME_MAX = 249
+PARTITIONS_MAX = 10_000
+"""Most partitions of one topic; each costs a folder and open files (Kafka has the same cap for
+one CreateTopics request)."""
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_RESERVED_IDS = (ZERO_UUID, uuid.UUID(int=1))
+
+
+class TopicError(Exception):
+    """A topic operation that is refused.
+
+    Attributes:
+        code: Kafka's error code.
+        message: What is wrong and what to do.
+    """
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class Topic:
+    """One topic.
+
+    Attributes:
+        name: Its name.
+        topic_id: Unique also over deletion and new creation of the same name (trap 32).
+        partitions: Logs by partition number.
+        overrides: Settings made for this topic, text by name.
+        config: Settings in force.
+        internal: True for the coordinators' topics.
+    """
+
+    __slots__ = ("config", "internal", "name", "overrides", "partitions", "topic_id")
+
+    def __init__(
+        self,
+        name: str,
+        topic_id: uuid.UUID,
+        partitions: list[PartitionLog],
+        overrides: dict[str, str],
+        config: LogConfig,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self.overrides = overrides
+        self.config = config
+        self.internal = name in INTERNAL_TOPICS
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse what is no topic name.
+
+    Raises:
+        TopicError: INVALID_TOPIC_EXCEPTION with the reason.
+    """
+    if not name:
+        reason = "it is empty"
+    elif name in (".", ".."):
+        reason = "it is '.' or '..'"
+    elif len(name) > TOPIC_NAME_MAX:
+        reason = f"it is longer than {TOPIC_NAME_MAX} characters"
+    elif not _LEGAL_NAME.fullmatch(name):
+        reason = "it holds other characters than ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    raise TopicError(
+        ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is not allowed: {reason}."
+    )
+
+
+class TopicRegistry:
+    """All topics, by name and by id.
+
+    Attributes:
+        on_deleted: Called with each deleted topic, after its logs are gone.
+    """
+
+    __slots__ = ("_by_id", "_by_name", "_config", "_log_manager", "_purgatory", "_random",
+                 "on_deleted")  # fmt: skip
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        config: BrokerConfig,
+        random: Random,
+        purgatory: Purgatory,
+    ) -> None:
+        self._log_manager = log_manager
+        self._config = config
+        self._random = random
+        self._purgatory = purgatory
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[uuid.UUID, Topic] = {}
+        self.on_deleted: list[Callable[[Topic], None]] = []
+        for name, (topic_id, count) in log_manager.topics().items():
+            partitions = [log_manager.partition(name, index) for index in range(count)]
+            overrides = dict(log_manager.topic_overrides(name))
+            self._add(
+                Topic(name, topic_id, partitions, overrides, log_config(overrides, config))
+            )
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._by_name.values()))
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name, or None."""
+        return self._by_name.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic with that id, or None."""
+        return self._by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> PartitionLog | None:
+        """The log of a partition, or None."""
+        topic = self._by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def check_new(self, name: str) -> None:
+        """Refuse a name that is illegal, taken, or collides with a taken one.
+
+        Raises:
+            TopicError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
+        """
+        check_topic_name(name)
+        if name in self._by_name:
+            raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if "." in name or "_" in name:
+            folded = name.replace(".", "_")
+            for other in self._by_name:
+                if other.replace(".", "_") == folded:
+                    raise TopicError(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        f"Topic '{name}' collides with existing topic: {other} "
+                        "('.' and '_' count as the same in metric names).",
+                    )
+
+    def create(
+        self,
+        name: str,
+        partition_count: int,
+        overrides: Mapping[str, str],
+        now_ms: int,
+    ) -> Topic:
+        """Create a topic; the settings have been checked.
+
+        Args:
+            name: Name of the topic.
+            partition_count: How many partitions, at least 1.
+            overrides: Settings for this topic, text by name.
+            now_ms: Wall milliseconds.
+
+        Raises:
+            TopicError: The name is refused, or the number of partitions.
+        """
+        self.check_new(name)
+        _check_partition_count(partition_count)
+        topic_id = self._new_id()
+        config = log_config(overrides, self._config)
+        self._log_manager.set_topic_overrides(name, dict(overrides))
+        partitions = [
+            self._log_manager.create_partition(name, topic_id, index, config)
+            for index in range(partition_count)
+        ]
+        topic = Topic(name, topic_id, partitions, dict(overrides), config)
+        self._add(topic)
+        return topic
+
+    def ensure_internal(self, name: str, now_ms: int) -> Topic:
+        """The coordinators' topic of that name, created when it is not there."""
+        topic = self._by_name.get(name)
+        if topic is not None:
+            return topic
+        if name == OFFSETS_TOPIC:
+            count = self._config.offsets_topic_num_partitions
+            segment_bytes = self._config.offsets_topic_segment_bytes
+        else:
+            count = self._config.transaction_state_log_num_partitions
+            segment_bytes = self._config.transaction_state_log_segment_bytes
+        overrides = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer" if name == OFFSETS_TOPIC else "uncompressed",
+            "segment.bytes": str(segment_bytes),
+        }
+        return self.create(name, count, overrides, now_ms)
+
+    def add_partitions(self, topic: Topic, total: int, now_ms: int) -> None:
+        """Let a topic grow to ``total`` partitions.
+
+        Raises:
+            TopicError: INVALID_PARTITIONS when it would not grow.
+        """
+        _check_partition_count(total)
+        existing = len(topic.partitions)
+        if total <= existing:
+            raise TopicError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic '{topic.name}' has {existing} partitions; it can only grow, "
+                f"not become {total}.",
+            )
+        for index in range(existing, total):
+            log = self._log_manager.create_partition(
+                topic.name, topic.topic_id, index, topic.config
+            )
+            topic.partitions.append(log)
+            self._watch(topic, index, log)
+
+    def set_overrides(self, topic: Topic, overrides: Mapping[str, str]) -> None:
+        """Replace the settings made for a topic; they are in force at once."""
+        topic.overrides = dict(overrides)
+        topic.config = log_config(overrides, self._config)
+        self._log_manager.set_topic_overrides(topic.name, topic.overrides)
+        for log in topic.partitions:
+            log.config = topic.config
+
+    def delete(self, topic: Topic, now_ms: int) -> None:
+        """Delete a topic with its logs; whoever waits for its partitions is woken."""
+        del self._by_name[topic.name]
+        del self._by_id[topic.topic_id]
+        self._log_manager.delete_topic(topic.name)
+        for index in range(len(topic.partitions)):
+            self._purgatory.wake((topic.topic_id, index))
+        for callback in self.on_deleted:
+            callback(topic)
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        for index, log in enumerate(topic.partitions):
+            self._watch(topic, index, log)
+
+    def _watch(self, topic: Topic, index: int, log: PartitionLog) -> None:
+        key = (topic.topic_id, index)
+        wake = self._purgatory.wake
+        log.listeners.append(lambda: wake(key))
+
+    def _new_id(self) -> uuid.UUID:
+        while True:
+            topic_id = uuid.UUID(int=self._random.getrandbits(128), version=4)
+            # A leading dash makes ids awkward on command lines; Kafka avoids it as well. In
+            # base64url a dash stands for 62 in the first six bits.
+            if (
+                topic_id not in _RESERVED_IDS
+                and topic_id not in self._by_id
+                and topic_id.int >> 122 != 62
+            ):
+                return topic_id
+
+
+def _check_partition_count(count: int) -> None:
+    if count <= 0:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0."
+        )
+    if count > PARTITIONS_MAX:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be at most {PARTITIONS_MAX}."
+        )
