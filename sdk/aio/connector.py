@@ -1,0 +1,205 @@
+"""Which socket leads to which broker: opening, sharing, backing off, closing the idle.
+
+One connection per node and purpose, made once however many ask. After a failure the next try to
+the same address waits (KIP-144). The connector does not know topics or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from onceflow.sdk.aio.transport import BrokerConnection, loop_ms, open_connection
+from onceflow.sdk.config import ClientConfig
+from onceflow.sdk.config_checks import Address
+from onceflow.sdk.core.handshake import BrokerVersions
+from onceflow.sdk.core.metadata import Node
+from onceflow.sdk.core.retry import Backoff
+from onceflow.sdk.errors import BrokerConnectionError, KafkaError
+
+log = logging.getLogger("onceflow.pool")
+
+BOOTSTRAP = "bootstrap"
+DEFAULT = "default"
+Key = tuple[str, int, str]
+"""Host, port and purpose."""
+
+
+class Connector:
+    """The sockets of a pool.
+
+    Attributes:
+        versions: What each node offered when it was last connected to.
+        extra_nodes: Nodes that a coordinator answer named before the metadata did.
+        last_failures: Addresses that could not be reached lately, and why.
+    """
+
+    def __init__(self, config: ClientConfig, random_source: Callable[[], float]) -> None:
+        self.versions: dict[int, BrokerVersions] = {}
+        self.extra_nodes: dict[int, Node] = {}
+        self.last_failures: dict[str, str] = {}
+        self._config = config
+        self._random = random_source
+        self._backoff = Backoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random_source
+        )
+        self._open: dict[Key, BrokerConnection] = {}
+        self._opening: dict[Key, asyncio.Task[BrokerConnection]] = {}
+        self._failures: dict[tuple[str, int], tuple[int, int]] = {}
+        self._bootstrap_turn = 0
+        self._closed = False
+
+    def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
+        """The open connection to a node for a purpose, None when there is none."""
+        if node is None:
+            return None
+        key = (node.host, node.port, purpose)
+        found = self._open.get(key)
+        if found is not None and self._is_stale(found):
+            found.close()
+            return None
+        return found
+
+    async def connect(self, node: Node, purpose: str) -> BrokerConnection:
+        """The connection to a node for a purpose, made if needed.
+
+        Args:
+            node: The broker.
+            purpose: Name of the socket.
+
+        Raises:
+            BrokerConnectionError: The broker cannot be reached; a recent failure is repeated
+                only after the back-off.
+        """
+        found = self.find(node, purpose)
+        if found is not None:
+            return found
+        connection = await self._open_shared(node.host, node.port, str(node), purpose)
+        self.versions[node.node_id] = connection.versions
+        return connection
+
+    async def connect_any(self, nodes: Sequence[Node]) -> BrokerConnection:
+        """An open connection to any of the nodes, else to any bootstrap server.
+
+        Args:
+            nodes: The known brokers.
+
+        Raises:
+            BrokerConnectionError: None could be reached.
+        """
+        best: BrokerConnection | None = None
+        for node in nodes:
+            found = self.find(node, DEFAULT)
+            if found is not None and (best is None or found.in_flight_count < best.in_flight_count):
+                best = found
+        if best is not None:
+            return best
+        error: KafkaError | None = None
+        start = int(self._random() * len(nodes)) if nodes else 0
+        for node in [*nodes[start:], *nodes[:start]]:
+            try:
+                return await self.connect(node, DEFAULT)
+            except KafkaError as raised:
+                error = raised
+        if nodes:
+            log.info("no known broker answers; going back to the bootstrap servers")
+        addresses = self._config.addresses
+        for turn in range(len(addresses)):
+            address = addresses[(self._bootstrap_turn + turn) % len(addresses)]
+            try:
+                connection = await self._connect_bootstrap(address)
+            except BrokerConnectionError as raised:
+                error = raised
+                continue
+            self._bootstrap_turn = (self._bootstrap_turn + turn) % len(addresses)
+            return connection
+        raise error or BrokerConnectionError("no broker is known")
+
+    async def _connect_bootstrap(self, address: Address) -> BrokerConnection:
+        key = (address.host, address.port, BOOTSTRAP)
+        found = self._open.get(key)
+        if found is not None and not self._is_stale(found):
+            return found
+        return await self._open_shared(address.host, address.port, str(address), BOOTSTRAP)
+
+    def retire_bootstrap(self) -> None:
+        """Close bootstrap connections that nobody waits on: brokers advertise their addresses."""
+        for key, connection in list(self._open.items()):
+            if key[2] == BOOTSTRAP and connection.in_flight_count == 0:
+                connection.close()
+
+    def forget_nodes(self) -> None:
+        """Close every connection, because the cluster is to be found anew."""
+        self.extra_nodes.clear()
+        for connection in list(self._open.values()):
+            connection.close()
+
+    def close_idle(self) -> None:
+        """Close what was not used for ``connections_max_idle_ms``."""
+        for connection in list(self._open.values()):
+            if self._is_stale(connection):
+                connection.close()
+
+    async def close(self) -> None:
+        """Close everything and wait until the sockets are gone."""
+        self._closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
+        connections = list(self._open.values())
+        for connection in connections:
+            connection.close()
+        for connection in connections:
+            await connection.wait_closed()
+        self._closed = False
+
+    def _is_stale(self, connection: BrokerConnection) -> bool:
+        if connection.in_flight_count:
+            return False
+        idle_ms = loop_ms(asyncio.get_running_loop()) - connection.last_used_ms
+        return idle_ms >= self._config.connections_max_idle_ms
+
+    async def _open_shared(self, host: str, port: int, name: str, purpose: str) -> BrokerConnection:
+        if self._closed:
+            raise BrokerConnectionError("the client is closing")
+        key = (host, port, purpose)
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open_one(key, name))
+            self._opening[key] = task
+            task.add_done_callback(lambda done: self._opened(key, done))
+        # Shielded: a caller that gives up must not take the connection from the others.
+        return await asyncio.shield(task)
+
+    def _opened(self, key: Key, task: asyncio.Task[BrokerConnection]) -> None:
+        self._opening.pop(key, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def _open_one(self, key: Key, name: str) -> BrokerConnection:
+        host, port, _ = key
+        loop = asyncio.get_running_loop()
+        count, next_try_ms = self._failures.get((host, port), (0, 0))
+        wait_ms = next_try_ms - loop_ms(loop)
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+
+        def forget(connection: BrokerConnection) -> None:
+            if self._open.get(key) is connection:
+                del self._open[key]
+
+        try:
+            connection = await open_connection(host, port, name, self._config, forget)
+        except KafkaError as error:
+            delay_ms = self._backoff.delay_ms(count + 1)
+            self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
+            address = str(Address(host, port))
+            self.last_failures[address] = str(error).removeprefix(f"{name}: ")
+            log.debug("cannot connect to %s: %s", name, error)
+            raise
+        self._failures.pop((host, port), None)
+        self.last_failures.pop(str(Address(host, port)), None)
+        self._open[key] = connection
+        return connection

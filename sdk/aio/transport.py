@@ -1,0 +1,296 @@
+"""One socket to a broker: bytes in and out, and the futures of those who wait for answers.
+
+The connection machine decides what the bytes mean and when the peer counts as dead; this module
+only moves bytes, arms one timer, and fails every waiter when the socket is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+from onceflow.sdk.config import ClientConfig
+from onceflow.sdk.core.connection import Connection
+from onceflow.sdk.core.flow import Flow, Send, T
+from onceflow.sdk.core.handshake import (
+    BEFORE_NEGOTIATION,
+    BrokerVersions,
+    authenticate_plain,
+    negotiate_versions,
+)
+from onceflow.sdk.errors import (
+    BrokerConnectionError,
+    KafkaError,
+    RemoteProtocolError,
+    RequestTimedOutError,
+)
+from onceflow.sdk.protocol.schema import Request, Response
+
+log = logging.getLogger("onceflow.connection")
+
+SOFTWARE_VERSION = "0.1.0"
+HAPPY_EYEBALLS_DELAY_S = 0.25
+
+
+def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
+    """The loop's clock in whole milliseconds."""
+    return int(loop.time() * 1000)
+
+
+class BrokerConnection(asyncio.Protocol):
+    """A connected, negotiated socket.
+
+    Attributes:
+        name: Address for messages and logs.
+        versions: What the broker offers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: ClientConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_closed: Callable[[BrokerConnection], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.versions: BrokerVersions = BEFORE_NEGOTIATION
+        self._config = config
+        self._loop = loop
+        self._machine = Connection(config.client_id, config.max_response_bytes, loop_ms(loop))
+        self._waiters: deque[asyncio.Future[Response]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._error: KafkaError | None = None
+        self._on_closed = on_closed
+        self._closed = loop.create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._error is None and self._transport is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests that wait for an answer."""
+        return self._machine.in_flight_count
+
+    @property
+    def muted_until_ms(self) -> int:
+        """Until when the broker asked for silence (KIP-219)."""
+        return self._machine.muted_until_ms
+
+    @property
+    def last_used_ms(self) -> int:
+        """When something was last sent or received."""
+        return self._machine.last_used_ms
+
+    def send(
+        self,
+        request: Request,
+        *,
+        timeout_ms: int | None = None,
+        max_version: int | None = None,
+        expects_answer: bool = True,
+    ) -> asyncio.Future[Response]:
+        """Write a request now and promise its answer.
+
+        Args:
+            request: The request.
+            timeout_ms: Limit for the answer; default ``request_timeout_ms``.
+            max_version: Highest version to speak.
+            expects_answer: False where the broker never answers; the future is then useless.
+
+        Returns:
+            A future of the response; it fails with BrokerConnectionError or RequestTimedOutError.
+
+        Raises:
+            UnsupportedVersionError: The broker offers no version that this client speaks.
+            BrokerConnectionError: The connection is closed.
+        """
+        if self._error is not None or self._transport is None:
+            raise BrokerConnectionError(f"the connection to {self.name} is closed")
+        version = self.versions.require(type(request), max_version)
+        limit = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        now_ms = loop_ms(self._loop)
+        _, parts = self._machine.send(
+            request, version, now_ms, limit, expects_answer=expects_answer
+        )
+        future: asyncio.Future[Response] = self._loop.create_future()
+        if expects_answer:
+            self._waiters.append(future)
+            self._arm(now_ms + limit)
+        self._transport.writelines(parts)
+        return future
+
+    async def handshake(self) -> None:
+        """Negotiate versions and authenticate.
+
+        Raises:
+            KafkaError: The broker refused, or the connection broke.
+        """
+        self.versions = await self._drive(negotiate_versions(SOFTWARE_VERSION))
+        security = self._config.security
+        if security.uses_sasl:
+            await self._drive(
+                authenticate_plain(security.sasl_username or "", security.sasl_password or "")
+            )
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        try:
+            step = next(flow)
+            while isinstance(step, Send):
+                reply = await self.send(step.request, max_version=step.max_version)
+                step = flow.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        raise RemoteProtocolError("a handshake only sends requests")
+
+    def close(self) -> None:
+        """Close without waiting; waiters fail."""
+        self._fail(BrokerConnectionError(f"the connection to {self.name} was closed"))
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is gone."""
+        await asyncio.shield(self._closed)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        try:
+            answers = self._machine.receive(data, loop_ms(self._loop))
+        except RemoteProtocolError as error:
+            log.warning("%s sent what is no answer: %s", self.name, error)
+            self._fail(error)
+            return
+        for answer in answers:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(answer.response)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        reason = f": {exc}" if exc else " by the broker"
+        self._fail(BrokerConnectionError(f"the connection to {self.name} was closed{reason}"))
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # timer and failure
+
+    def _arm(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            if deadline_ms >= self._timer_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(0, deadline_ms - loop_ms(self._loop))
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        overdue = self._machine.overdue(loop_ms(self._loop))
+        if overdue is not None:
+            log.warning("%s: %s; closing the connection", self.name, overdue)
+            self._fail(RequestTimedOutError(f"{self.name}: {overdue}"))
+            return
+        deadline_ms = self._machine.next_deadline_ms()
+        if deadline_ms is not None:
+            self._arm(deadline_ms + 1)
+
+    def _fail(self, error: KafkaError) -> None:
+        if self._error is not None:
+            return
+        self._error = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiters, self._waiters = self._waiters, deque()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+                # Its task may be gone by now; that nobody asks is then no news.
+                waiter.exception()
+        if self._transport is None:
+            if not self._closed.done():
+                self._closed.set_result(None)
+        else:
+            # abort, not close: a half-open peer never takes what is still buffered.
+            self._transport.abort()
+        if self._on_closed is not None:
+            self._on_closed(self)
+
+
+async def open_connection(
+    host: str,
+    port: int,
+    name: str,
+    config: ClientConfig,
+    on_closed: Callable[[BrokerConnection], None] | None = None,
+) -> BrokerConnection:
+    """Connect, secure, negotiate and authenticate.
+
+    Args:
+        host: Name or address; every address of a name is tried, both families.
+        port: TCP port.
+        name: What to call the peer in messages.
+        config: Timeouts, security and client id.
+        on_closed: Called once when the connection is gone.
+
+    Returns:
+        A connection that is ready for requests.
+
+    Raises:
+        BrokerConnectionError: It could not be made in time.
+        KafkaError: The broker refused the handshake.
+    """
+    loop = asyncio.get_running_loop()
+    connection = BrokerConnection(name, config, loop, on_closed)
+    context = config.security.make_ssl_context()
+    try:
+        async with asyncio.timeout(config.socket_connection_setup_timeout_ms / 1000):
+            await loop.create_connection(
+                lambda: connection,
+                host,
+                port,
+                ssl=context,
+                server_hostname=host if context is not None else None,
+                happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
+            )
+            await connection.handshake()
+    except TimeoutError as error:
+        connection.close()
+        limit_ms = config.socket_connection_setup_timeout_ms
+        raise BrokerConnectionError(f"{name}: no connection within {limit_ms} ms") from error
+    except ssl.SSLError as error:
+        connection.close()
+        raise BrokerConnectionError(f"{name}: TLS failed: {error}") from error
+    except OSError as error:
+        connection.close()
+        raise BrokerConnectionError(f"{name}: {_describe(error)}") from error
+    except BaseException:
+        connection.close()
+        raise
+    log.debug("connected to %s", name)
+    return connection
+
+
+def _describe(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return f"the name does not resolve ({error.strerror})"
+    return error.strerror or str(error)

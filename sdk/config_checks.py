@@ -1,0 +1,172 @@
+"""Checks shared by the configurations: ranges, choices, addresses, and help with misspelt names.
+
+This module decides how a wrong setting is reported. Which settings exist, and which of them
+conflict, is decided in ``onceflow.sdk.config``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from onceflow.sdk.errors import ConfigError
+
+INT32_MAX = 2_147_483_647
+
+NOT_OFFERED = {
+    "retries": "sends are retried until delivery_timeout_ms is over; set that instead",
+    "api_version": "versions are negotiated with each broker; leave it out",
+    "api_version_auto_timeout_ms": "versions are negotiated with each broker; leave it out",
+    "loop": "the client uses the loop it is started in; leave it out",
+    "max_batch_size": "use batch_size",
+    "batch_num_messages": "use batch_size (bytes)",
+    "queue_buffering_max_ms": "use linger_ms",
+    "queue_buffering_max_kbytes": "use buffer_memory (bytes)",
+    "message_timeout_ms": "use delivery_timeout_ms",
+    "compression_codec": "use compression_type",
+    "request_required_acks": "use acks",
+    "security_protocol": "use security=SecurityConfig(security_protocol=...)",
+    "ssl_context": "use security=SecurityConfig(ssl_context=...)",
+    "ssl_cafile": "use security=SecurityConfig(ssl_cafile=...)",
+    "sasl_mechanism": "use security=SecurityConfig(sasl_mechanism=...)",
+    "sasl_plain_username": "use security=SecurityConfig(sasl_username=...)",
+    "sasl_plain_password": "use security=SecurityConfig(sasl_password=...)",
+}
+"""Names that other clients know, and what to use here instead."""
+
+
+class Address(NamedTuple):
+    """Host and port of one bootstrap entry.
+
+    Attributes:
+        host: Name or address; an IPv6 literal without its brackets.
+        port: TCP port.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]:
+    """Read ``bootstrap.servers``.
+
+    Args:
+        servers: ``"host:port, host:port"`` or a sequence of such entries; spaces are ignored,
+            ``[::1]:9092`` is an IPv6 literal, a missing port means 9092.
+
+    Returns:
+        The addresses in their order, without repetitions.
+
+    Raises:
+        ConfigError: Nothing is listed, or an entry has no host or no valid port.
+    """
+    entries = [servers] if isinstance(servers, str) else list(servers)
+    found: dict[Address, None] = {}
+    for entry in (part.strip() for item in entries for part in str(item).split(",")):
+        if entry:
+            found[_parse_address(entry)] = None
+    if not found:
+        raise ConfigError(
+            "bootstrap_servers", servers, "name at least one broker, such as 'localhost:9092'"
+        )
+    return tuple(found)
+
+
+def _parse_address(entry: str) -> Address:
+    remedy = "write each entry as host:port, an IPv6 address as [address]:port"
+    if "://" in entry:
+        entry = entry.partition("://")[2]  # PLAINTEXT://host:port, as brokers print it
+    if entry.startswith("["):
+        host, bracket, rest = entry[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ConfigError("bootstrap_servers", entry, remedy)
+        port_text = rest[1:]
+    elif entry.count(":") > 1:
+        host, port_text = entry, ""
+    else:
+        host, _, port_text = entry.partition(":")
+    if not host or (port_text and not port_text.isdecimal()):
+        raise ConfigError("bootstrap_servers", entry, remedy)
+    port = int(port_text) if port_text else 9092
+    if not 0 < port < 65536:
+        raise ConfigError("bootstrap_servers", entry, "a port lies between 1 and 65535")
+    return Address(host, port)
+
+
+def check_range(field: str, value: object, least: int, most: int = INT32_MAX) -> None:
+    """Require a whole number between two bounds.
+
+    Args:
+        field: Name of the setting.
+        value: What was given.
+        least: Least allowed value.
+        most: Greatest allowed value.
+
+    Raises:
+        ConfigError: It is no whole number or lies outside.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(field, value, "give a whole number")
+    if not least <= value <= most:
+        raise ConfigError(field, value, f"give a number from {least} to {most}")
+
+
+def check_choice(field: str, value: object, choices: Iterable[object]) -> None:
+    """Require one of a few values.
+
+    Args:
+        field: Name of the setting.
+        value: What was given.
+        choices: The allowed values.
+
+    Raises:
+        ConfigError: It is none of them.
+    """
+    allowed = list(choices)
+    if isinstance(value, bool) or value not in allowed:
+        names = ", ".join(repr(choice) for choice in allowed)
+        raise ConfigError(field, value, f"choose one of {names}")
+
+
+def check_callable(field: str, value: object) -> None:
+    """Require None or something that can be called.
+
+    Args:
+        field: Name of the setting.
+        value: What was given.
+
+    Raises:
+        ConfigError: It cannot be called.
+    """
+    if value is not None and not callable(value):
+        raise ConfigError(field, value, "give a function or None")
+
+
+def reject_unknown(kind: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Refuse settings that do not exist, and name the one that was probably meant.
+
+    Args:
+        kind: "producer", "consumer" or "admin", for the message.
+        known: Names of the settings that exist.
+        given: Names of the settings that were given.
+
+    Raises:
+        ConfigError: The first name that does not exist.
+    """
+    names = sorted(known)
+    for name in given:
+        if name in names:
+            continue
+        plain = name.replace(".", "_").lower()
+        if plain in NOT_OFFERED:
+            remedy = NOT_OFFERED[plain]
+        elif plain in names:
+            remedy = f"write {plain}"
+        else:
+            near = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
+            remedy = f"did you mean {near[0]}?" if near else "see the configuration reference"
+        raise ConfigError(name, "...", f"a {kind} has no such setting; {remedy}")

@@ -1,0 +1,147 @@
+"""The first words on a connection: which versions the broker speaks, and who we are.
+
+Version negotiation (KIP-35, KIP-511) and SASL PLAIN as flows, and the choice of a version for a
+request. Which broker is talked to, and over what socket, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onceflow.sdk.core.flow import Flow, ask
+from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
+from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.schema import Request
+
+SOFTWARE_NAME = "onceflow"
+TRANSACTION_VERSION = "transaction.version"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerVersions:
+    """What a broker offers.
+
+    Attributes:
+        ranges: Least and greatest version by API key.
+        features: Finalized feature levels by name, such as ``transaction.version``.
+    """
+
+    ranges: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int] = field(default_factory=dict)
+
+    def pick(self, request_type: type[Request], max_version: int | None = None) -> int | None:
+        """The highest version that both sides speak.
+
+        Args:
+            request_type: The request.
+            max_version: Upper bound from the caller.
+
+        Returns:
+            The version, None when there is none.
+        """
+        offered = self.ranges.get(request_type.api_key)
+        if offered is None:
+            return None
+        least, most = request_type.versions
+        if max_version is not None:
+            most = min(most, max_version)
+        version = min(most, offered[1])
+        return version if version >= max(least, offered[0]) else None
+
+    def require(self, request_type: type[Request], max_version: int | None = None) -> int:
+        """Like ``pick``, but without a common version it raises.
+
+        Args:
+            request_type: The request.
+            max_version: Upper bound from the caller.
+
+        Returns:
+            The version.
+
+        Raises:
+            UnsupportedVersionError: There is no common version; the message says which are
+                offered.
+        """
+        version = self.pick(request_type, max_version)
+        if version is None:
+            name = request_type.__name__.removesuffix("Request")
+            offered = self.ranges.get(request_type.api_key)
+            has = f"versions {offered[0]}-{offered[1]}" if offered else "no version of it"
+            least, most = request_type.versions
+            limit = most if max_version is None else min(most, max_version)
+            raise UnsupportedVersionError(
+                f"{name} is needed in version {least}-{limit}, the broker offers {has}"
+            )
+        return version
+
+    @property
+    def transaction_version(self) -> int:
+        """Level of ``transaction.version``: 2 is KIP-890's protocol; 0 when not told."""
+        return self.features.get(TRANSACTION_VERSION, 0)
+
+
+BEFORE_NEGOTIATION = BrokerVersions(ranges={18: (0, 4), 17: (0, 1), 36: (0, 2)})
+"""What may be sent before the broker has said what it speaks."""
+
+
+def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
+    """Ask for the broker's versions, newest form first.
+
+    A broker that does not know our newest ApiVersions answers in form 0 with error 35 and, from
+    KIP-511 on, the range that it does know; the question is then repeated in that version.
+
+    Args:
+        software_version: Version of this library, for the broker's log and metrics.
+
+    Returns:
+        What the broker offers.
+
+    Raises:
+        BrokerError: The broker refuses to say.
+        RemoteProtocolError: Its answer holds a range that is none.
+    """
+    request = ApiVersionsRequest(
+        client_software_name=SOFTWARE_NAME, client_software_version=software_version
+    )
+    reply = yield from ask(request, ApiVersionsResponse)
+    if reply.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        known = [key.max_version for key in reply.api_keys if key.api_key == 18]
+        version = min(known[0], ApiVersionsRequest.versions[1]) if known else 0
+        plain = ApiVersionsRequest() if version < 3 else request
+        reply = yield from ask(plain, ApiVersionsResponse, max_version=max(version, 0))
+    if reply.error_code:
+        raise error_for(reply.error_code)
+    ranges = {key.api_key: (key.min_version, key.max_version) for key in reply.api_keys}
+    if any(least > most for least, most in ranges.values()):
+        raise RemoteProtocolError("the broker offers a version range that is empty")
+    features = {f.name: f.max_version_level for f in reply.finalized_features or ()}
+    return BrokerVersions(ranges, features)
+
+
+def authenticate_plain(username: str, password: str) -> Flow[None]:
+    """Authenticate by SASL PLAIN (RFC 4616) inside Kafka's requests (KIP-152).
+
+    Args:
+        username: Name.
+        password: Secret.
+
+    Raises:
+        BrokerError: The broker does not offer PLAIN, or refuses the credentials.
+    """
+    from onceflow.sdk.protocol.api.security import (
+        SaslAuthenticateRequest,
+        SaslAuthenticateResponse,
+        SaslHandshakeRequest,
+        SaslHandshakeResponse,
+    )
+
+    hello = yield from ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse)
+    if hello.error_code:
+        offered = ", ".join(hello.mechanisms) or "nothing"
+        raise error_for(hello.error_code, f"the broker offers {offered}")
+    token = b"\0".join((b"", username.encode(), password.encode()))
+    reply = yield from ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
+    if reply.error_code:
+        raise error_for(reply.error_code, reply.error_message or "")

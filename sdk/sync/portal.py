@@ -1,0 +1,152 @@
+"""One background event loop per client, so that blocking calls can use asyncio clients.
+
+The portal decides how a call crosses into the loop's thread and back: exceptions come through
+with their traces, Ctrl-C interrupts the wait and cancels the work, a fork is noticed, and closing
+leaves no thread behind. What the calls do is not its business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
+
+T = TypeVar("T")
+
+CLOSE_MARGIN_S = 5.0
+"""How long closing waits for the loop's thread beyond the work that it was given."""
+
+
+class Portal:
+    """A thread that runs an event loop for one client.
+
+    Attributes:
+        loop: The loop; other threads may only use its thread-safe methods.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Start the thread.
+
+        Args:
+            name: Name of the client, for the thread's name and messages.
+        """
+        self.name = name
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self.loop = asyncio.new_event_loop()
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name=f"onceflow-{name}", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    def check_usable(self) -> None:
+        """Raise if the portal cannot take calls.
+
+        Raises:
+            IllegalStateError: The process was forked after the client was made, or the call comes
+                from the loop's own thread, where it would wait for itself.
+            ClientClosedError: It is closed.
+        """
+        if self._pid != os.getpid():
+            raise IllegalStateError(
+                f"this {self.name} was made before a fork; its thread and sockets belong to the "
+                "parent process: make a new one in this process"
+            )
+        if self._closed:
+            raise ClientClosedError(f"this {self.name} is closed; make a new one")
+        if threading.get_ident() == self._thread.ident:
+            raise IllegalStateError(
+                f"a blocking call of this {self.name} was made from its own callback, where it "
+                "would wait for itself"
+            )
+
+    def call(
+        self, function: Callable[[], Coroutine[object, object, T]], timeout_s: float | None = None
+    ) -> T:
+        """Run a coroutine in the loop and wait for it.
+
+        Args:
+            function: Makes the coroutine; called in the loop's thread.
+            timeout_s: Limit of the wait in seconds; None waits for ever.
+
+        Returns:
+            What the coroutine returns.
+
+        Raises:
+            RequestTimedOutError: The limit passed; the coroutine is cancelled.
+            IllegalStateError: See ``check_usable``.
+        """
+        self.check_usable()
+        future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(
+            _start(function), self.loop
+        )
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            raise ClientClosedError(f"this {self.name} was closed during the call") from None
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+            raise RequestTimedOutError(f"no result within {timeout_s} s") from None
+        except BaseException:
+            # Ctrl-C in this thread: the work must not go on behind the caller's back.
+            future.cancel()
+            raise
+
+    def wake(self, callback: Callable[[], object]) -> None:
+        """Run a callback in the loop soon, without waiting; ignored once the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """Stop the loop and its thread. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._pid != os.getpid():
+            return  # The thread does not exist in a forked child, and the loop is the parent's.
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.get_ident() != self._thread.ident:
+            self._thread.join(CLOSE_MARGIN_S)
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.call_soon(started.set)
+        try:
+            self.loop.run_forever()
+        finally:
+            try:
+                _cancel_all(self.loop)
+                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+                self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            finally:
+                asyncio.set_event_loop(None)
+                self.loop.close()
+
+
+async def _start(function: Callable[[], Coroutine[object, object, T]]) -> T:
+    return await function()
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
