@@ -1,0 +1,89 @@
+"""Producer ids that are unique across restarts: blocks are reserved durably before any is given.
+
+A block of ids is noted on storage as used up before its first id is handed out, so that the death
+of the process at any point wastes at most one block and never gives an id twice (trap 50). Where
+the note is kept is decided behind :class:`BlockStore`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from onceflow.broker_lite.coordinators.state_log import StateLogError
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+PRODUCER_ID_BLOCK_SIZE = 1_000
+"""Ids per block (Kafka's ``PRODUCER_ID_BLOCK_SIZE``)."""
+
+BLOCK_FILE = "producer-id-block"
+"""Name of the small file in the log root."""
+
+_FORMAT_VERSION = b"0"
+
+
+class BlockStore(Protocol):
+    """A small value that is replaced atomically and survives the process."""
+
+    def read(self) -> bytes | None:
+        """The last value written, None when there is none."""
+
+    def write(self, data: bytes) -> None:
+        """Replace the value; durable on return.
+
+        Raises:
+            OSError: The old value is still there.
+        """
+
+
+class ProducerIds:
+    """Hands out producer ids."""
+
+    __slots__ = ("_block_end", "_next_id", "_store")
+
+    def __init__(self, store: BlockStore) -> None:
+        self._store = store
+        self._next_id = self._block_end = self._reserved_until()
+
+    def next(self) -> int:
+        """An id that was never given before.
+
+        Raises:
+            StateLogError: COORDINATOR_NOT_AVAILABLE when a block could not be reserved.
+        """
+        if self._next_id >= self._block_end:
+            self._reserve(self._next_id)
+        producer_id = self._next_id
+        self._next_id += 1
+        return producer_id
+
+    def note_used(self, producer_id: int) -> None:
+        """An id was seen in a log: never give it or a smaller one again.
+
+        This keeps ids unique also when the note of reserved blocks was lost while the logs were
+        kept.
+        """
+        if producer_id >= self._block_end:
+            self._next_id = self._block_end = producer_id + 1
+
+    def _reserve(self, first_id: int) -> None:
+        block_end = first_id + PRODUCER_ID_BLOCK_SIZE
+        try:
+            self._store.write(b"%s\n%d\n" % (_FORMAT_VERSION, block_end))
+        except OSError as error:
+            raise StateLogError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no producer ids could be reserved: {error}"
+            ) from error
+        self._next_id, self._block_end = first_id, block_end
+
+    def _reserved_until(self) -> int:
+        data = self._store.read()
+        if data is None:
+            return 0
+        version, _, rest = data.partition(b"\n")
+        digits = rest.strip()
+        if version != _FORMAT_VERSION or not digits.isdigit():
+            raise ValueError(
+                f"{BLOCK_FILE} holds {data[:64]!r}, not the end of the reserved producer ids; "
+                "restore it from a copy, or delete it if no producer id was ever given out"
+            )
+        return int(digits)

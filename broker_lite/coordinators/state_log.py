@@ -1,0 +1,111 @@
+"""What the coordinators need from storage: internal topics to append to and reload from.
+
+These are narrow protocols, so that the coordinators run on a list in memory in unit tests and on
+partition logs in the broker. How records are stored and made durable is decided behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+
+
+class KeyValue(NamedTuple):
+    """One record to be written to an internal topic; a None value is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class StoredBatch(NamedTuple):
+    """One batch of an internal topic as it is read back.
+
+    Attributes:
+        base_offset: Offset of the first record.
+        producer_id: Producer of a transactional batch or marker, else -1.
+        producer_epoch: Its epoch, else -1.
+        transactional: True when the records wait for a marker.
+        committed: Result of a transaction marker; None when the batch holds data.
+        records: Keys and values in offset order; empty for markers.
+    """
+
+    base_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional: bool
+    committed: bool | None
+    records: Sequence[KeyValue]
+
+
+class StateLogError(Exception):
+    """An append to an internal topic failed; nothing of it is visible.
+
+    Attributes:
+        code: What a client is to be told.
+    """
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+
+
+class StateLog(Protocol):
+    """One internal topic."""
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions of the topic, the modulus of the coordinator rule."""
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> int:
+        """Append one batch, durable against the death of the process.
+
+        Args:
+            partition: Partition of the topic.
+            records: At least one record.
+            now_ms: Timestamp of the records.
+            producer_id: Set to make the batch transactional: it waits for a marker.
+            producer_epoch: Epoch that goes with ``producer_id``.
+
+        Returns:
+            Base offset of the batch.
+
+        Raises:
+            StateLogError: Nothing was appended.
+        """
+
+    def batches(self, partition: int) -> Iterator[StoredBatch]:
+        """Everything in one partition, in offset order; empty when it does not exist yet."""
+
+
+class TransactionMarker(NamedTuple):
+    """A marker to be written (KIP-98).
+
+    Attributes:
+        producer_id: Whose transaction ends.
+        producer_epoch: Epoch in the marker; under transaction version 2 already the next one.
+        committed: True is commit.
+        coordinator_epoch: Leader epoch of the coordinator's partition.
+        transaction_version: 2 when the epoch was bumped for this marker, otherwise 0 or 1.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int = 0
+    transaction_version: int = 0
