@@ -1,1 +1,127 @@
-"""Package of the onceflow distribution."""
+"""The client SDK: producers, consumers and admin clients, blocking and for asyncio.
+
+Names are loaded at their first use, so that importing the package costs next to nothing and a
+program that only produces never loads the consumer.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onceflow.sdk import errors as errors
+    from onceflow.sdk import serde as serde
+    from onceflow.sdk.aio.admin import AsyncAdmin as AsyncAdmin
+    from onceflow.sdk.aio.consumer import AsyncConsumer as AsyncConsumer
+    from onceflow.sdk.aio.producer import AsyncDelivery as AsyncDelivery
+    from onceflow.sdk.aio.producer import AsyncProducer as AsyncProducer
+    from onceflow.sdk.aio.producer import AsyncTransaction as AsyncTransaction
+    from onceflow.sdk.config import AdminConfig as AdminConfig
+    from onceflow.sdk.config import ConsumerConfig as ConsumerConfig
+    from onceflow.sdk.config import ProducerConfig as ProducerConfig
+    from onceflow.sdk.config import SecurityConfig as SecurityConfig
+    from onceflow.sdk.errors import KafkaError as KafkaError
+    from onceflow.sdk.model import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from onceflow.sdk.model import ConsumerRecord as ConsumerRecord
+    from onceflow.sdk.model import Headers as Headers
+    from onceflow.sdk.model import IsolationLevel as IsolationLevel
+    from onceflow.sdk.model import NewTopic as NewTopic
+    from onceflow.sdk.model import OffsetAndMetadata as OffsetAndMetadata
+    from onceflow.sdk.model import OffsetAndTimestamp as OffsetAndTimestamp
+    from onceflow.sdk.model import PartitionInfo as PartitionInfo
+    from onceflow.sdk.model import ProducerIdentity as ProducerIdentity
+    from onceflow.sdk.model import RecordMetadata as RecordMetadata
+    from onceflow.sdk.model import TimestampType as TimestampType
+    from onceflow.sdk.model import TopicPartition as TopicPartition
+    from onceflow.sdk.serde import Serde as Serde
+    from onceflow.sdk.sync.admin import Admin as Admin
+    from onceflow.sdk.sync.consumer import Consumer as Consumer
+    from onceflow.sdk.sync.producer import Delivery as Delivery
+    from onceflow.sdk.sync.producer import Producer as Producer
+    from onceflow.sdk.sync.producer import Transaction as Transaction
+
+_HOMES = {
+    "Admin": "sync.admin",
+    "AdminConfig": "config",
+    "AsyncAdmin": "aio.admin",
+    "AsyncConsumer": "aio.consumer",
+    "AsyncDelivery": "aio.producer",
+    "AsyncProducer": "aio.producer",
+    "AsyncTransaction": "aio.producer",
+    "Consumer": "sync.consumer",
+    "ConsumerConfig": "config",
+    "ConsumerGroupMetadata": "model",
+    "ConsumerRecord": "model",
+    "Delivery": "sync.producer",
+    "Headers": "model",
+    "IsolationLevel": "model",
+    "KafkaError": "errors",
+    "NewTopic": "model",
+    "OffsetAndMetadata": "model",
+    "OffsetAndTimestamp": "model",
+    "PartitionInfo": "model",
+    "Producer": "sync.producer",
+    "ProducerConfig": "config",
+    "ProducerIdentity": "model",
+    "RecordMetadata": "model",
+    "SecurityConfig": "config",
+    "Serde": "serde",
+    "TimestampType": "model",
+    "TopicPartition": "model",
+    "Transaction": "sync.producer",
+}
+_MODULES = ("errors", "serde")
+
+__all__ = [
+    # clients
+    "Producer",
+    "AsyncProducer",
+    "Consumer",
+    "AsyncConsumer",
+    "Admin",
+    "AsyncAdmin",
+    # what producers hand out
+    "Delivery",
+    "AsyncDelivery",
+    "Transaction",
+    "AsyncTransaction",
+    # values
+    "ConsumerGroupMetadata",
+    "ConsumerRecord",
+    "Headers",
+    "IsolationLevel",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PartitionInfo",
+    "ProducerIdentity",
+    "RecordMetadata",
+    "TimestampType",
+    "TopicPartition",
+    # configuration
+    "AdminConfig",
+    "ConsumerConfig",
+    "ProducerConfig",
+    "SecurityConfig",
+    # errors and serdes
+    "KafkaError",
+    "Serde",
+    "errors",
+    "serde",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"onceflow.sdk.{name}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"onceflow.sdk.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
