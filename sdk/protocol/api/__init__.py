@@ -1,1 +1,83 @@
-"""Package of the onceflow distribution."""
+"""Every request kind that onceflow speaks, by its key.
+
+`API` imports the module that declares a message when it is first asked for, so that importing this
+package costs nothing. What a broker offers of it is the broker's own matter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from onceflow.sdk.protocol.schema import Request, Response
+
+_MODULES: Final[Mapping[int, tuple[str, str]]] = {
+    0: ("produce", "Produce"),
+    1: ("fetch", "Fetch"),
+    2: ("offsets", "ListOffsets"),
+    3: ("cluster", "Metadata"),
+    8: ("groups", "OffsetCommit"),
+    9: ("groups", "OffsetFetch"),
+    10: ("cluster", "FindCoordinator"),
+    11: ("groups", "JoinGroup"),
+    12: ("groups", "Heartbeat"),
+    13: ("groups", "LeaveGroup"),
+    14: ("groups", "SyncGroup"),
+    15: ("groups", "DescribeGroups"),
+    16: ("groups", "ListGroups"),
+    17: ("security", "SaslHandshake"),
+    18: ("cluster", "ApiVersions"),
+    19: ("admin", "CreateTopics"),
+    20: ("admin", "DeleteTopics"),
+    21: ("offsets", "DeleteRecords"),
+    22: ("transactions", "InitProducerId"),
+    23: ("offsets", "OffsetForLeaderEpoch"),
+    24: ("transactions", "AddPartitionsToTxn"),
+    25: ("transactions", "AddOffsetsToTxn"),
+    26: ("transactions", "EndTxn"),
+    27: ("transactions", "WriteTxnMarkers"),
+    28: ("transactions", "TxnOffsetCommit"),
+    32: ("admin", "DescribeConfigs"),
+    36: ("security", "SaslAuthenticate"),
+    37: ("admin", "CreatePartitions"),
+    42: ("groups", "DeleteGroups"),
+    44: ("admin", "IncrementalAlterConfigs"),
+    60: ("cluster", "DescribeCluster"),
+    61: ("transactions", "DescribeProducers"),
+    65: ("transactions", "DescribeTransactions"),
+    66: ("transactions", "ListTransactions"),
+}
+
+
+class ApiEntry(NamedTuple):
+    """The two messages of a request kind."""
+
+    request_type: type[Request]
+    response_type: type[Response]
+
+
+class _Registry(Mapping[int, ApiEntry]):
+    def __init__(self) -> None:
+        self._loaded: dict[int, ApiEntry] = {}
+
+    def __getitem__(self, api_key: int) -> ApiEntry:
+        entry = self._loaded.get(api_key)
+        if entry is None:
+            module_name, name = _MODULES[api_key]
+            module = importlib.import_module(f"onceflow.sdk.protocol.api.{module_name}")
+            entry = ApiEntry(getattr(module, f"{name}Request"), getattr(module, f"{name}Response"))
+            self._loaded[api_key] = entry
+        return entry
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+API: Final[Mapping[int, ApiEntry]] = _Registry()
+"""Request and response type by `api_key`."""
+
+__all__ = ["API", "ApiEntry"]
