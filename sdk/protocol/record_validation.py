@@ -1,0 +1,269 @@
+"""Whether a batch that a producer sent may enter a log: Kafka's checks, in one pass.
+
+Format, checksum, counts, inner offsets, record lengths, keys and timestamps are judged here.
+Sequences, epochs, transactions and sizes are judged by the log, which knows its producers and its
+topic's settings. Memory is bounded whatever the batch unpacks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    LENGTH_END,
+    LOG_APPEND_TIME_BIT,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    RecordIssue,
+    check_crc,
+    parse_batch_header,
+    plain_header,
+)
+from onceflow.sdk.protocol.compression import (
+    Codec,
+    CodecUnavailableError,
+    DecompressedTooLargeError,
+    DecompressionError,
+    decompress,
+    decompress_chunks,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.record_walk import RecordStream
+
+if TYPE_CHECKING:
+    from onceflow.sdk.protocol.record_codec import RawRecord
+
+HELD_BYTES = 4 * 1024 * 1024
+"""Records of up to this size are unpacked at once and read by the compiled codec."""
+
+MAX_UNPACKED_PIECE_BYTES = 64 * 1024 * 1024
+"""Bound on what is unpacked at once where a codec cannot work in pieces."""
+
+MAX_RECORDS = 4 * 1024 * 1024
+"""Bound on the records of one batch, against batches that cost minutes of checking."""
+
+MAX_ISSUES = 100
+"""Bound on the list of faulty records that one refusal carries."""
+
+_CHUNK_RECORDS = 256
+
+
+class ValidBatch(NamedTuple):
+    """A batch that may enter a log.
+
+    Attributes:
+        header: Its header.
+        max_timestamp: Largest timestamp that its records really have, -1 for none. Where it
+            differs from the header, the log writes it there, as Kafka does.
+    """
+
+    header: BatchHeader
+    max_timestamp: int
+
+
+class _Rules(NamedTuple):
+    require_keys: bool
+    timestamp_range: tuple[int, int] | None
+
+
+def validate_batch(
+    data: Buffer,
+    *,
+    require_keys: bool = False,
+    timestamp_range: tuple[int, int] | None = None,
+) -> ValidBatch:
+    """Check the records that a producer sent for one partition: exactly one batch.
+
+    Args:
+        data: The records field of the request.
+        require_keys: Whether every record needs a key (a compacted topic).
+        timestamp_range: Least and largest allowed timestamp in milliseconds, for topics with
+            CreateTime and the limits `message.timestamp.before.max.ms` and `.after.max.ms`.
+
+    Returns:
+        The header, and what the log needs to know of the records.
+
+    Raises:
+        InvalidBatchError: The batch is refused; `code` is what the broker answers
+            (INVALID_RECORD, CORRUPT_MESSAGE, INVALID_TIMESTAMP or
+            UNSUPPORTED_COMPRESSION_TYPE), `record_issues` names single records at fault.
+    """
+    header = _checked_header(data)
+    rules = _Rules(require_keys, timestamp_range)
+    held: Buffer | None = data
+    if header.codec != Codec.NONE:
+        body = memoryview(data)[HEADER_SIZE:]
+        try:
+            plain = decompress(header.codec, body, max_bytes=HELD_BYTES)
+            held = b"".join((plain_header(data, 0, header.records_count), plain))
+        except DecompressedTooLargeError:
+            held = None
+        except DecompressionError as error:
+            raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
+        except CodecUnavailableError as error:
+            raise InvalidBatchError(str(error), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
+    elif len(data) > HELD_BYTES:
+        held = None
+    check = _RecordCheck(header, rules)
+    if held is None:
+        check.stream(data)
+    else:
+        check.held(held, header.records_count)
+    check.raise_issues()
+    return ValidBatch(header, check.max_timestamp)
+
+
+def _checked_header(data: Buffer) -> BatchHeader:
+    """Judge everything that the header alone tells, and the checksum."""
+    if not data:
+        raise InvalidBatchError("a partition's records must hold one batch, and hold none")
+    header = parse_batch_header(data)
+    size = header.batch_length + LENGTH_END
+    if size > len(data):
+        raise InvalidBatchError("the batch is cut", ErrorCode.CORRUPT_MESSAGE)
+    if size < len(data):
+        raise InvalidBatchError("a partition's records must hold one batch, and hold more")
+    check_crc(data, 0, header)
+    count = header.records_count
+    if header.base_offset != 0:
+        raise InvalidBatchError(f"the base offset must be 0, and is {header.base_offset}")
+    if count <= 0 or header.last_offset_delta + 1 != count:
+        raise InvalidBatchError(
+            f"the last offset delta {header.last_offset_delta} does not fit {count} records"
+        )
+    if count > MAX_RECORDS:
+        raise InvalidBatchError(f"a batch of {count} records is too long; split it")
+    if header.is_control:
+        raise InvalidBatchError("clients may not write control batches")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidBatchError(
+            f"sequence {header.base_sequence} is not valid for producer {header.producer_id}"
+        )
+    return header
+
+
+class _RecordCheck:
+    """The pass over the records of one batch."""
+
+    __slots__ = ("_header", "_next_delta", "_rules", "issues", "max_timestamp", "wrong_times")
+
+    def __init__(self, header: BatchHeader, rules: _Rules) -> None:
+        self._header = header
+        self._rules = rules
+        self._next_delta = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.issues: list[RecordIssue] = []
+        self.wrong_times = False
+
+    def held(self, batch: Buffer, count: int) -> None:
+        """Check `count` further records, which lie behind a header in `batch`."""
+        from onceflow.sdk.protocol import record_codec
+
+        # The compiled reader checks lengths and counts while it reads. Records come in groups, so
+        # that the comparisons run over lists and no more than a group is alive.
+        reader = record_codec.new_reader(batch)
+        records: Iterator[RawRecord] = chain.from_iterable((reader,))
+        try:
+            while group := list(islice(records, _CHUNK_RECORDS)):
+                self._group(group)
+        except UnicodeDecodeError:
+            raise InvalidBatchError("a record header's name is not UTF-8") from None
+        except record_codec.READ_ERRORS as error:
+            raise InvalidBatchError(f"the records are malformed: {error}") from None
+
+    def stream(self, data: Buffer) -> None:
+        """Check all records of a batch that is too large to hold, piece by piece."""
+        header = self._header
+        body = memoryview(data)[HEADER_SIZE:]
+        try:
+            stream = RecordStream(
+                decompress_chunks(header.codec, body, max_bytes=MAX_UNPACKED_PIECE_BYTES)
+            )
+            for index in range(header.records_count):
+                frame = stream.walk_record()
+                self._one(
+                    index,
+                    frame.offset_delta,
+                    header.base_timestamp + frame.timestamp_delta,
+                    frame.has_key,
+                )
+            if not stream.at_end():
+                raise InvalidBatchError("bytes follow the last record")
+        except DecompressionError as error:
+            raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
+        if header.attributes & LOG_APPEND_TIME_BIT:
+            self.max_timestamp = header.max_timestamp
+
+    def raise_issues(self) -> None:
+        """Refuse the batch if any record is at fault."""
+        if not self.issues:
+            return
+        code = ErrorCode.INVALID_TIMESTAMP if self.wrong_times else ErrorCode.INVALID_RECORD
+        first = "; ".join(
+            f"record {issue.batch_index}: {issue.message}" for issue in self.issues[:3]
+        )
+        raise InvalidBatchError(
+            f"{len(self.issues)} records of the batch are refused, first of all {first}",
+            code,
+            self.issues,
+        )
+
+    def _group(self, group: list[RawRecord]) -> None:
+        first = self._next_delta
+        if [record.offset for record in group] != list(range(first, first + len(group))):
+            for index, record in enumerate(group, first):
+                self._expect(index, record.offset)
+        self._next_delta = first + len(group)
+        times = [record.timestamp for record in group]
+        try:
+            least, largest = min(times), max(times)  # type: ignore[type-var]
+        except TypeError:  # Some records have no timestamp, and those are never out of range.
+            present = [time for time in times if time is not None]
+            least, largest = min(present), max(present)
+        if largest is None or least is None:
+            largest = least = NO_TIMESTAMP
+        if largest > self.max_timestamp:
+            self.max_timestamp = largest
+        limits = self._rules.timestamp_range
+        late = limits is not None and (least < limits[0] or largest > limits[1])
+        keyless = self._rules.require_keys and None in [record.key for record in group]
+        if late or keyless:
+            for index, record in enumerate(group, first):
+                self._judge(index, record.timestamp, record.key is not None)
+
+    def _one(self, index: int, offset_delta: int, timestamp: int, has_key: bool) -> None:
+        self._expect(index, offset_delta)
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self._judge(index, timestamp, has_key)
+
+    def _expect(self, index: int, offset_delta: int) -> None:
+        if offset_delta != index:
+            raise InvalidBatchError(
+                f"inner offsets must count up by one: record {index} has {offset_delta}"
+            )
+
+    def _judge(self, index: int, timestamp: int | None, has_key: bool) -> None:
+        if len(self.issues) >= MAX_ISSUES:
+            return
+        limits = self._rules.timestamp_range
+        if self._rules.require_keys and not has_key:
+            self.issues.append(
+                RecordIssue(index, "a compacted topic takes no record without a key")
+            )
+        elif (
+            limits is not None
+            and timestamp is not None
+            and timestamp != NO_TIMESTAMP
+            and not limits[0] <= timestamp <= limits[1]
+        ):
+            self.wrong_times = True
+            allowed = f"{limits[0]} to {limits[1]}"
+            self.issues.append(
+                RecordIssue(index, f"timestamp {timestamp} is out of range; allowed are {allowed}")
+            )
