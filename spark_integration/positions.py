@@ -1,0 +1,143 @@
+"""Asking the broker where a source's partitions begin, end and were committed.
+
+Turns bounds (earliest, a time, a group's commits, given offsets) into one number a partition.
+An answer that misses a partition that the query knows is retried and then an error: taking it for
+"the partition is gone" would make everything look new and be read again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+import tenacity
+
+from onceflow.sdk import Admin, ConfigError, IsolationLevel, KafkaError, TopicPartition
+from onceflow.spark_integration.options import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    PartitionOffsets,
+    SourceOptions,
+    Subscription,
+)
+
+ATTEMPTS_MAX = 5
+
+
+class MissingPartitionsError(Exception):
+    """The cluster did not name partitions that the query reads."""
+
+
+def _retrying(call: Callable[[], PartitionOffsets]) -> PartitionOffsets:
+    retry = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX),
+        wait=tenacity.wait_exponential_jitter(initial=0.1, max=2),
+        retry=tenacity.retry_if_exception(
+            lambda e: (
+                isinstance(e, MissingPartitionsError) or (isinstance(e, KafkaError) and e.retriable)
+            )
+        ),
+        reraise=True,
+    )
+    return retry(call)
+
+
+class PositionFinder:
+    """Positions of one subscription, asked through one admin client.
+
+    Args:
+        options: The source's options.
+        admin: Client to ask with; the caller closes it.
+    """
+
+    def __init__(self, options: SourceOptions, admin: Admin) -> None:
+        self._options = options
+        self._admin = admin
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions that the subscription names now, sorted."""
+        subscription = self._options.subscription
+        if subscription.partitions:
+            return sorted(subscription.partitions)
+        topics = self._topics(subscription)
+        described = self._admin.describe_topics(topics) if topics else {}
+        return sorted(
+            TopicPartition(topic, info.partition)
+            for topic, description in described.items()
+            for info in description.partitions
+        )
+
+    def _topics(self, subscription: Subscription) -> list[str]:
+        if subscription.pattern is None:
+            return list(subscription.topics)
+        matcher = re.compile(subscription.pattern)
+        return [name for name in self._admin.list_topics() if matcher.fullmatch(name)]
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
+        """First offset that is still there, by partition."""
+        return self._listed(dict.fromkeys(partitions, "earliest"))
+
+    def latest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
+        """Offset after the last one that the isolation level shows (LSO or high watermark)."""
+        return self._listed(dict.fromkeys(partitions, "latest"))
+
+    def _listed(self, wanted: Mapping[TopicPartition, str | int]) -> PartitionOffsets:
+        def ask() -> PartitionOffsets:
+            if not wanted:
+                return {}
+            level = self._options.isolation_level
+            found = self._admin.list_offsets(dict(wanted), isolation_level=IsolationLevel(level))
+            missing = [str(tp) for tp in wanted if tp not in found]
+            if missing:
+                raise MissingPartitionsError(
+                    f"the cluster gave no offsets for {', '.join(missing)}; were they deleted?"
+                )
+            return {tp: answer.offset for tp, answer in found.items()}
+
+        return _retrying(ask)
+
+    def resolve(self, bound: Bound, partitions: list[TopicPartition]) -> PartitionOffsets:
+        """One offset for each partition.
+
+        Raises:
+            ConfigError: Given offsets leave out a partition, or name one that is not read.
+        """
+        if bound.kind == "earliest":
+            return self.earliest(partitions)
+        if bound.kind == "latest":
+            return self.latest(partitions)
+        if bound.kind == "committed":
+            return self._committed(partitions)
+        if bound.timestamp_ms is not None:
+            return self._at_times(dict.fromkeys(partitions, bound.timestamp_ms))
+        self._check_complete(bound, partitions)
+        if bound.kind == "timestamps":
+            return self._at_times(bound.values)
+        special = {tp: "earliest" for tp, offset in bound.values.items() if offset == EARLIEST}
+        special |= {tp: "latest" for tp, offset in bound.values.items() if offset == LATEST}
+        return {**bound.values, **self._listed(special)}
+
+    def _check_complete(self, bound: Bound, partitions: list[TopicPartition]) -> None:
+        missing = [str(tp) for tp in partitions if tp not in bound.values]
+        unknown = [str(tp) for tp in sorted(bound.values) if tp not in set(partitions)]
+        if missing or unknown:
+            parts = [f"missing: {', '.join(missing)}"] if missing else []
+            parts += [f"not subscribed: {', '.join(unknown)}"] if unknown else []
+            raise ConfigError(
+                f"offsets by partition ({bound.kind})",
+                "; ".join(parts),
+                "name every partition that is read, and no other",
+            )
+
+    def _at_times(self, times: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        found = self._listed(times)
+        none = [tp for tp, offset in found.items() if offset < 0]
+        return {**found, **self.latest(none)}
+
+    def _committed(self, partitions: list[TopicPartition]) -> PartitionOffsets:
+        group_id = self._options.group_id
+        assert group_id is not None, "options require groupId with committed"
+        stored = self._admin.list_group_offsets(group_id, require_stable=True)
+        known = {tp: stored[tp].offset for tp in partitions if tp in stored}
+        return {**self.earliest(tp for tp in partitions if tp not in known), **known}

@@ -1,0 +1,260 @@
+"""Reading: the driver's planning of micro-batches and the tasks' reading of their ranges.
+
+A task reads one range of offsets of one partition and ends when its position has passed the end;
+that position, not the last record, decides, since markers and aborted records hold offsets too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from onceflow.spark_integration.options import PartitionOffsets, SourceOptions
+from onceflow.spark_integration.planning import (
+    DataLossError,
+    OffsetRange,
+    check_data_loss,
+    limit_offsets,
+    plan_ranges,
+)
+from onceflow.spark_integration.positions import PositionFinder
+
+if TYPE_CHECKING:
+    from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
+
+ROWS_PER_BATCH_MAX = 10_000
+OffsetDict = dict[str, dict[str, int]]
+"""Spark's form of a position: topic -> partition as text -> offset."""
+
+
+class RangePartition(InputPartition):
+    """One range of offsets, read by one Spark task."""
+
+    def __init__(self, range_: OffsetRange) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+
+def to_dict(offsets: Mapping[TopicPartition, int]) -> OffsetDict:
+    """Offsets in the form that Spark writes to the checkpoint."""
+    nested: OffsetDict = {}
+    for tp, offset in sorted(offsets.items()):
+        nested.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return nested
+
+
+def from_dict(nested: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
+    """Offsets from the form of the checkpoint."""
+    from onceflow.sdk import TopicPartition
+
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, numbers in nested.items()
+        for partition, offset in numbers.items()
+    }
+
+
+def _arrow_schema(include_headers: bool) -> pa.Schema:
+    columns = [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+    if include_headers:
+        header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        columns.append(("headers", pa.list_(header)))
+    return pa.schema(columns)
+
+
+def _record_batch(
+    records: Sequence[ConsumerRecord], schema: pa.Schema, include_headers: bool
+) -> pa.RecordBatch:
+    count = len(records)
+    # A record without a timestamp (-1) becomes null.
+    times = [r.timestamp_ms * 1000 if r.timestamp_ms >= 0 else None for r in records]
+    columns = [
+        pa.array([r.key for r in records], pa.binary()),
+        pa.array([r.value for r in records], pa.binary()),
+        pa.array([records[0].topic] * count, pa.string()),
+        pa.array([records[0].partition] * count, pa.int32()),
+        pa.array([r.offset for r in records], pa.int64()),
+        pa.array(times, pa.timestamp("us", tz="UTC")),
+        pa.array([int(r.timestamp_type) for r in records], pa.int32()),
+    ]
+    if include_headers:
+        lists = [[{"key": k, "value": v} for k, v in r.headers] or None for r in records]
+        columns.append(pa.array(lists, schema.field("headers").type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Read one range, as Arrow batches.
+
+    Raises:
+        DataLossError: The range's first offset is gone and ``failOnDataLoss`` is set.
+        TimeoutError: The position did not move for ``pollTimeoutMs``.
+    """
+    from onceflow.sdk import Consumer, NoOffsetForPartitionError
+
+    tp = range_.topic_partition
+    schema = _arrow_schema(options.include_headers)
+    consumer = Consumer(
+        **options.client,
+        isolation_level=options.isolation_level.name.lower(),
+        auto_offset_reset="none" if options.fail_on_data_loss else "earliest",
+        enable_auto_commit=False,
+    )
+    with consumer:
+        consumer.assign([tp])
+        consumer.seek(tp, range_.start)
+        position, moved_at = range_.start, time.monotonic()
+        while position < range_.end:
+            try:
+                polled = consumer.poll(timeout_ms=500, max_records=ROWS_PER_BATCH_MAX)
+                now_at = consumer.position(tp)
+            except NoOffsetForPartitionError as error:
+                raise DataLossError(
+                    f"{tp}: offset {position} is gone; it expired or was deleted. Set "
+                    "failOnDataLoss=false to go on without it."
+                ) from error
+            records = [r for r in polled.get(tp, ()) if r.offset < range_.end]
+            if records:
+                yield _record_batch(records, schema, options.include_headers)
+            if now_at != position:
+                position, moved_at = now_at, time.monotonic()
+            elif time.monotonic() - moved_at > options.poll_timeout_ms / 1000:
+                raise TimeoutError(
+                    f"{tp}: no progress from offset {position} towards {range_.end} within "
+                    f"pollTimeoutMs={options.poll_timeout_ms}; is the broker reachable?"
+                )
+
+
+def _admin(options: SourceOptions) -> Admin:
+    from onceflow.sdk import Admin
+
+    settings = {k: v for k, v in options.client.items() if k in _ADMIN_SETTINGS}
+    return Admin(**settings)
+
+
+_ADMIN_SETTINGS = {"bootstrap_servers", "client_id", "request_timeout_ms"}
+
+
+class OnceflowReader(DataSourceReader):
+    """A bounded read: ``spark.read.format("onceflow")``.
+
+    Args:
+        options: The source's options.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Resolve both ends on the driver and cut them into ranges."""
+        options = self._options
+        with _admin(options) as admin:
+            finder = PositionFinder(options, admin)
+            partitions = finder.partitions()
+            start = finder.resolve(options.starting, partitions)
+            end = finder.resolve(options.ending, partitions)
+            earliest = finder.earliest(partitions)
+        end = {tp: max(offset, start[tp]) for tp, offset in end.items()}
+        start = check_data_loss(start, end, earliest, fail=options.fail_on_data_loss)
+        return [RangePartition(r) for r in plan_ranges(start, end, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range in a task."""
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.range)
+
+
+class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """An unbounded read: ``spark.readStream.format("onceflow")``.
+
+    Args:
+        options: The source's options.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._client: Admin | None = None
+        self._target: PartitionOffsets | None = None
+
+    def _finder(self) -> PositionFinder:
+        if self._client is None:
+            self._client = _admin(self._options)
+        return PositionFinder(self._options, self._client)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def initialOffset(self) -> OffsetDict:  # noqa: N802 - Spark's name
+        """Where a new query starts."""
+        finder = self._finder()
+        return to_dict(finder.resolve(self._options.starting, finder.partitions()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """``maxOffsetsPerTrigger``, or no limit."""
+        limit = self._options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def latestOffset(self, start: OffsetDict, limit: ReadLimit) -> OffsetDict:  # noqa: N802
+        """How far the next micro-batch goes; partitions found meanwhile begin at their start."""
+        known = from_dict(start)
+        finder = self._finder()
+        # Partitions that one metadata answer leaves out stay in the query: dropping them would
+        # make them new, and all their records would be read again.
+        partitions = sorted({*known, *finder.partitions()})
+        new = [tp for tp in partitions if tp not in known]
+        begin = {**known, **finder.earliest(new)}
+        latest = finder.latest(partitions)
+        if self._target is not None:
+            latest = {tp: min(latest[tp], offset) for tp, offset in self._target.items()}
+            latest |= {tp: known[tp] for tp in known if tp not in latest}
+        if isinstance(limit, ReadMaxRows):
+            latest = limit_offsets(begin, latest, limit.max_rows)
+        return to_dict(latest)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Note where the logs end now; the query ends there."""
+        finder = self._finder()
+        self._target = finder.latest(finder.partitions())
+
+    def reportLatestOffset(self) -> OffsetDict:  # noqa: N802 - Spark's name
+        """Where the logs end, for the query's progress report."""
+        finder = self._finder()
+        return to_dict(finder.latest(finder.partitions()))
+
+    def partitions(self, start: OffsetDict, end: OffsetDict) -> Sequence[InputPartition]:
+        """Cut a micro-batch into ranges; checks that its offsets are still there."""
+        known, stop = from_dict(start), from_dict(end)
+        finder = self._finder()
+        earliest = finder.earliest(sorted(stop))
+        begin = {tp: known.get(tp, earliest[tp]) for tp in stop}
+        begin = check_data_loss(begin, stop, earliest, fail=self._options.fail_on_data_loss)
+        return [RangePartition(r) for r in plan_ranges(begin, stop, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range in a task."""
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.range)
+
+    def stop(self) -> None:
+        """Close the driver's connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None

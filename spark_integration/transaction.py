@@ -1,0 +1,199 @@
+"""The one transaction of a micro-batch: begun and ended by the driver, shared by all its tasks.
+
+The driver takes a new producer epoch for every attempt of a batch, which fences whatever is left
+of earlier attempts and aborts what they left open. Tasks produce under that identity. The driver
+then adds the source offsets and the batch's number and ends the transaction, so outputs, offsets
+and progress become visible together or not at all (KIP-98; design in ``docs/spark.md``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from onceflow.sdk import (
+    Admin,
+    CommitOutcomeUnknownError,
+    ConfigError,
+    ConsumerGroupMetadata,
+    InvalidTransactionTimeoutError,
+    OffsetAndMetadata,
+    Producer,
+    ProducerIdentity,
+    TopicPartition,
+)
+from onceflow.spark_integration.checkpoint import source_offsets
+from onceflow.spark_integration.options import SinkOptions
+
+TRANSACTION_TIMEOUT_MS = 300_000
+"""Default for ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
+
+
+class BatchWriteError(Exception):
+    """A micro-batch was not published; nothing of it is visible. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport(WriterCommitMessage):
+    """What one task wrote.
+
+    Attributes:
+        task: Number of the task within the batch.
+        identity: Identity under which it wrote, None when it skipped a published batch.
+        rows: Rows written, by partition.
+    """
+
+    task: int
+    identity: ProducerIdentity | None
+    rows: dict[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """A transaction that the driver opened for a batch attempt.
+
+    Attributes:
+        identity: Identity for the tasks.
+        query_id: Id of the streaming query, from its checkpoint.
+        published_batch_id: Last batch of this query that was published, -1 for none.
+    """
+
+    identity: ProducerIdentity
+    query_id: str
+    published_batch_id: int
+
+    def is_published(self, batch_id: int) -> bool:
+        """Whether a batch is already visible, so that writing it again would repeat it."""
+        return batch_id <= self.published_batch_id
+
+
+def _producer_settings(options: SinkOptions) -> dict[str, object]:
+    return {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **options.client}
+
+
+def _admin(options: SinkOptions) -> Admin:
+    names = ("bootstrap_servers", "client_id", "request_timeout_ms")
+    return Admin(**{k: v for k, v in options.client.items() if k in names})
+
+
+def published_batch_id(options: SinkOptions, query_id: str) -> int:
+    """The last batch that a query published, -1 for none; waits for pending offsets."""
+    with _admin(options) as admin:
+        stored = admin.list_group_offsets(options.progress_group_id, require_stable=True)
+    batches = [-1]
+    for entry in stored.values():
+        progress = json.loads(entry.metadata)
+        if progress["query"] == query_id:
+            batches.append(progress["batch"])
+    return max(batches)
+
+
+def begin(options: SinkOptions, query_id: str) -> OpenBatch:
+    """Take a new epoch for a batch attempt and learn what was published before.
+
+    Raises:
+        ConfigError: The transaction timeout is above what the broker allows; names both.
+    """
+    producer = Producer(transactional_id=options.transactional_id, **_producer_settings(options))
+    try:
+        with producer:
+            producer.init_transactions()
+            identity = producer.identity
+    except InvalidTransactionTimeoutError as error:
+        raise ConfigError(
+            "kafka.transaction.timeout.ms",
+            str(_producer_settings(options)["transaction_timeout_ms"]),
+            "lower it, or raise the broker's transaction.max.timeout.ms (15 minutes by default)",
+        ) from error
+    assert identity is not None, "a transactional producer has an identity after its start"
+    return OpenBatch(identity, query_id, published_batch_id(options, query_id))
+
+
+def abort(options: SinkOptions) -> None:
+    """Fence the batch's tasks and abort what they wrote, by taking a new epoch."""
+    with Producer(
+        transactional_id=options.transactional_id, **_producer_settings(options)
+    ) as producer:
+        producer.init_transactions()
+
+
+def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
+    """Rows by partition of all tasks together.
+
+    Raises:
+        BatchWriteError: Two tasks wrote to one partition. Their sequence numbers collide and the
+            broker takes the second one's records for repetitions, so the batch must not be
+            published.
+    """
+    owner: dict[TopicPartition, int] = {}
+    rows: dict[TopicPartition, int] = {}
+    for report in reports:
+        for tp, count in report.rows.items():
+            if owner.setdefault(tp, report.task) != report.task:
+                raise BatchWriteError(
+                    f"tasks {owner[tp]} and {report.task} both wrote to {tp}; nothing was "
+                    "published. Every Kafka partition must be written by one task: send the rows "
+                    "through onceflow.spark_integration.route() first, or use foreach_batch."
+                )
+            rows[tp] = rows.get(tp, 0) + count
+    return rows
+
+
+def _offsets(options: SinkOptions, query_id: str, batch_id: int) -> dict[TopicPartition, int]:
+    assert options.checkpoint_location is not None, "checked when the options were read"
+    return source_offsets(options.checkpoint_location, batch_id)
+
+
+def commit(
+    options: SinkOptions,
+    identity: ProducerIdentity,
+    query_id: str,
+    batch_id: int,
+    rows: Mapping[TopicPartition, int],
+) -> None:
+    """Add offsets and progress to the open transaction and end it.
+
+    Raises:
+        BatchWriteError: The transaction was not committed; nothing of the batch is visible.
+    """
+    note = json.dumps({"query": query_id, "batch": batch_id}, separators=(",", ":"))
+    sources = _offsets(options, query_id, batch_id)
+    anchor = min([*rows, *sources], default=None)
+    if anchor is None:
+        return  # Nothing written and nothing read: running it again would change nothing.
+    producer = Producer(
+        transactional_id=options.transactional_id,
+        resumed_identity=identity,
+        **_producer_settings(options),
+    )
+    try:
+        with producer:
+            producer.note_partitions(list(rows))
+            if sources:
+                producer.send_offsets_to_transaction(
+                    {tp: OffsetAndMetadata(offset, note) for tp, offset in sources.items()},
+                    ConsumerGroupMetadata(options.group_id),
+                )
+            producer.send_offsets_to_transaction(
+                {TopicPartition(anchor.topic, 0): OffsetAndMetadata(batch_id, note)},
+                ConsumerGroupMetadata(options.progress_group_id),
+            )
+            producer.commit_transaction()
+    except CommitOutcomeUnknownError as error:
+        _resolve(options, query_id, batch_id, error)
+
+
+def _resolve(options: SinkOptions, query_id: str, batch_id: int, error: Exception) -> None:
+    """Learn how a transaction ended whose last answer was lost.
+
+    Taking a new epoch ends the transaction one way or the other; the progress entry was part of
+    it and tells which.
+    """
+    abort(options)
+    if published_batch_id(options, query_id) < batch_id:
+        raise BatchWriteError(
+            f"the commit of batch {batch_id} did not take place; nothing of it is visible"
+        ) from error
