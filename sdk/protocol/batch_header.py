@@ -7,13 +7,12 @@ from the attributes on needs a new checksum.
 
 from __future__ import annotations
 
+import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from onceflow.sdk.errors import RecordError
+from onceflow.sdk.errors import RecordError, RemoteProtocolError
 from onceflow.sdk.model import TimestampType
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
@@ -55,7 +54,7 @@ class RecordIssue(NamedTuple):
     message: str
 
 
-class InvalidBatchError(RecordError):
+class InvalidBatchError(RecordError, RemoteProtocolError):
     """A record batch breaks Kafka's format or rules, and is refused as a whole.
 
     Attributes:
@@ -200,9 +199,19 @@ def iter_batch_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, B
         position = next_position
 
 
+@functools.cache
+def _crc32c() -> Callable[[Buffer], int]:
+    # The package asks importlib.metadata for its version while it is imported, which takes longer
+    # than everything here; processes that meet no batch are spared it.
+    from crc32c import crc32c
+
+    function: Callable[[Buffer], int] = crc32c
+    return function
+
+
 def compute_crc(data: Buffer, position: int, size_bytes: int) -> int:
     """CRC-32C of the checksummed part of the batch at `position`."""
-    return int(crc32c(memoryview(data)[position + _ATTRIBUTES_AT : position + size_bytes]))
+    return _crc32c()(memoryview(data)[position + _ATTRIBUTES_AT : position + size_bytes])
 
 
 def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
@@ -260,15 +269,27 @@ def set_producer_state(
     producer_id: int,
     producer_epoch: int,
     base_sequence: int,
-    transactional: bool,
+    transactional: bool | None = None,
     position: int = 0,
 ) -> None:
-    """Set who produced a batch and under which sequence, with a new checksum."""
-    (attributes,) = _ATTRIBUTES.unpack_from(batch, position + _ATTRIBUTES_AT)
-    attributes &= ~TRANSACTIONAL_BIT
-    if transactional:
-        attributes |= TRANSACTIONAL_BIT
-    _ATTRIBUTES.pack_into(batch, position + _ATTRIBUTES_AT, attributes)
+    """Set who produced a batch and under which sequence, with a new checksum.
+
+    A producer uses it on a finished batch after its epoch was bumped (KIP-360).
+
+    Args:
+        batch: Bytes that hold the batch.
+        producer_id: Idempotent producer's id.
+        producer_epoch: Its epoch.
+        base_sequence: Sequence of the first record.
+        transactional: Whether the batch belongs to a transaction; None leaves it as it is.
+        position: Where the batch begins.
+    """
+    if transactional is not None:
+        (attributes,) = _ATTRIBUTES.unpack_from(batch, position + _ATTRIBUTES_AT)
+        attributes &= ~TRANSACTIONAL_BIT
+        if transactional:
+            attributes |= TRANSACTIONAL_BIT
+        _ATTRIBUTES.pack_into(batch, position + _ATTRIBUTES_AT, attributes)
     _PRODUCER.pack_into(batch, position + _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     _write_crc(batch, position)
 

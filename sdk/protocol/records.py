@@ -69,9 +69,9 @@ __all__ = [
     "RecordTuple",
     "ValidBatch",
     "check_crc",
+    "consumer_records",
     "control_batch",
     "decode_batch",
-    "decode_consumer_records",
     "decode_values",
     "encode_batch",
     "first_record_at_or_after",
@@ -101,9 +101,18 @@ class RecordBatchBuilder:
     """Collects records of one partition into one batch.
 
     Not thread-safe; a producer guards it with its own lock.
+
+    Attributes:
+        append_raw: The compiled `append(offset, timestamp_ms, key, value, headers)` itself, for
+            callers that count a microsecond: `offset` is the record's index in the batch, the
+            result None when the batch is full. Such a caller counts its records itself and uses
+            no other `append` on the same builder.
+        codec: Compression codec.
+        level: Its level, None for Kafka's default.
+        records_count: Records added by `append` and `append_values`.
     """
 
-    __slots__ = ("_append", "_builder", "codec", "level", "records_count")
+    __slots__ = ("_builder", "append_raw", "codec", "level", "records_count")
 
     def __init__(
         self, batch_size: int = 16384, codec: int = Codec.NONE, level: int | None = None
@@ -121,7 +130,7 @@ class RecordBatchBuilder:
         self._builder = record_codec.new_builder(
             MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
         )
-        self._append = self._builder.append
+        self.append_raw = self._builder.append
         self.codec = codec
         self.level = level
         self.records_count = 0
@@ -147,7 +156,7 @@ class RecordBatchBuilder:
         Raises:
             TypeError: A key, value or header of another type.
         """
-        added = self._append(self.records_count, timestamp_ms, key, value, headers)
+        added = self.append_raw(self.records_count, timestamp_ms, key, value, headers)
         if added is None:
             return None
         self.records_count += 1
@@ -173,7 +182,7 @@ class RecordBatchBuilder:
         Returns:
             Index of the first value that was not taken.
         """
-        append = self._append
+        append = self.append_raw
         end = len(values) if stop is None else stop
         offset = self.records_count - start
         index = start
@@ -220,7 +229,7 @@ class RecordBatchBuilder:
             The whole batch with base offset 0, compressed where that makes it smaller.
         """
         batch = self._builder.build()
-        del self._append
+        del self.append_raw
         if self.codec != Codec.NONE:
             body = compress(self.codec, memoryview(batch)[HEADER_SIZE:], self.level)
             if HEADER_SIZE + len(body) < len(batch):
@@ -314,40 +323,34 @@ def decode_values(
     return _read(data, position, header, verify_crc, max_bytes, values)
 
 
-def decode_consumer_records(
+def consumer_records(
     data: Buffer,
+    header: BatchHeader,
     position: int,
     topic: str,
     partition: int,
     *,
-    header: BatchHeader | None = None,
-    fetch_offset: int = 0,
     verify_crc: bool = True,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
-    key_deserializer: Callable[[bytes | None], object] | None = None,
-    value_deserializer: Callable[[bytes | None], object] | None = None,
 ) -> list[ConsumerRecord]:
     """Read the batch at `position` as records for a consumer; see `decode_batch`.
 
+    A broker answers with the whole batch that holds the offset asked for, so the first records
+    may lie before it; the caller drops them.
+
     Args:
         data: Bytes that hold the batch.
+        header: The batch's header.
         position: Where it begins.
         topic: Topic of the records.
         partition: Partition of the records.
-        header: The batch's header, if already read.
-        fetch_offset: Records before it are dropped: a broker answers with the whole batch that
-            holds the offset asked for.
-        verify_crc: Whether to compare the checksum first.
+        verify_crc: Whether to compare the checksum first (`check.crcs`).
         max_bytes: Bound on the size of the records after decompression.
-        key_deserializer: Applied to each key, None included.
-        value_deserializer: Applied to each value, None included.
 
     Raises:
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
-    if header is None:
-        header = parse_batch_header(data, position)
     kind = header.timestamp_type
     epoch = header.partition_leader_epoch
 
@@ -367,16 +370,7 @@ def decode_consumer_records(
             for record in reader
         ]
 
-    found = _read(data, position, header, verify_crc, max_bytes, records)
-    if header.base_offset < fetch_offset:
-        found = [record for record in found if record.offset >= fetch_offset]
-    if key_deserializer is not None:
-        for record in found:
-            record.key = key_deserializer(record.key)  # type: ignore[arg-type]
-    if value_deserializer is not None:
-        for record in found:
-            record.value = value_deserializer(record.value)  # type: ignore[arg-type]
-    return found
+    return _read(data, position, header, verify_crc, max_bytes, records)
 
 
 def _read(
