@@ -1,1 +1,17 @@
-"""Package of the onceflow distribution."""
+"""Consume-transform-produce sessions: input offsets and outputs become visible together."""
+
+from onceflow.transactions.abort_reasons import AbortReason
+from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.errors import TransactionalIdInUseError
+from onceflow.transactions.listener import Abort, SessionListener
+from onceflow.transactions.session import AsyncTransactionSession, TransactionSession
+
+__all__ = [
+    "TransactionSession",
+    "AsyncTransactionSession",
+    "SessionConfig",
+    "SessionListener",
+    "Abort",
+    "AbortReason",
+    "TransactionalIdInUseError",
+]

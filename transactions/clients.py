@@ -1,0 +1,76 @@
+"""What a session needs of its two clients, written as protocols that both faces of the SDK meet.
+
+Every method gives its result, or something to await for it, so that one logic drives blocking and
+asyncio clients. The factories at the end make the SDK's clients; tests hand in their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    Headers,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from onceflow.transactions.colour import Maybe
+
+Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
+RebalanceHook: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
+
+
+class SessionProducer(Protocol):
+    """The transactional producer as a session uses it."""
+
+    def init_transactions(self, *, timeout_ms: int | None = None) -> Maybe[None]: ...
+    def begin_transaction(self) -> Maybe[None]: ...
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object: ...
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> object: ...
+    def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> Maybe[None]: ...
+    def commit_transaction(self) -> Maybe[None]: ...
+    def abort_transaction(self) -> Maybe[None]: ...
+    def close(self, *, timeout_ms: int | None = None) -> Maybe[None]: ...
+
+
+class SessionConsumer(Protocol):
+    """The group consumer as a session uses it."""
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Maybe[Records]: ...
+    def assignment(self) -> set[TopicPartition] | frozenset[TopicPartition]: ...
+    def group_metadata(self) -> ConsumerGroupMetadata: ...
+    def ensure_membership(self) -> Maybe[None]: ...
+    def committed(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Maybe[Mapping[TopicPartition, OffsetAndMetadata | None]]: ...
+    def position(self, partition: TopicPartition) -> Maybe[int]: ...
+    def seek(self, partition: TopicPartition, offset: int) -> Maybe[None]: ...
+    def seek_to_beginning(self, partitions: Sequence[TopicPartition]) -> Maybe[None]: ...
+    def seek_to_end(self, partitions: Sequence[TopicPartition]) -> Maybe[None]: ...
+    def pause(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def wakeup(self) -> None: ...
+    def close(self, *, timeout_ms: int | None = None) -> Maybe[None]: ...

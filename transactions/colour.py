@@ -1,0 +1,39 @@
+"""Runs one piece of logic over blocking and over asyncio clients.
+
+The session's logic is written once, as coroutines that call clients and ``settle`` what they
+return. Over blocking clients nothing is ever suspended, so ``run_blocking`` drives a coroutine to
+its end with a single step; over asyncio clients the event loop does it. No thread, no second copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Maybe: TypeAlias = T | Awaitable[T]
+"""A result, or something to await for it: what a call of either face gives."""
+
+
+async def settle(result: T | Awaitable[T]) -> T:
+    """The result itself: at once from a blocking client, awaited from an asyncio client."""
+    if isinstance(result, Awaitable):
+        return await result
+    return result
+
+
+def run_blocking(coroutine: Coroutine[object, None, T]) -> T:
+    """Run a coroutine that never suspends, as it is over blocking clients.
+
+    Raises:
+        RuntimeError: The coroutine wanted to wait for an event loop (asyncio clients were given
+            to a blocking session).
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    coroutine.close()
+    raise RuntimeError("asyncio clients cannot serve a blocking session; use the Async session")

@@ -1,0 +1,38 @@
+"""Tells an ordinary fence from two live processes that fight over one transactional id.
+
+One fence is normal: a predecessor that was thought dead, or a coordinator's decision. Two within
+a short time mean that somebody initialises the same id again and again, and fencing back would go
+on for ever. This module counts; the session acts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class FenceWatch:
+    """Counts fences in a sliding window.
+
+    Args:
+        window_s: Seconds in which ``limit`` fences mean a shared id.
+        limit: Fences that are one too many.
+    """
+
+    __slots__ = ("_limit", "_times", "_window_s")
+
+    def __init__(self, window_s: float, limit: int = 2) -> None:
+        self._window_s = window_s
+        self._limit = limit
+        self._times: deque[float] = deque(maxlen=limit)
+
+    def fenced(self, now_s: float) -> bool:
+        """Note a fence.
+
+        Args:
+            now_s: Seconds on a monotonic clock.
+
+        Returns:
+            Whether the id must be shared by another live process.
+        """
+        self._times.append(now_s)
+        return len(self._times) == self._limit and now_s - self._times[0] <= self._window_s

@@ -1,0 +1,78 @@
+"""Makes the SDK's clients for a session, blocking or asyncio.
+
+The only module of the area that names the SDK's client classes. It subscribes the consumer with
+the session's rebalance callbacks and initialises the producer, so that both are ready to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
+from onceflow.sdk.model import TopicPartition
+from onceflow.transactions.clients import SessionConsumer, SessionProducer
+from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.listener import RebalanceHooks
+
+
+class BlockingClients:
+    """Blocking clients; the callbacks run to their end within ``poll``."""
+
+    def producer(self, config: SessionConfig) -> SessionProducer:
+        """A producer that has fenced its predecessor."""
+        producer = Producer(**config.producer_options())
+        try:
+            producer.init_transactions()
+        except BaseException:
+            producer.close(timeout_ms=0)
+            raise
+        return producer
+
+    def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+        """A subscribed consumer; it joins at the first poll."""
+
+        def on_assigned(partitions: Sequence[TopicPartition]) -> None:
+            run_blocking(hooks.on_assigned(partitions))
+
+        def on_revoked(partitions: Sequence[TopicPartition]) -> None:
+            run_blocking(hooks.on_revoked(partitions))
+
+        def on_lost(partitions: Sequence[TopicPartition]) -> None:
+            run_blocking(hooks.on_lost(partitions))
+
+        consumer = Consumer(**config.consumer_options())
+        consumer.subscribe(
+            topics=list(config.topics),
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+        )
+        return consumer
+
+
+class AsyncioClients:
+    """asyncio clients; the callbacks are awaited within ``poll``."""
+
+    async def producer(self, config: SessionConfig) -> SessionProducer:
+        """A producer that has fenced its predecessor."""
+        producer = AsyncProducer(**config.producer_options())
+        try:
+            await producer.start()
+            await producer.init_transactions()
+        except BaseException:
+            await producer.close(timeout_ms=0)
+            raise
+        return producer
+
+    async def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+        """A subscribed consumer; it joins at the first poll."""
+        consumer = AsyncConsumer(**config.consumer_options())
+        await consumer.start()
+        consumer.subscribe(
+            topics=list(config.topics),
+            on_assigned=hooks.on_assigned,
+            on_revoked=hooks.on_revoked,
+            on_lost=hooks.on_lost,
+        )
+        return consumer

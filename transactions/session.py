@@ -1,0 +1,346 @@
+"""The two faces of a consume-transform-produce session: blocking and asyncio.
+
+They own nothing but a ``SessionCore``, which holds the rules. Use one when what you write depends
+on what you read, and both have to become visible together: outputs and input offsets go into one
+Kafka transaction (KIP-98, KIP-447).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model import ConsumerRecord, Headers, TopicPartition
+from onceflow.transactions.clients import Records
+from onceflow.transactions.colour import run_blocking, settle
+from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.listener import Abort, NoListener, SessionClients, SessionListener
+from onceflow.transactions.session_core import SessionCore
+
+
+class TransactionSession:
+    """A blocking consume-transform-produce session.
+
+    ::
+
+        config = SessionConfig(topics=["in"], bootstrap_servers="localhost:9092", group_id="g")
+        with TransactionSession(config) as session:
+            while True:
+                for records in session.poll(1000).values():
+                    for record in records:
+                        session.send("out", record.value.upper(), key=record.key)
+                if session.commit_due:
+                    session.commit()
+
+    A transaction is begun by the first send or commit that needs one. ``poll`` must be called
+    from one thread at a time, and only when everything it returned before is dealt with: a
+    rebalance inside of ``poll`` commits all that was polled.
+
+    Args:
+        config: Settings.
+        listener: Told about assignments, commits and aborts; for callers that keep state.
+        clients: Makes the clients; the SDK's own by default.
+
+    Raises:
+        ConfigError: The broker does not allow so long a transaction timeout.
+        KafkaError: The brokers cannot be reached, or refuse.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+    ) -> None:
+        if clients is None:
+            from onceflow.transactions.sdk_clients import BlockingClients
+
+            clients = BlockingClients()
+        self._core = SessionCore(config, clients, listener or NoListener())
+        run_blocking(self._core.start())
+
+    @property
+    def config(self) -> SessionConfig:
+        """The settings that the session was made with."""
+        return self._core.config
+
+    @property
+    def last_abort(self) -> Abort | None:
+        """Why the latest abort happened; None as long as there was none."""
+        return self._core.last_abort
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._core.in_transaction
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether uncommitted work is older than ``commit_interval_ms``."""
+        return self._core.commit_due
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the session owns at the moment."""
+        return frozenset(self._core.consumer.assignment())
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """Take records; commits and aborts of a rebalance happen in here.
+
+        Args:
+            timeout_ms: How long to wait when there is nothing.
+            max_records: Most records to return, ``max_poll_records`` by default.
+
+        Returns:
+            Records by partition, in order.
+
+        Raises:
+            OffsetOutOfRangeError: The committed offset is gone and ``auto_offset_reset`` is
+                ``none``.
+            TransactionalIdInUseError: Another live process uses the same slot.
+        """
+        return run_blocking(self._core.poll(timeout_ms, max_records))
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object:
+        """Send one record within the transaction, which is begun if need be.
+
+        Returns:
+            The producer's delivery handle. Failures also make the next commit an abort.
+        """
+        core = self._core
+        if not core.in_transaction:
+            run_blocking(core.begin())
+        try:
+            return core.producer.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        except KafkaError as error:
+            core.note_failure(error)
+            raise
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+    ) -> object:
+        """Send many records of one topic within the transaction, faster than one by one."""
+        core = self._core
+        if not core.in_transaction:
+            run_blocking(core.begin())
+        try:
+            return core.producer.send_many(topic, values, keys, partition=partition)
+        except KafkaError as error:
+            core.note_failure(error)
+            raise
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> bool:
+        """Commit outputs and offsets together.
+
+        Args:
+            offsets: Next offset by partition when only a part of what was polled is processed.
+
+        Returns:
+            True when committed. False when it became an abort: the consumer is back at the
+            committed offsets, the same records come again, and ``last_abort`` says why.
+
+        Raises:
+            RecordError: A record can never be delivered; the transaction is aborted, and the same
+                records would fail again.
+            CommitOutcomeUnknownError: Not even the committed offsets could be read.
+            TransactionalIdInUseError: Another live process uses the same slot.
+        """
+        return run_blocking(self._core.commit(offsets))
+
+    def abort(self) -> None:
+        """Drop the outputs and go back to the committed offsets."""
+        run_blocking(self._core.abort())
+
+    @contextlib.contextmanager
+    def unit(self) -> Iterator[None]:
+        """A block that aborts when it raises; it does not commit by itself."""
+        try:
+            yield
+        except BaseException:
+            self.abort()
+            raise
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take no records of these partitions until ``resume``."""
+        self._core.consumer.pause(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take records of these partitions again."""
+        self._core.consumer.resume(partitions)
+
+    def wakeup(self) -> None:
+        """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
+        self._core.consumer.wakeup()
+
+    def close(self, timeout_ms: int = 10_000) -> None:
+        """Abort what is open, leave the group, close the clients; twice is fine."""
+        run_blocking(self._core.close(timeout_ms))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncTransactionSession:
+    """The asyncio face: the same names and rules as ``TransactionSession``, awaited.
+
+    Make it with ``async with``, or call ``start``. ``commit`` and ``abort`` go on to their end
+    when the caller is cancelled, so a transaction is never left half ended.
+    """
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+    ) -> None:
+        if clients is None:
+            from onceflow.transactions.sdk_clients import AsyncioClients
+
+            clients = AsyncioClients()
+        self._core = SessionCore(config, clients, listener or NoListener())
+        self._ending = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Initialise the producer and join the group."""
+        await self._core.start()
+
+    @property
+    def config(self) -> SessionConfig:
+        """The settings that the session was made with."""
+        return self._core.config
+
+    @property
+    def last_abort(self) -> Abort | None:
+        """Why the latest abort happened; None as long as there was none."""
+        return self._core.last_abort
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._core.in_transaction
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether uncommitted work is older than ``commit_interval_ms``."""
+        return self._core.commit_due
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that the session owns at the moment."""
+        return frozenset(self._core.consumer.assignment())
+
+    async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+        """Take records; see ``TransactionSession.poll``."""
+        async with self._ending:
+            return await self._core.poll(timeout_ms, max_records)
+
+    async def records(self, timeout_ms: int = 1_000) -> AsyncIterator[ConsumerRecord]:
+        """All records one by one, without end, with a commit whenever one is due."""
+        while True:
+            for batch in (await self.poll(timeout_ms)).values():
+                for record in batch:
+                    yield record
+            if self.commit_due:
+                await self.commit()
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object:
+        """Send one record within the transaction; see ``TransactionSession.send``."""
+        core = self._core
+        if not core.in_transaction:
+            await core.begin()
+        try:
+            return await settle(
+                core.producer.send(
+                    topic,
+                    value,
+                    key=key,
+                    headers=headers,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                )
+            )
+        except KafkaError as error:
+            core.note_failure(error)
+            raise
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> bool:
+        """Commit outputs and offsets together; see ``TransactionSession.commit``."""
+        return await asyncio.shield(asyncio.ensure_future(self._commit(offsets)))
+
+    async def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> bool:
+        async with self._ending:
+            return await self._core.commit(offsets)
+
+    async def abort(self) -> None:
+        """Drop the outputs and go back to the committed offsets."""
+        await asyncio.shield(asyncio.ensure_future(self._abort()))
+
+    async def _abort(self) -> None:
+        async with self._ending:
+            await self._core.abort()
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take no records of these partitions until ``resume``."""
+        self._core.consumer.pause(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take records of these partitions again."""
+        self._core.consumer.resume(partitions)
+
+    async def close(self, timeout_ms: int = 10_000) -> None:
+        """Abort what is open, leave the group, close the clients; twice is fine."""
+        await self._core.close(timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

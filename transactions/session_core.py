@@ -1,0 +1,570 @@
+"""The rules of a consume-transform-produce session, written once for both faces.
+
+One consumer and one producer belong together: what was polled, what was sent and what is committed
+form one unit that ends in commit or abort. This module decides when a commit is allowed, what an
+error means for the open transaction (with the table in ``abort_reasons``), and where reading goes
+on afterwards. It neither processes records nor keeps state; a ``SessionListener`` does that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onceflow.sdk.errors import (
+    ClientClosedError,
+    CommitFailedError,
+    CommitOutcomeUnknownError,
+    DeliveryTimeoutError,
+    InvalidTransactionTimeoutError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    RecordError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.transactions import timeouts
+from onceflow.transactions.abort_reasons import AbortReason, Reaction, Verdict, judge
+from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
+from onceflow.transactions.colour import settle
+from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.errors import TransactionalIdInUseError
+from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.listener import Abort, Offsets, SessionClients, SessionListener
+
+logger = logging.getLogger("onceflow.transactions.session")
+
+# After these from the end of a transaction it is certain what became of it (or, for the first,
+# that only the committed offsets can tell). After any other error the offsets have to tell too:
+# also a fence may come from a second attempt whose first one was carried out.
+_DEFINITE = (
+    CommitOutcomeUnknownError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    DeliveryTimeoutError,
+    RecordError,
+)
+
+MarkedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Records of one partition that were polled and are not committed."""
+
+    first: int
+    next: int
+    leader_epoch: int
+
+
+class SessionCore:
+    """State and rules of one session. The faces forward to it."""
+
+    def __init__(
+        self,
+        config: SessionConfig,
+        clients: SessionClients,
+        listener: SessionListener,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.in_transaction = False
+        self.last_abort: Abort | None = None
+        self._name = config.own_transactional_id
+        self._clients = clients
+        self._listener = listener
+        self._clock = clock
+        self._producer: SessionProducer | None = None
+        self._consumer: SessionConsumer | None = None
+        self._polled: dict[TopicPartition, _Progress] = {}
+        self._snapshot: ConsumerGroupMetadata | None = None
+        self._work_since_s = 0.0
+        self._failure: KafkaError | None = None
+        self._in_callback = False
+        self._callback_error: Exception | None = None
+        self._fenced_by: Exception | None = None
+        self._fences = FenceWatch(config.fence_window_ms / 1000)
+        self._token_prefix = f"onceflow:{uuid.uuid4().hex[:12]}"
+        self._commits = 0
+        self._closed = False
+
+    # Life ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Initialise the producer (which ends a predecessor's transaction), then join the group.
+
+        Raises:
+            ConfigError: The broker does not allow so long a transaction timeout.
+        """
+        logger.info("session %s: %s", self._name, timeouts.describe(self.config))
+        try:
+            await self._complete_clients()
+        except BaseException:
+            await self._drop_producer()
+            raise
+
+    async def _complete_clients(self) -> None:
+        """Make the clients that are missing: at the start, or after something replaced them."""
+        if self._closed:
+            raise ClientClosedError(f"session {self._name} is closed; make a new one")
+        if self._fenced_by is not None:
+            error, self._fenced_by = self._fenced_by, None
+            await self._replace_both(error)
+        if self._producer is None:
+            try:
+                self._producer = await settle(self._clients.producer(self.config))
+            except InvalidTransactionTimeoutError as error:
+                raise timeouts.too_long_for_broker(self.config) from error
+        if self._consumer is None:
+            self._consumer = await settle(self._clients.consumer(self.config, self))
+
+    async def _drop_producer(self, timeout_ms: int = 0) -> None:
+        """Close the producer; what it complains about was dealt with, or does not matter now."""
+        producer, self._producer = self._producer, None
+        self.in_transaction = False
+        if producer is not None:
+            try:
+                await settle(producer.close(timeout_ms=timeout_ms))
+            except KafkaError as error:
+                logger.debug("session %s: closing the producer: %s", self._name, error)
+
+    async def close(self, timeout_ms: int) -> None:
+        """Abort what is open, leave the group, close both clients, all within the limit."""
+        if self._closed:
+            return
+        self._closed = True
+        deadline = self._clock() + timeout_ms / 1000
+        if self.in_transaction:
+            try:
+                await settle(self.producer.abort_transaction())
+            except KafkaError as error:
+                logger.warning(
+                    "session %s: abort at close failed, the coordinator will do it: %s",
+                    self._name,
+                    error,
+                )
+        self._polled.clear()
+        self.in_transaction = False
+        consumer, self._consumer = self._consumer, None
+        try:
+            if consumer is not None:
+                await settle(consumer.close(timeout_ms=self._left_ms(deadline)))
+        finally:
+            await self._drop_producer(self._left_ms(deadline))
+
+    def _left_ms(self, deadline: float) -> int:
+        return max(0, int((deadline - self._clock()) * 1000))
+
+    @property
+    def producer(self) -> SessionProducer:
+        """The producer of the moment; a fence or a lost commit replaces it."""
+        if self._producer is None:
+            raise ClientClosedError(f"session {self._name} has no producer; poll makes one")
+        return self._producer
+
+    @property
+    def consumer(self) -> SessionConsumer:
+        """The consumer of the moment; a fence replaces it."""
+        if self._consumer is None:
+            raise ClientClosedError(f"session {self._name} has no consumer; poll makes one")
+        return self._consumer
+
+    # Reading -------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
+        """Take records; rebalances happen in here, with their commits and aborts."""
+        await self._complete_clients()
+        try:
+            records = await settle(
+                self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
+            )
+        except OffsetOutOfRangeError as error:
+            error.add_note(
+                "The offset to read is not in the log any more (retention, or a new topic of the "
+                "same name). Processing stopped rather than skip a gap; set auto_offset_reset to "
+                "go on."
+            )
+            raise
+        if self._callback_error is not None:
+            failure, self._callback_error = self._callback_error, None
+            raise failure
+        if self._fenced_by is not None:
+            return {}
+        if records and not self._polled and not self.in_transaction:
+            self._work_since_s = self._clock()
+        for partition, batch in records.items():
+            last = batch[-1]
+            progress = self._polled.get(partition)
+            if progress is None:
+                self._polled[partition] = _Progress(
+                    batch[0].offset, last.offset + 1, last.leader_epoch
+                )
+            else:
+                progress.next = last.offset + 1
+                progress.leader_epoch = last.leader_epoch
+        # The callbacks of this poll have settled what was revoked or lost, so all work that is
+        # still open belongs to partitions that were owned all the time. From here to the next
+        # poll a newer membership must not speak for it: hence the snapshot (KIP-447).
+        self._snapshot = self.consumer.group_metadata()
+        return records
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether the uncommitted work is older than the commit interval."""
+        if not self._polled and not self.in_transaction:
+            return False
+        return (self._clock() - self._work_since_s) * 1000 >= self.config.commit_interval_ms
+
+    # Writing -------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Open a transaction, unless one is open. Called at the first send or offset only."""
+        if not self.in_transaction:
+            if self._producer is None:
+                await self._complete_clients()
+            await settle(self.producer.begin_transaction())
+            self.in_transaction = True
+            if not self._polled:
+                self._work_since_s = self._clock()
+
+    def note_failure(self, error: KafkaError) -> None:
+        """A send failed: unless the caller alone has to do with it, the transaction is void."""
+        if self._failure is None and not isinstance(error, RecordError):
+            self._failure = error
+
+    # Committing ----------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets | None) -> bool:
+        """Commit outputs and offsets, or abort.
+
+        Args:
+            offsets: Next offset by partition; None means all that was polled.
+
+        Returns:
+            True if committed, False if it had to become an abort (see ``last_abort``).
+        """
+        marked = await self._mark(offsets)
+        if not marked and not self.in_transaction:
+            return True
+        try:
+            await self._try_commit(marked, None)
+        except CommitOutcomeUnknownError as error:
+            if not await self._outcome_is_commit(marked, error):
+                return False
+        except KafkaError as error:
+            verdict = judge(error)
+            await self._abort(verdict, error)
+            if verdict.reaction is Reaction.RAISE:
+                raise
+            return False
+        self._note_committed(marked)
+        return True
+
+    async def _mark(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets with a token in their metadata, by which a lost answer is resolved."""
+        self._commits += 1
+        token = f"{self._token_prefix}:{self._commits}"
+        marked: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, progress in self._polled.items():
+            if offsets is None:
+                upto = max(progress.next, await self._position(partition))
+            else:
+                upto = offsets.get(partition, progress.first)
+                if upto == progress.next:
+                    upto = max(upto, await self._position(partition))
+            if upto > progress.first:
+                marked[partition] = OffsetAndMetadata(upto, token, progress.leader_epoch)
+        return marked
+
+    async def _position(self, partition: TopicPartition) -> int:
+        """Where reading goes on: behind markers and aborted records, unlike last offset + 1."""
+        try:
+            return await settle(self.consumer.position(partition))
+        except KafkaError:
+            return -1  # Not assigned any more; the ownership check deals with that.
+
+    async def _try_commit(self, offsets: MarkedOffsets, flush_timeout_ms: int | None) -> None:
+        if self._failure is not None:
+            raise self._failure
+        snapshot = self._check_ownership(offsets)
+        await self.begin()
+        producer = self.producer
+        await settle(producer.flush(timeout_ms=flush_timeout_ms))
+        if offsets:
+            await settle(producer.send_offsets_to_transaction(offsets, snapshot))
+            # A member that was expelled between here and EndTxn would publish what its
+            # successor is doing again. The forced heartbeat closes most of that window.
+            await settle(self.consumer.ensure_membership())
+            self._check_ownership(offsets)
+        try:
+            await settle(producer.commit_transaction())
+        except _DEFINITE:
+            raise
+        except KafkaError as error:
+            raise CommitOutcomeUnknownError(f"the commit failed with: {error}") from error
+
+    def _check_ownership(self, offsets: Iterable[TopicPartition]) -> ConsumerGroupMetadata:
+        """The broker checks membership only; that the partitions are ours is checked here.
+
+        An empty member id would pass the broker's check from outside of the group, so it is
+        refused before anything is sent.
+        """
+        snapshot = self._snapshot
+        if snapshot is None or not snapshot.member_id or snapshot.generation_id < 0:
+            raise CommitFailedError("the consumer is not a member of its group")
+        if self.consumer.group_metadata() != snapshot:
+            raise CommitFailedError("the membership changed since the records were polled")
+        if not self._in_callback:  # Within it, what is revoked is ours until it returns.
+            gone = set(offsets) - set(self.consumer.assignment())
+            if gone:
+                names = ", ".join(sorted(map(str, gone)))
+                raise CommitFailedError(f"partitions are not assigned any more: {names}")
+        return snapshot
+
+    def _note_committed(self, offsets: MarkedOffsets) -> None:
+        self.in_transaction = False
+        for partition, committed in offsets.items():
+            progress = self._polled.get(partition)
+            if progress is None or committed.offset >= progress.next:
+                self._polled.pop(partition, None)
+            else:
+                progress.first = committed.offset
+        self._work_since_s = self._clock()
+        self._listener.committed()
+
+    async def _outcome_is_commit(
+        self,
+        offsets: MarkedOffsets,
+        error: CommitOutcomeUnknownError,
+        leaving: Sequence[TopicPartition] = (),
+    ) -> bool:
+        """Find out what became of a commit whose answer is missing.
+
+        A new incarnation of the producer makes the coordinator finish or abort the transaction;
+        after that the committed offsets carry this commit's token, or they do not.
+        """
+        logger.warning("session %s: %s; reading the committed offsets", self._name, error)
+        verdict = Verdict(AbortReason.OUTCOME_UNKNOWN, Reaction.REINITIALISE)
+        if isinstance(error.__cause__, Exception):
+            verdict = judge(error.__cause__)
+        fenced = verdict.reaction is Reaction.REPLACE
+        found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        try:
+            if not fenced:
+                await self._replace_producer()
+            if offsets:
+                found = await settle(self.consumer.committed(list(offsets)))
+        except KafkaError as lookup_error:
+            await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
+            raise error from lookup_error
+        if not offsets:  # Nothing was in it that could tell.
+            await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
+            raise error
+        tokens = {entry.metadata for entry in found.values() if entry is not None}
+        committed = any(wanted.metadata in tokens for wanted in offsets.values())
+        outcome = "committed" if committed else "aborted"
+        logger.warning("session %s: the transaction was %s", self._name, outcome)
+        if fenced:
+            await self._replace(error)
+        elif not committed:
+            await self._note_aborted(Abort(verdict.reason, error), leaving)
+        return committed
+
+    # Aborting ------------------------------------------------------------------------------
+
+    async def abort(self) -> None:
+        """Drop outputs and go back to the committed offsets; nothing to do is fine."""
+        if self.in_transaction or self._polled:
+            await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)
+
+    async def _abort(
+        self,
+        verdict: Verdict,
+        cause: KafkaError | None,
+        leaving: Sequence[TopicPartition] = (),
+    ) -> None:
+        """End the transaction without effect and go back, whatever has to be replaced for it."""
+        reaction = verdict.reaction
+        if reaction in (Reaction.ABORT, Reaction.RAISE) and self.in_transaction:
+            try:
+                await settle(self.producer.abort_transaction())
+            except KafkaError as error:
+                logger.info(
+                    "session %s: abort failed (%s); a new producer ends the transaction",
+                    self._name,
+                    error,
+                )
+                fenced = judge(error).reaction is Reaction.REPLACE
+                reaction = Reaction.REPLACE if fenced else Reaction.REINITIALISE
+        if reaction is Reaction.REPLACE:
+            await self._replace(cause)
+            return
+        try:
+            if reaction is Reaction.REINITIALISE:
+                await self._replace_producer()
+        finally:
+            await self._note_aborted(Abort(verdict.reason, cause), leaving)
+
+    async def _note_aborted(self, abort: Abort, leaving: Sequence[TopicPartition] = ()) -> None:
+        log = logger.debug if abort.reason is AbortReason.REQUESTED else logger.warning
+        log("session %s: aborted: %s", self._name, abort)
+        self.in_transaction = False
+        self._failure = None
+        self.last_abort = abort
+        self._listener.aborted(abort)
+        await self._rewind(leaving)
+
+    async def _rewind(self, leaving: Sequence[TopicPartition] = ()) -> None:
+        """Read the aborted input again, from the committed offsets.
+
+        A partition without one goes back to the first offset of the aborted work, never through
+        the reset policy: "latest" would skip the records.
+        """
+        assigned = set(self.consumer.assignment()).difference(leaving)
+        touched = {
+            partition: progress.first
+            for partition, progress in self._polled.items()
+            if partition in assigned
+        }
+        self._polled.clear()
+        if not touched:
+            return
+        committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        try:
+            committed = await settle(self.consumer.committed(list(touched)))
+        except KafkaError as error:
+            logger.info(
+                "session %s: committed offsets not available (%s); going back to the first "
+                "offsets of the aborted work",
+                self._name,
+                error,
+            )
+        for partition, first in touched.items():
+            found = committed.get(partition)
+            await settle(self.consumer.seek(partition, first if found is None else found.offset))
+
+    async def _replace_producer(self) -> None:
+        """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98)."""
+        await self._drop_producer()
+        await self._complete_clients()
+
+    async def _replace(self, cause: Exception | None) -> None:
+        """Go on after a fence; within a callback of the consumer that is left to the next poll."""
+        if self._in_callback:
+            self._fenced_by = cause or CommitFailedError("fenced")
+            self._polled.clear()
+            await self._drop_producer()
+        else:
+            await self._replace_both(cause)
+
+    async def _replace_both(self, cause: Exception | None) -> None:
+        """Nothing of the old membership or incarnation is trusted after a fence."""
+        logger.warning("session %s: fenced: %s", self._name, cause)
+        shared = self._fences.fenced(self._clock())
+        consumer, self._consumer = self.consumer, None
+        self._polled.clear()
+        self._failure = None
+        self._snapshot = None
+        self.last_abort = Abort(AbortReason.FENCED, cause)
+        await self._drop_producer()
+        self._listener.aborted(self.last_abort)
+        self._listener.released(sorted(consumer.assignment()), True)
+        try:
+            await settle(consumer.close(timeout_ms=self.config.revoke_budget_ms))
+        except KafkaError as error:
+            logger.debug("session %s: closing the fenced consumer: %s", self._name, error)
+        if shared:
+            self._closed = True
+            raise TransactionalIdInUseError(
+                f"transactional id {self._name!r} is shared by another live process: fenced twice "
+                f"within {self.config.fence_window_ms} ms; give each process its own slot"
+            ) from cause
+        await self._complete_clients()
+
+    # Rebalances ----------------------------------------------------------------------------
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give partitions without a committed offset their start, once."""
+        with self._callback():
+            if partitions:
+                await self._set_start(partitions)
+            self._listener.assigned(partitions)
+
+    async def _set_start(self, partitions: Sequence[TopicPartition]) -> None:
+        committed = await settle(self.consumer.committed(list(partitions)))
+        new = [partition for partition in partitions if committed.get(partition) is None]
+        if new and self.config.start_from == "latest":
+            await settle(self.consumer.seek_to_end(new))
+        elif new:
+            await settle(self.consumer.seek_to_beginning(new))
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit everything that is processed before the partitions are given up, or abort.
+
+        All touched partitions are committed together: outputs of kept partitions are in the same
+        transaction as those of the revoked ones. The group waits until this returns.
+        """
+        with self._callback():
+            try:
+                await self._settle_before_leaving(partitions)
+            finally:
+                self._forget(partitions, lost=False)
+
+    async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
+        if not self._polled and not self.in_transaction:
+            return
+        deadline = self._clock() + self.config.revoke_budget_ms / 1000
+        # That we are asked to give up the partitions shows that they were ours all the time,
+        # also where a cooperative rebalance has already brought the next generation.
+        self._snapshot = self.consumer.group_metadata()
+        offsets = await self._mark(self._listener.progress())
+        if not offsets and not self.in_transaction:
+            return
+        try:
+            await self._try_commit(offsets, self._left_ms(deadline))
+        except CommitOutcomeUnknownError as error:
+            if not await self._outcome_is_commit(offsets, error, leaving=partitions):
+                return
+        except KafkaError as error:
+            verdict = judge(error)
+            if self._left_ms(deadline) == 0:
+                verdict = Verdict(AbortReason.REBALANCE, verdict.reaction)
+            await self._abort(verdict, error, leaving=partitions)
+            if verdict.reaction is Reaction.RAISE:
+                raise
+            return
+        self._note_committed(offsets)
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Abort: somebody else may own the partitions already, so nothing may be committed."""
+        with self._callback():
+            try:
+                if self.in_transaction or self._polled:
+                    verdict = Verdict(AbortReason.PARTITIONS_LOST, Reaction.ABORT)
+                    await self._abort(verdict, None, leaving=partitions)
+            finally:
+                self._forget(partitions, lost=True)
+
+    def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
+        for partition in partitions:
+            self._polled.pop(partition, None)
+        self._listener.released(partitions, lost)
+
+    @contextlib.contextmanager
+    def _callback(self) -> Iterator[None]:
+        """Keep what goes wrong in a rebalance callback for the poll that runs it to raise."""
+        self._in_callback = True
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised by poll
+            if self._callback_error is None:
+                self._callback_error = error
+            else:
+                logger.error("session %s: also failed: %s", self._name, error)
+        finally:
+            self._in_callback = False
