@@ -1,9 +1,9 @@
 """Frames and headers: what stands around a message on a connection.
 
-Every request and response is one frame: a length of four bytes, a header, a message. Request headers
-have form 2 and response headers form 1 where the message version is flexible (KIP-482), forms 1 and 0
-otherwise; an ApiVersions response always has form 0, so that a client can read it before it knows
-what the broker speaks. Nothing here does I/O.
+Every request and response is one frame: a length of four bytes, a header, a message. Request
+headers have form 2 and response headers form 1 where the message version is flexible (KIP-482),
+forms 1 and 0 otherwise; an ApiVersions response always has form 0, so that a client can read it
+before it knows what the broker speaks. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FrameSplitter:
         """
         self._max_bytes = max_bytes
         self._buffer = bytearray()
-        self._wanted = -1  # Size of the frame whose length is known, prefix included.
+        self._wanted = -1  # Size of the buffered frame, prefix included, once it is known.
 
     @property
     def buffered_bytes(self) -> int:
@@ -89,8 +89,10 @@ class FrameSplitter:
             pos = self._complete(data, frames)
         end = len(data)
         while end - pos >= 4:
-            stop = pos + self._frame_size(data, pos)
+            size = self._frame_size(data, pos)
+            stop = pos + size
             if stop > end:
+                self._wanted = size
                 break
             frames.append(_frame(data, pos + 4, stop))
             pos = stop
@@ -127,9 +129,8 @@ class FrameSplitter:
 
 
 def _frame(data: Buffer, start: int, stop: int) -> bytes | memoryview:
-    if stop - start <= SMALL_FRAME:
-        return bytes(data[start:stop])
-    return memoryview(data)[start:stop].toreadonly()
+    view = memoryview(data)[start:stop]
+    return view.tobytes() if len(view) <= SMALL_FRAME else view.toreadonly()
 
 
 def encode_request(

@@ -300,6 +300,7 @@ class Message(metaclass=MessageMeta):
             are kept when read and written again.
     """
 
+    # A field to type checkers and the constructor, but none of the wire (see the metaclass).
     unknown_tagged_fields: dict[int, bytes] | None = struct(None, default=None)
 
     versions: ClassVar[VersionRange]
