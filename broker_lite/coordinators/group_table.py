@@ -1,0 +1,255 @@
+"""All groups of the broker, kept in step with ``__consumer_offsets``.
+
+Every change is written to the log before it shows in memory; a reload replays the log in order,
+with the offsets of a transaction pending until its marker is read. What is to be written is
+decided by the callers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
+from onceflow.broker_lite.coordinators.group import ClassicGroup
+from onceflow.broker_lite.coordinators.group_records import (
+    GroupKey,
+    OffsetKey,
+    StoredGroup,
+    decode_group,
+    decode_key,
+    decode_offset,
+    group_record,
+    group_tombstone,
+    offset_record,
+    offset_tombstone,
+)
+from onceflow.broker_lite.coordinators.group_states import GroupState
+from onceflow.broker_lite.coordinators.offsets import CommittedOffset
+from onceflow.broker_lite.coordinators.state_log import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    KeyValue,
+    StateLog,
+    StoredBatch,
+)
+from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.model import TopicPartition
+
+logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+
+
+class GroupTable:
+    """Groups by id."""
+
+    __slots__ = ("_groups", "_log", "_open")
+
+    def __init__(self, log: StateLog) -> None:
+        self._log = log
+        self._groups: dict[str, ClassicGroup] = {}
+        # Which groups have pending offsets of a producer, by partition and producer: a marker
+        # names only those.
+        self._open: dict[tuple[int, int], set[str]] = {}
+
+    def __iter__(self) -> Iterator[ClassicGroup]:
+        return iter(list(self._groups.values()))
+
+    def get(self, group_id: str) -> ClassicGroup | None:
+        """The group, None when there is none of that name."""
+        return self._groups.get(group_id)
+
+    def get_or_create(self, group_id: str) -> ClassicGroup:
+        """The group; a new one lives in memory until something of it is written."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id)
+        return group
+
+    def discard(self, group: ClassicGroup) -> None:
+        """Forget a group of which nothing is on record."""
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+
+    def partition_for(self, group_id: str) -> int:
+        """Partition of ``__consumer_offsets`` that the group belongs to (trap 51)."""
+        return coordinator_partition(group_id, self._log.partition_count)
+
+    # --- writing
+
+    def write_generation(
+        self, group: ClassicGroup, now_ms: int, assignments: dict[str, bytes] | None = None
+    ) -> None:
+        """Write the group's members and generation.
+
+        Raises:
+            StateLogError: Nothing was written.
+        """
+        self._append(group.group_id, [group_record(group, assignments)], now_ms)
+
+    def commit(
+        self,
+        group: ClassicGroup,
+        offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> None:
+        """Write offsets, then show them; those of a producer wait for its marker.
+
+        Raises:
+            StateLogError: Nothing was written.
+        """
+        group_id = group.group_id
+        base_offset = self._append(
+            group_id,
+            [offset_record(group_id, partition, offset) for partition, offset in offsets],
+            now_ms,
+            producer_id,
+            producer_epoch,
+        )
+        partition_index = self.partition_for(group_id)
+        for position, (partition, offset) in enumerate(offsets):
+            self._note(
+                group, partition_index, producer_id, partition, offset, base_offset + position
+            )
+
+    def forget_offsets(
+        self, group: ClassicGroup, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> None:
+        """Write tombstones for offsets, then drop them.
+
+        Raises:
+            StateLogError: Nothing was written.
+        """
+        doomed = list(partitions)
+        if not doomed:
+            return
+        records = [offset_tombstone(group.group_id, partition) for partition in doomed]
+        self._append(group.group_id, records, now_ms)
+        for partition in doomed:
+            group.offsets.forget(partition)
+
+    def remove(self, group: ClassicGroup, now_ms: int) -> None:
+        """Write tombstones for a group and its offsets, then forget it.
+
+        Raises:
+            StateLogError: Nothing was written.
+        """
+        group_id = group.group_id
+        records = [
+            offset_tombstone(group_id, partition) for partition in group.offsets.partitions()
+        ]
+        if group.generation_id > 0:
+            records.append(group_tombstone(group_id))
+        if records:
+            self._append(group_id, records, now_ms)
+        self._groups.pop(group_id, None)
+
+    def _append(
+        self,
+        group_id: str,
+        records: Sequence[KeyValue],
+        now_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> int:
+        return self._log.append(
+            self.partition_for(group_id),
+            records,
+            now_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+
+    def _note(
+        self,
+        group: ClassicGroup,
+        partition_index: int,
+        producer_id: int,
+        partition: TopicPartition,
+        offset: CommittedOffset,
+        log_offset: int,
+    ) -> None:
+        placed = CommittedOffset(
+            offset.committed_offset,
+            offset.committed_leader_epoch,
+            offset.committed_metadata,
+            offset.commit_timestamp_ms,
+            offset.expire_timestamp_ms,
+            log_offset,
+        )
+        if producer_id == NO_PRODUCER_ID:
+            group.offsets.commit(partition, placed)
+        else:
+            group.offsets.commit_pending(producer_id, partition, placed)
+            self._open.setdefault((partition_index, producer_id), set()).add(group.group_id)
+
+    def end_transaction(self, partition_index: int, producer_id: int, committed: bool) -> None:
+        """A marker stands in a partition: the producer's pending offsets there are decided."""
+        for group_id in self._open.pop((partition_index, producer_id), ()):
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.offsets.end_transaction(producer_id, committed)
+
+    # --- loading
+
+    def load(self) -> None:
+        """Read the topic; of each key the last record wins, transactions as their markers say."""
+        self._groups.clear()
+        self._open.clear()
+        for partition_index in range(self._log.partition_count):
+            for batch in self._log.batches(partition_index):
+                if batch.committed is None:
+                    self._replay(partition_index, batch)
+                else:
+                    self.end_transaction(partition_index, batch.producer_id, batch.committed)
+        for group in list(self._groups.values()):
+            # A group of which every record was a tombstone left only an empty shell.
+            if not group.members and not group.offsets and group.generation_id == 0:
+                del self._groups[group.group_id]
+
+    def _replay(self, partition_index: int, batch: StoredBatch) -> None:
+        producer_id = batch.producer_id if batch.transactional else NO_PRODUCER_ID
+        for position, (key_bytes, value) in enumerate(batch.records):
+            log_offset = batch.base_offset + position
+            try:
+                key = decode_key(key_bytes)
+                if isinstance(key, OffsetKey):
+                    group = self.get_or_create(key.group_id)
+                    if value is None:
+                        group.offsets.forget(key.partition)
+                    else:
+                        offset = decode_offset(value, log_offset)
+                        self._note(
+                            group, partition_index, producer_id, key.partition, offset, log_offset
+                        )
+                elif isinstance(key, GroupKey):
+                    self._replay_group(key.group_id, None if value is None else decode_group(value))
+            except (RemoteProtocolError, ValueError) as error:
+                logger.error(
+                    "__consumer_offsets-%d: record at %d is not readable: %s",
+                    partition_index,
+                    log_offset,
+                    error,
+                )
+
+    def _replay_group(self, group_id: str, stored: StoredGroup | None) -> None:
+        old = self._groups.get(group_id)
+        group = ClassicGroup(group_id)
+        if old is not None:
+            group.offsets = old.offsets
+        self._groups[group_id] = group
+        if stored is None:
+            return
+        group.protocol_type = stored.protocol_type or None
+        group.generation_id = stored.generation_id
+        group.protocol_name = stored.protocol_name
+        group.state_timestamp_ms = stored.state_timestamp_ms
+        for member in stored.members:
+            group.add(member)
+        group.leader = stored.leader if stored.leader in group.members else group.leader
+        if group.members:
+            # The only way back to a generation that was agreed on before the restart: no rebalance
+            # happened, so this does not go through the table of states.
+            group.state = GroupState.STABLE

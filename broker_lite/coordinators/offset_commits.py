@@ -1,0 +1,237 @@
+"""Committing and fetching offsets of groups, plain and inside transactions.
+
+It decides who may commit (generation and member checks, KIP-447) and what a fetch shows while a
+transaction is open. Whether topics exist and whether a producer may write under a transactional id
+is checked by the handlers before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from onceflow.broker_lite.coordinators.group import ClassicGroup
+from onceflow.broker_lite.coordinators.group_states import GroupState
+from onceflow.broker_lite.coordinators.group_table import GroupTable
+from onceflow.broker_lite.coordinators.offsets import CommittedOffset
+from onceflow.broker_lite.coordinators.rebalance import Rebalancer
+from onceflow.broker_lite.coordinators.settings import GroupSettings
+from onceflow.broker_lite.coordinators.state_log import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    StateLogError,
+)
+from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+logger = logging.getLogger("onceflow.broker_lite.coordinators.offsets")
+
+
+class OffsetToCommit(NamedTuple):
+    """One offset of a commit request."""
+
+    partition: TopicPartition
+    committed_offset: int
+    committed_leader_epoch: int = -1
+    committed_metadata: str | None = None
+
+
+class Committer(NamedTuple):
+    """Who commits.
+
+    Attributes:
+        group_id: Group whose offsets are committed.
+        member_id: Member id; empty for a consumer outside of group management.
+        generation_id: Generation; -1 outside of group management.
+        group_instance_id: Name of a static member, or None.
+    """
+
+    group_id: str
+    member_id: str = ""
+    generation_id: int = -1
+    group_instance_id: str | None = None
+
+    @property
+    def is_member(self) -> bool:
+        """True when the committer claims membership, which is then checked."""
+        return self.generation_id >= 0 or bool(self.member_id) or self.group_instance_id is not None
+
+
+class FetchedOffset(NamedTuple):
+    """Answer of OffsetFetch for one partition; offset -1 when there is none."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    committed_offset: int = -1
+    committed_leader_epoch: int = -1
+    committed_metadata: str = ""
+
+
+_NOTHING = FetchedOffset()
+_UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
+
+
+class OffsetCommits:
+    """Offsets of every group of the broker."""
+
+    __slots__ = ("_rebalancer", "_settings", "_table")
+
+    def __init__(self, settings: GroupSettings, table: GroupTable, rebalancer: Rebalancer) -> None:
+        self._settings = settings
+        self._table = table
+        self._rebalancer = rebalancer
+
+    def commit(
+        self,
+        committer: Committer,
+        offsets: Sequence[OffsetToCommit],
+        now_ms: int,
+        *,
+        retention_ms: int = -1,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit offsets at once.
+
+        Args:
+            committer: Who commits.
+            offsets: What, for partitions that exist.
+            now_ms: Wall milliseconds.
+            retention_ms: How long the client wants them kept (OffsetCommit below 5), -1 for the
+                broker's rule.
+
+        Returns:
+            A code per partition.
+        """
+        group = self._table.get(committer.group_id)
+        code = self._check_committer(group, committer)
+        if code is ErrorCode.NONE:
+            code = self._check_plain(group, committer)
+        if code is not ErrorCode.NONE:
+            return {offset.partition: code for offset in offsets}
+        result = self._write(
+            committer, offsets, now_ms, now_ms + retention_ms if retention_ms >= 0 else -1
+        )
+        if group is not None and group.state is GroupState.STABLE:
+            member = group.members.get(committer.member_id)
+            if member is not None:
+                self._rebalancer.touch(group, member, now_ms)
+        return result
+
+    def commit_transactional(
+        self,
+        committer: Committer,
+        producer_id: int,
+        producer_epoch: int,
+        offsets: Sequence[OffsetToCommit],
+        now_ms: int,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Commit offsets that show once the producer's transaction commits (trap 49).
+
+        Members are checked as with plain commits, but the state of the group is not: a processor
+        ends its transaction also while the group rebalances (trap 55).
+        """
+        group = self._table.get(committer.group_id)
+        code = self._check_committer(group, committer)
+        if code is not ErrorCode.NONE:
+            return {offset.partition: code for offset in offsets}
+        return self._write(committer, offsets, now_ms, -1, producer_id, producer_epoch)
+
+    @staticmethod
+    def _check_committer(group: ClassicGroup | None, committer: Committer) -> ErrorCode:
+        if group is None:
+            # A generation of a group that is not there was given before it went.
+            return ErrorCode.ILLEGAL_GENERATION if committer.generation_id >= 0 else ErrorCode.NONE
+        if not committer.is_member:
+            return ErrorCode.NONE
+        if committer.generation_id < 0 and group.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        code = group.check_identity(committer.member_id, committer.group_instance_id)
+        if code is ErrorCode.NONE and committer.generation_id != group.generation_id:
+            code = ErrorCode.ILLEGAL_GENERATION
+        return code
+
+    @staticmethod
+    def _check_plain(group: ClassicGroup | None, committer: Committer) -> ErrorCode:
+        """What only plain commits are held to: the state of the group (traps 37, 55)."""
+        if group is None:
+            return ErrorCode.NONE
+        if not committer.is_member and group.state is not GroupState.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _write(
+        self,
+        committer: Committer,
+        offsets: Sequence[OffsetToCommit],
+        now_ms: int,
+        expire_timestamp_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> dict[TopicPartition, ErrorCode]:
+        result: dict[TopicPartition, ErrorCode] = {}
+        accepted: list[tuple[TopicPartition, CommittedOffset]] = []
+        for partition, offset, leader_epoch, metadata in offsets:
+            text = metadata or ""
+            if len(text) > self._settings.offset_metadata_max_bytes:
+                result[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            result[partition] = ErrorCode.NONE
+            accepted.append(
+                (
+                    partition,
+                    CommittedOffset(offset, leader_epoch, text, now_ms, expire_timestamp_ms),
+                )
+            )
+        if not accepted:
+            return result
+        existed = self._table.get(committer.group_id) is not None
+        group = self._table.get_or_create(committer.group_id)
+        try:
+            self._table.commit(
+                group, accepted, now_ms, producer_id=producer_id, producer_epoch=producer_epoch
+            )
+        except StateLogError as error:
+            logger.error("%s: offsets were not written: %s", committer.group_id, error)
+            if not existed:
+                self._table.discard(group)
+            result.update((partition, error.code) for partition, _ in accepted)
+        return result
+
+    def fetch(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        require_stable: bool,
+    ) -> dict[TopicPartition, FetchedOffset]:
+        """Read committed offsets (KIP-447).
+
+        Args:
+            group_id: Group; one that is not known has no offsets and that is no error (trap 36).
+            partitions: What to read; None for all that have an offset.
+            require_stable: Answer UNSTABLE_OFFSET_COMMIT for a partition, and only that one,
+                whose offset an open transaction may change.
+        """
+        group = self._table.get(group_id)
+        if group is None:
+            return dict.fromkeys(partitions or (), _NOTHING)
+        offsets = group.offsets
+        wanted = sorted(offsets.committed) if partitions is None else partitions
+        if partitions is None and require_stable:
+            wanted = offsets.partitions()
+        result: dict[TopicPartition, FetchedOffset] = {}
+        for partition in wanted:
+            committed = offsets.committed.get(partition)
+            if require_stable and offsets.pending and offsets.is_unstable(partition):
+                result[partition] = _UNSTABLE
+            elif committed is None:
+                result[partition] = _NOTHING
+            else:
+                result[partition] = FetchedOffset(
+                    ErrorCode.NONE,
+                    committed.committed_offset,
+                    committed.committed_leader_epoch,
+                    committed.committed_metadata,
+                )
+        return result
