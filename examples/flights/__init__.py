@@ -1,0 +1,1 @@
+"""Example: the flights of 2013, exactly once (see README.md)."""
