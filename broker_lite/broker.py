@@ -1,23 +1,34 @@
 """The state that handlers share, and how one broker is put together from its parts.
 
-It decides nothing about requests: it opens the log, makes the coordinators and hands all of it to
-the handlers. Clock, randomness and storage come from outside.
+It decides nothing about requests: it opens the log, makes the coordinators, hands all of it to the
+handlers, and sets the clockwork of upkeep. Clock, randomness and storage come from outside.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from onceflow.broker_lite.coordinators import build_coordinators
+from onceflow.broker_lite.dispatch import load_handlers
+from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
+from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.purgatory import Purgatory, Timers
+from onceflow.broker_lite.security import MECHANISM, parse_credentials
+from onceflow.broker_lite.topic_config import log_config
+from onceflow.broker_lite.topics import TopicRegistry
+from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.coordinators import GroupCoordinator, TransactionCoordinator
-    from onceflow.broker_lite.dispatch import HandlerRegistry
-    from onceflow.broker_lite.log import LogManager
-    from onceflow.broker_lite.topics import TopicRegistry
+    from onceflow.broker_lite.dispatch import HandlerRegistry, RequestContext
 
+logger = logging.getLogger("onceflow.broker_lite.broker")
+
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never advertised
 
 class Random(Protocol):
     """What the broker needs of a random source (``random.Random`` has it)."""
@@ -34,8 +45,9 @@ class BrokerState:
         config: Settings of the broker.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         node_id: The only node's id.
-        host: Advertised host.
+        host: Advertised host; empty when each peer is told the address that it reached.
         port: Advertised port, known once the listener is bound.
+        fetch_sessions: Fetch sessions of consumers.
         topics: Topics by name and by id.
         log_manager: The logs on storage.
         timers: Everything that happens later.
@@ -49,6 +61,7 @@ class BrokerState:
     __slots__ = (
         "cluster_id",
         "config",
+        "fetch_sessions",
         "groups",
         "host",
         "log_manager",
@@ -76,11 +89,143 @@ class BrokerState:
     random: Random
     registry: HandlerRegistry
 
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig, rng: random.Random) -> None:
+        self.config = config
+        self.node_id = config.node_id
+        self.random = rng
         self.timers = Timers()
         self.purgatory = Purgatory(self.timers)
-        self.random = random.Random()
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots,
+            config.min_incremental_fetch_session_eviction_ms,
+            rng,
+        )
+        self.host = ""
+        self.port = 0
+
+    def advertise(self, bind_host: str, bind_port: int) -> None:
+        """Fix the address that clients are told, once the listener is bound.
+
+        Raises:
+            ConfigError: ``advertised.listeners`` is no address.
+        """
+        configured = self.config.advertised_listeners
+        if configured:
+            self.host, self.port = parse_address("advertised.listeners", configured)
+            self.port = self.port or bind_port
+        else:
+            self.host = "" if bind_host in WILDCARD_HOSTS else bind_host
+            self.port = bind_port
+
+    def advertised(self, context: RequestContext) -> tuple[str, int]:
+        """Host and port for an answer; never a wildcard address (trap 67)."""
+        return self.host or context.connection.local_address[0], self.port
 
     def settle(self, now_ms: int) -> None:
         """Finish what the last event made ready; called after every request and timer run."""
         self.purgatory.settle(now_ms)
+
+    def close(self, now_ms: int, *, clean: bool = True) -> None:
+        """Stop the coordinators and close the logs.
+
+        Args:
+            now_ms: Wall milliseconds.
+            clean: Write everything out, so that the next start needs no recovery.
+        """
+        self.groups.close()
+        self.transactions.close()
+        self.log_manager.close(clean=clean)
+
+
+def parse_address(setting: str, text: str) -> tuple[str, int]:
+    """Read ``HOST:PORT``, ``[V6]:PORT`` or ``PROTOCOL://HOST:PORT``.
+
+    Raises:
+        ConfigError: The text is no such address.
+    """
+    _, _, address = text.rpartition("://")
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(setting, text, "give HOST:PORT, for example 127.0.0.1:9092")
+    return host, int(port)
+
+
+def open_broker(
+    storage: Storage, config: BrokerConfig, rng: random.Random, now_ms: int
+) -> BrokerState:
+    """Load everything from storage and make a broker that is ready for requests.
+
+    Args:
+        storage: Where the logs are; is locked.
+        config: Settings.
+        rng: Source of ids.
+        now_ms: Wall milliseconds.
+
+    Raises:
+        ConfigError: Settings that do not fit together.
+        StorageLockedError: Another broker works on the same storage.
+        DataFolderError: The storage belongs to another node or is not readable.
+    """
+    _check_security(config)
+    state = BrokerState(config, rng)
+    state.registry = load_handlers()
+    state.log_manager = LogManager(
+        storage,
+        now_ms=now_ms,
+        node_id=config.node_id,
+        random=rng,
+        config_for=lambda overrides: log_config(overrides, config),
+    )
+    state.cluster_id = state.log_manager.cluster_id
+    state.topics = TopicRegistry(state.log_manager, config, rng, state.purgatory)
+    state.groups, state.transactions = build_coordinators(state)
+    state.groups.load(now_ms)
+    state.transactions.load(now_ms)
+    state.groups.start(now_ms)
+    state.transactions.start(now_ms)
+    _start_upkeep(state, now_ms)
+    return state
+
+
+def _check_security(config: BrokerConfig) -> None:
+    mechanisms = [name for name in config.sasl_enabled_mechanisms.split(",") if name]
+    for name in mechanisms:
+        if name != MECHANISM:
+            raise ConfigError("sasl.enabled.mechanisms", name, f"only {MECHANISM} is served")
+    credentials = parse_credentials(config.onceflow_sasl_plain_credentials)
+    if mechanisms and not credentials:
+        raise ConfigError(
+            "sasl.enabled.mechanisms",
+            config.sasl_enabled_mechanisms,
+            "set onceflow.sasl.plain.credentials too, or nobody can connect",
+        )
+
+
+def _start_upkeep(state: BrokerState, now_ms: int) -> None:
+    """Schedule the periodic work of the logs."""
+    config = state.config
+    manager = state.log_manager
+    repeat(state.timers, config.log_retention_check_interval_ms, manager.apply_retention, now_ms)
+    repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
+    repeat(
+        state.timers,
+        config.producer_id_expiration_check_interval_ms,
+        manager.expire_producers,
+        now_ms,
+    )
+
+
+def repeat(
+    timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int
+) -> None:
+    """Run ``work(now_ms)`` every ``interval_ms``; a failure is logged and does not end it."""
+
+    def run(now_ms: int) -> None:
+        try:
+            work(now_ms)
+        except Exception:  # Upkeep must not die of one full disk.
+            logger.exception("upkeep of the logs failed")
+        timers.schedule(now_ms + interval_ms, run)
+
+    timers.schedule(now_ms + interval_ms, run)

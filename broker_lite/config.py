@@ -407,6 +407,19 @@ class BrokerConfig:
         False,
         "Answer EndTxn before the markers are written, as Apache Kafka does (trap 43).",
     )
+    onceflow_end_txn_marker_delay_ms: int = _int(
+        "onceflow.end.txn.marker.delay.ms",
+        0,
+        "How long markers lag behind an early answer to EndTxn; for tests of clients.",
+    )
+    onceflow_transaction_version: int = _setting(
+        "onceflow.transaction.version",
+        Kind.INT,
+        2,
+        "Level of the feature transaction.version: 0 classic, 2 an epoch per transaction.",
+        minimum=0,
+        maximum=2,
+    )
 
     def __post_init__(self) -> None:
         for name, setting in BROKER_SETTINGS_BY_FIELD.items():

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onceflow.broker_lite.dispatch")
 
 API_VERSIONS_KEY = 18
+SASL_KEYS = (17, 36)
+OPEN_KEYS = (API_VERSIONS_KEY, *SASL_KEYS)
+"""What an unauthenticated connection may ask where authentication is required (trap 70)."""
 
 HANDLER_MODULES = (
     "admin",
     "cluster",
+    "configs",
     "fetch",
     "groups",
     "offsets",
     "produce",
+    "producers",
     "security",
     "transactions",
 )
@@ -49,6 +54,7 @@ class ConnectionState:
     Attributes:
         connection_id: Unique in this process.
         client_host: Address of the peer, in Kafka's form with a leading slash.
+        local_address: Host and port that the peer reached.
         listener: Name of the listener that took the connection.
         principal: Who speaks, ``User:ANONYMOUS`` without authentication.
         sasl_mechanism: Mechanism chosen by SaslHandshake and not yet completed, or None.
@@ -59,6 +65,7 @@ class ConnectionState:
         "client_host",
         "connection_id",
         "listener",
+        "local_address",
         "must_authenticate",
         "principal",
         "sasl_mechanism",
@@ -70,11 +77,13 @@ class ConnectionState:
         client_host: str,
         listener: str,
         *,
+        local_address: tuple[str, int] = ("127.0.0.1", 0),
         must_authenticate: bool = False,
     ) -> None:
         self.connection_id = connection_id
         self.client_host = client_host
         self.listener = listener
+        self.local_address = local_address
         self.principal = "User:ANONYMOUS"
         self.sasl_mechanism: str | None = None
         self.must_authenticate = must_authenticate
@@ -237,6 +246,8 @@ def dispatch(
     registration = state.registry.get(header.api_key)
     if registration is None:
         raise RemoteProtocolError(f"api key {header.api_key} is not served")
+    if connection.must_authenticate and header.api_key not in OPEN_KEYS:
+        raise CloseConnection(f"api key {header.api_key} before authentication")
     api_version = header.api_version
     if not registration.min_version <= api_version <= registration.max_version:
         if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:

@@ -117,10 +117,12 @@ class ClientConnection(asyncio.Protocol):
             return
         peer = transport.get_extra_info("peername")
         client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
+        local = transport.get_extra_info("sockname")
         self.state = ConnectionState(
             server.next_connection_id(),
             client_host,
             server.listener_name,
+            local_address=(local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 0),
             must_authenticate=server.must_authenticate,
         )
         self.last_active_ms = server.clock()

@@ -362,4 +362,5 @@ def log_config(overrides: Mapping[str, str], config: BrokerConfig) -> LogConfig:
         for name in TOPIC_SETTINGS
         if field_name(name) in _LOG_CONFIG_FIELDS
     }
+    values["producer_id_expiration_ms"] = config.producer_id_expiration_ms
     return LogConfig(**values)  # type: ignore[arg-type] # each parsed by its declaration

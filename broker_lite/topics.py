@@ -58,9 +58,10 @@ class Topic:
         overrides: Settings made for this topic, text by name.
         config: Settings in force.
         internal: True for the coordinators' topics.
+        deleted: True once it was deleted; whoever still holds it must let go.
     """
 
-    __slots__ = ("config", "internal", "name", "overrides", "partitions", "topic_id")
+    __slots__ = ("config", "deleted", "internal", "name", "overrides", "partitions", "topic_id")
 
     def __init__(
         self,
@@ -76,6 +77,7 @@ class Topic:
         self.overrides = overrides
         self.config = config
         self.internal = name in INTERNAL_TOPICS
+        self.deleted = False
 
 
 def check_topic_name(name: str) -> None:
@@ -219,11 +221,11 @@ class TopicRegistry:
         }
         return self.create(name, count, overrides, now_ms)
 
-    def add_partitions(self, topic: Topic, total: int, now_ms: int) -> None:
-        """Let a topic grow to ``total`` partitions.
+    def check_growth(self, topic: Topic, total: int) -> None:
+        """Refuse a number of partitions that is not more than there are.
 
         Raises:
-            TopicError: INVALID_PARTITIONS when it would not grow.
+            TopicError: INVALID_PARTITIONS.
         """
         _check_partition_count(total)
         existing = len(topic.partitions)
@@ -233,7 +235,15 @@ class TopicRegistry:
                 f"Topic '{topic.name}' has {existing} partitions; it can only grow, "
                 f"not become {total}.",
             )
-        for index in range(existing, total):
+
+    def add_partitions(self, topic: Topic, total: int, now_ms: int) -> None:
+        """Let a topic grow to ``total`` partitions.
+
+        Raises:
+            TopicError: INVALID_PARTITIONS when it would not grow.
+        """
+        self.check_growth(topic, total)
+        for index in range(len(topic.partitions), total):
             log = self._log_manager.create_partition(
                 topic.name, topic.topic_id, index, topic.config
             )
@@ -252,6 +262,7 @@ class TopicRegistry:
         """Delete a topic with its logs; whoever waits for its partitions is woken."""
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
+        topic.deleted = True
         self._log_manager.delete_topic(topic.name)
         for index in range(len(topic.partitions)):
             self._purgatory.wake((topic.topic_id, index))

@@ -1,1 +1,3 @@
-"""Package of the onceflow distribution."""
+"""One module per subject of requests; each registers its handlers when it is imported."""
+
+__all__: list[str] = []

@@ -1,1 +1,6 @@
-"""Package of the onceflow distribution."""
+"""A broker for tests: in this process, in memory or on disk, with a clock moved by hand."""
+
+from onceflow.broker_lite.testing.in_process import Broker
+from onceflow.broker_lite.testing.virtual_clock import VirtualClock
+
+__all__ = ["Broker", "VirtualClock"]

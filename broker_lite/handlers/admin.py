@@ -1,0 +1,276 @@
+"""CreateTopics, DeleteTopics and CreatePartitions: topics come, grow and go.
+
+Decides what is allowed and reports per topic; the registry of topics carries it out. Settings are
+in ``handlers.configs``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.handlers.configs import shown_value
+from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, synonyms, validate_overrides
+from onceflow.broker_lite.topics import (
+    INTERNAL_TOPICS,
+    PARTITIONS_MAX,
+    Topic,
+    TopicError,
+)
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.api.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+
+BROKER_DEFAULT = -1
+TOPICS_BY_ID_MIN_VERSION = 6
+DELETION_DISABLED_MIN_VERSION = 3
+
+CreatableTopic = CreateTopicsRequest.CreatableTopic
+CreatedTopic = CreateTopicsResponse.CreatableTopicResult
+DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
+
+
+@handles(CreateTopicsRequest)
+def create_topics(
+    state: BrokerState, context: RequestContext, request: CreateTopicsRequest, now_ms: int
+) -> CreateTopicsResponse:
+    """Create topics, or only check whether they could be created."""
+    named = Counter(wish.name for wish in request.topics)
+    results = []
+    for name in named:
+        wish = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if named[name] > 1:
+                raise TopicError(
+                    ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
+                )
+            results.append(_create_topic(state, wish, request.validate_only, now_ms))
+        except TopicError as error:
+            results.append(
+                CreatedTopic(
+                    name=name, error_code=error.code, error_message=error.message, configs=[]
+                )
+            )
+    return CreateTopicsResponse(topics=results)
+
+
+def _create_topic(
+    state: BrokerState, wish: CreatableTopic, validate_only: bool, now_ms: int
+) -> CreatedTopic:
+    state.topics.check_new(wish.name)
+    if wish.name in INTERNAL_TOPICS:
+        raise TopicError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wish.name}' is made by the broker itself."
+        )
+    count = _wished_partitions(state, wish)
+    try:
+        overrides = validate_overrides({entry.name: entry.value for entry in wish.configs})
+    except ConfigError as error:
+        raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    topic_id = ZERO_UUID
+    if not validate_only:
+        topic_id = state.topics.create(wish.name, count, overrides, now_ms).topic_id
+    shown = []
+    for name, entry in TOPIC_SETTINGS.items():
+        in_force = synonyms(name, overrides, state.config)[0]
+        shown.append(
+            CreateTopicsResponse.CreatableTopicConfigs(
+                name=name,
+                value=shown_value(entry, overrides, state.config),
+                read_only=False,
+                config_source=in_force.source,
+                is_sensitive=False,
+            )
+        )
+    return CreatedTopic(
+        name=wish.name,
+        topic_id=topic_id,
+        error_code=0,
+        error_message=None,
+        num_partitions=count,
+        replication_factor=1,
+        configs=shown,
+    )
+
+
+def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
+    """Number of partitions of a wished topic, after all that may be wrong with it."""
+    if wish.assignments:
+        if wish.num_partitions != BROKER_DEFAULT or wish.replication_factor != BROKER_DEFAULT:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST,
+                "With an assignment, leave number of partitions and replication factor at -1.",
+            )
+        indexes = sorted(assignment.partition_index for assignment in wish.assignments)
+        if indexes != list(range(len(indexes))):
+            raise TopicError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "Partitions of an assignment must be numbered from 0 without gaps.",
+            )
+        for assignment in wish.assignments:
+            _check_assignment(state, assignment.broker_ids)
+        return len(indexes)
+    if wish.replication_factor not in (1, BROKER_DEFAULT):
+        if wish.replication_factor <= 0:
+            raise TopicError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {wish.replication_factor} cannot be reached: "
+            "this broker is the only one.",
+        )
+    count = wish.num_partitions
+    if count == BROKER_DEFAULT:
+        count = state.config.num_partitions
+    if count <= 0:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
+    if count > PARTITIONS_MAX:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be at most {PARTITIONS_MAX}."
+        )
+    return count
+
+
+def _check_assignment(state: BrokerState, broker_ids: Sequence[int]) -> None:
+    if list(broker_ids) != [state.node_id]:
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Replicas {list(broker_ids)} are not possible: the only broker is {state.node_id}.",
+        )
+
+
+@handles(DeleteTopicsRequest)
+def delete_topics(
+    state: BrokerState, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
+) -> DeleteTopicsResponse:
+    """Delete topics by name or, from version 6 on, by id."""
+    results = []
+    if context.api_version >= TOPICS_BY_ID_MIN_VERSION:
+        wishes = [(entry.name, entry.topic_id) for entry in request.topics]
+    else:
+        wishes = [(name, ZERO_UUID) for name in request.topic_names]
+    named = Counter(wishes)
+    for (name, topic_id), times in named.items():
+        try:
+            if times > 1:
+                raise TopicError(
+                    ErrorCode.INVALID_REQUEST, "The topic is in the request more than once."
+                )
+            topic = _deletable(state, context, name, topic_id)
+        except TopicError as error:
+            results.append(
+                DeletedTopic(
+                    name=name if name is not None or context.api_version >= 6 else "",
+                    topic_id=topic_id,
+                    error_code=error.code,
+                    error_message=error.message,
+                )
+            )
+            continue
+        state.topics.delete(topic, now_ms)
+        results.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=0))
+    return DeleteTopicsResponse(responses=results)
+
+
+def _deletable(
+    state: BrokerState, context: RequestContext, name: str | None, topic_id: object
+) -> Topic:
+    if not state.config.delete_topic_enable:
+        code = ErrorCode.TOPIC_DELETION_DISABLED
+        if context.api_version < DELETION_DISABLED_MIN_VERSION:
+            code = ErrorCode.INVALID_REQUEST
+        raise TopicError(code, "Deletion of topics is disabled (delete.topic.enable=false).")
+    if name is not None:
+        if topic_id != ZERO_UUID:
+            raise TopicError(ErrorCode.INVALID_REQUEST, "Give the name or the id, not both.")
+        topic = state.topics.get(name)
+        if topic is None:
+            raise TopicError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
+            )
+    else:
+        known = {entry.topic_id: entry for entry in state.topics}
+        topic = known.get(topic_id)  # type: ignore[call-overload] # a uuid from the request
+        if topic is None:
+            raise TopicError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
+    if topic.internal:
+        raise TopicError(
+            ErrorCode.INVALID_REQUEST,
+            f"Topic '{topic.name}' holds the coordinators' state and cannot be deleted.",
+        )
+    return topic
+
+
+@handles(CreatePartitionsRequest)
+def create_partitions(
+    state: BrokerState, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
+) -> CreatePartitionsResponse:
+    """Let topics grow to a total number of partitions."""
+    named = Counter(wish.name for wish in request.topics)
+    results = []
+    for name, times in named.items():
+        wish = next(topic for topic in request.topics if topic.name == name)
+        code, message = ErrorCode.NONE, None
+        try:
+            if times > 1:
+                raise TopicError(
+                    ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
+                )
+            _grow(state, wish, request.validate_only, now_ms)
+        except TopicError as error:
+            code, message = error.code, error.message
+        results.append(
+            CreatePartitionsResponse.CreatePartitionsTopicResult(
+                name=name, error_code=code, error_message=message
+            )
+        )
+    return CreatePartitionsResponse(results=results)
+
+
+def _grow(
+    state: BrokerState,
+    wish: CreatePartitionsRequest.CreatePartitionsTopic,
+    validate_only: bool,
+    now_ms: int,
+) -> None:
+    topic = state.topics.get(wish.name)
+    if topic is None:
+        raise TopicError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{wish.name}'."
+        )
+    if topic.internal:
+        raise TopicError(
+            ErrorCode.INVALID_REQUEST,
+            f"Topic '{topic.name}' maps keys to partitions by their number; it cannot grow.",
+        )
+    state.topics.check_growth(topic, wish.count)
+    if wish.assignments is not None:
+        added = wish.count - len(topic.partitions)
+        if len(wish.assignments) != added:
+            raise TopicError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{added} partitions are added, but {len(wish.assignments)} are assigned.",
+            )
+        for assignment in wish.assignments:
+            _check_assignment(state, assignment.broker_ids)
+    if not validate_only:
+        state.topics.add_partitions(topic, wish.count, now_ms)

@@ -1,0 +1,284 @@
+"""ApiVersions, Metadata, FindCoordinator and DescribeCluster: who and what is here.
+
+Decides what is advertised: served requests (derived from the registry), features, addresses, and
+topics, which Metadata may also create. One node leads everything and coordinates everything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import SASL_KEYS, RequestContext, handles
+from onceflow.broker_lite.topics import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
+    Topic,
+    TopicError,
+    check_topic_name,
+)
+from onceflow.sdk.protocol.api.cluster import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+SOFTWARE_NAME_MIN_VERSION = 3
+_SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
+
+METADATA_VERSION_LEVEL = 30
+"""Level 30 is IBP 4.3: the release whose request versions are served."""
+
+GROUP_VERSION_LEVEL = 0
+"""Classic groups only; the consumer group protocol (KIP-848) is level 1."""
+
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Without rules everybody may do all that there is to do with a topic: read, write, create,
+delete, alter, describe, describe and alter configs (ACL operation codes)."""
+
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""The same for the cluster: create, alter, describe, cluster action, configs, idempotent write."""
+
+KEY_GROUP = 0
+KEY_TRANSACTION = 1
+
+ENDPOINT_BROKERS = 1
+
+
+@handles(ApiVersionsRequest)
+def api_versions(
+    state: BrokerState, context: RequestContext, request: ApiVersionsRequest, now_ms: int
+) -> ApiVersionsResponse:
+    """Everything that has a handler, and the features clients act on (KIP-35, KIP-584)."""
+    if context.api_version >= SOFTWARE_NAME_MIN_VERSION and not (
+        _SOFTWARE_NAME.fullmatch(request.client_software_name)
+        and _SOFTWARE_NAME.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    return ApiVersionsResponse(
+        error_code=0,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(
+                api_key=registration.request_type.api_key,
+                min_version=registration.advertised_min_version,
+                max_version=registration.max_version,
+            )
+            for registration in state.registry.registrations()
+            if state.config.sasl_enabled_mechanisms
+            or registration.request_type.api_key not in SASL_KEYS
+        ],
+        supported_features=[
+            ApiVersionsResponse.SupportedFeatureKey(
+                name=name, min_version=low, max_version=high
+            )
+            for name, low, high, _ in _features(state)
+        ],
+        finalized_features_epoch=1,
+        finalized_features=[
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, max_version_level=level, min_version_level=level
+            )
+            for name, _, _, level in _features(state)
+            if level > 0
+        ],
+    )
+
+
+def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
+    """Name, lowest and highest level supported, level in force."""
+    return [
+        ("group.version", 0, GROUP_VERSION_LEVEL, GROUP_VERSION_LEVEL),
+        ("metadata.version", 7, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+        ("transaction.version", 0, 2, state.config.onceflow_transaction_version),
+    ]
+
+
+# --- Metadata
+
+
+@handles(MetadataRequest)
+def metadata(
+    state: BrokerState, context: RequestContext, request: MetadataRequest, now_ms: int
+) -> MetadataResponse:
+    """The cluster and the topics asked for; may create them (trap 67)."""
+    api_version = context.api_version
+    asked = request.topics
+    if asked is None or (api_version == 0 and not asked):
+        topics = [_describe_topic(state, topic, request) for topic in state.topics]
+    else:
+        may_create = state.config.auto_create_topics_enable and (
+            api_version < 4 or request.allow_auto_topic_creation
+        )
+        topics = [_find_topic(state, request, entry, may_create, now_ms) for entry in asked]
+    host, port = state.advertised(context)
+    return MetadataResponse(
+        brokers=[MetadataResponse.MetadataResponseBroker(node_id=state.node_id, host=host, port=port)],
+        cluster_id=state.cluster_id,
+        controller_id=state.node_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+        ),
+    )
+
+
+def _find_topic(
+    state: BrokerState,
+    request: MetadataRequest,
+    entry: MetadataRequest.MetadataRequestTopic,
+    may_create: bool,
+    now_ms: int,
+) -> MetadataResponse.MetadataResponseTopic:
+    if entry.name is None or entry.topic_id != ZERO_UUID:
+        topic = state.topics.get_by_id(entry.topic_id)
+        if topic is None:
+            return MetadataResponse.MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=entry.name,
+                topic_id=entry.topic_id,
+                partitions=[],
+            )
+        return _describe_topic(state, topic, request)
+    topic = state.topics.get(entry.name)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        try:
+            if may_create:
+                topic = create_on_demand(state, entry.name, now_ms)
+            else:
+                check_topic_name(entry.name)
+        except TopicError as error:
+            code = error.code
+    if topic is None:
+        return MetadataResponse.MetadataResponseTopic(
+            error_code=code,
+            name=entry.name,
+            is_internal=entry.name in INTERNAL_TOPICS,
+            partitions=[],
+        )
+    return _describe_topic(state, topic, request)
+
+
+def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
+    """Create a topic that was asked for, with the broker's defaults.
+
+    Raises:
+        TopicError: The name is refused.
+    """
+    if name in INTERNAL_TOPICS:
+        return state.topics.ensure_internal(name, now_ms)
+    return state.topics.create(name, state.config.num_partitions, {}, now_ms)
+
+
+def _describe_topic(
+    state: BrokerState, topic: Topic, request: MetadataRequest
+) -> MetadataResponse.MetadataResponseTopic:
+    node_id = state.node_id
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponse.MetadataResponsePartition(
+                error_code=0,
+                partition_index=index,
+                leader_id=node_id,
+                leader_epoch=log.leader_epoch,
+                replica_nodes=[node_id],
+                isr_nodes=[node_id],
+                offline_replicas=[],
+            )
+            for index, log in enumerate(topic.partitions)
+        ],
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
+        ),
+    )
+
+
+# --- FindCoordinator, DescribeCluster
+
+
+@handles(FindCoordinatorRequest)
+def find_coordinator(
+    state: BrokerState, context: RequestContext, request: FindCoordinatorRequest, now_ms: int
+) -> FindCoordinatorResponse:
+    """This node, for groups and for transactional ids; makes the internal topic (trap 57)."""
+    code, message = _ready_coordinator(state, request.key_type, now_ms)
+    host, port = state.advertised(context) if not code else ("", -1)
+    node_id = -1 if code else state.node_id
+    if context.api_version < 4:
+        return FindCoordinatorResponse(
+            error_code=code, error_message=message, node_id=node_id, host=host, port=port
+        )
+    return FindCoordinatorResponse(
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(
+                key=key,
+                node_id=node_id,
+                host=host,
+                port=port,
+                error_code=code,
+                error_message=message,
+            )
+            for key in request.coordinator_keys
+        ]
+    )
+
+
+def _ready_coordinator(
+    state: BrokerState, key_type: int, now_ms: int
+) -> tuple[ErrorCode, str | None]:
+    if key_type == KEY_GROUP:
+        state.topics.ensure_internal(OFFSETS_TOPIC, now_ms)
+    elif key_type == KEY_TRANSACTION:
+        state.topics.ensure_internal(TRANSACTION_TOPIC, now_ms)
+    else:
+        return (
+            ErrorCode.INVALID_REQUEST,
+            f"Coordinators of key type {key_type} are not served; 0 (group) and "
+            "1 (transaction) are.",
+        )
+    return ErrorCode.NONE, None
+
+
+@handles(DescribeClusterRequest)
+def describe_cluster(
+    state: BrokerState, context: RequestContext, request: DescribeClusterRequest, now_ms: int
+) -> DescribeClusterResponse:
+    """The one node, which is also the controller (KIP-700)."""
+    if context.api_version >= 1 and request.endpoint_type != ENDPOINT_BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="This is a broker's endpoint, not a controller's.",
+            endpoint_type=ENDPOINT_BROKERS,
+            cluster_id="",
+            brokers=[],
+        )
+    host, port = state.advertised(context)
+    return DescribeClusterResponse(
+        error_code=0,
+        endpoint_type=ENDPOINT_BROKERS,
+        cluster_id=state.cluster_id,
+        controller_id=state.node_id,
+        brokers=[
+            DescribeClusterResponse.DescribeClusterBroker(
+                broker_id=state.node_id, host=host, port=port
+            )
+        ],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+        ),
+    )

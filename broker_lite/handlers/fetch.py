@@ -1,0 +1,301 @@
+"""Fetch: stored batches to consumers, at once or as soon as there is enough (long poll).
+
+Decides what of each partition a consumer may see, how the byte limits are shared, and when a parked
+request is answered. Batches go out as they are stored; nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.handlers.fetch_sessions import (
+    TOPIC_ID_MIN_VERSION,
+    FetchPlan,
+    PartitionKey,
+)
+from onceflow.broker_lite.log import ReadError
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.log import PartitionLog
+    from onceflow.broker_lite.topics import Topic
+
+FetchPartition = FetchRequest.FetchPartition
+PartitionData = FetchResponse.PartitionData
+
+HARD_LIMIT_MAX_VERSION = 2
+ANY_EPOCH = -1
+
+
+@handles(FetchRequest)
+def fetch(
+    state: BrokerState, context: RequestContext, request: FetchRequest, now_ms: int
+) -> FetchResponse | Deferred[FetchResponse]:
+    """Answer with what is there, or park until ``min_bytes`` are or ``max_wait_ms`` is over."""
+    plan = state.fetch_sessions.plan(request, context.api_version, now_ms)
+    if plan.error:
+        return FetchResponse(error_code=plan.error, session_id=0, responses=[])
+    attempt = _FetchAttempt(state, context.api_version, request, plan)
+    if attempt.is_satisfied():
+        return attempt.answer(now_ms)
+    deferred: Deferred[FetchResponse] = Deferred()
+
+    def try_complete(now_ms: int) -> bool:
+        return attempt.is_satisfied() and deferred.complete(attempt.answer(now_ms))
+
+    def expire(now_ms: int) -> None:
+        deferred.complete(attempt.answer(now_ms))
+
+    parked = state.purgatory.park(
+        attempt.keys(), now_ms + request.max_wait_ms, try_complete, expire
+    )
+    deferred.on_disconnect = parked.cancel
+    return deferred
+
+
+class _Source:
+    """One partition of a request while it is looked at.
+
+    Attributes:
+        key: As the request names it.
+        asked: The request's wishes.
+        topic: The topic, None when unknown.
+        log: The log, None when unknown.
+        counted_to: Offset up to which available bytes have been counted.
+        available: Available bytes counted so far, at most the partition's limit.
+    """
+
+    __slots__ = ("asked", "available", "counted_to", "key", "log", "topic")
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        asked: FetchPartition,
+        topic: Topic | None,
+        log: PartitionLog | None,
+    ) -> None:
+        self.key = key
+        self.asked = asked
+        self.topic = topic
+        self.log = log
+        self.counted_to = asked.fetch_offset
+        self.available = 0
+
+
+class _FetchAttempt:
+    """A Fetch request from its first look to its answer."""
+
+    __slots__ = (
+        "_api_version",
+        "_committed_only",
+        "_plan",
+        "_request",
+        "_sources",
+        "_state",
+        "_uses_topic_ids",
+    )
+
+    def __init__(
+        self, state: BrokerState, api_version: int, request: FetchRequest, plan: FetchPlan
+    ) -> None:
+        self._state = state
+        self._api_version = api_version
+        self._request = request
+        self._plan = plan
+        self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
+        self._committed_only = request.isolation_level == IsolationLevel.READ_COMMITTED
+        self._sources = [self._source(key, asked) for key, asked in plan.partitions]
+
+    def _source(self, key: PartitionKey, asked: FetchPartition) -> _Source:
+        name = key[0]
+        topics = self._state.topics
+        topic = topics.get_by_id(name) if isinstance(name, uuid.UUID) else topics.get(name)
+        if topic is None or not 0 <= asked.partition < len(topic.partitions):
+            return _Source(key, asked, None, None)
+        return _Source(key, asked, topic, topic.partitions[asked.partition])
+
+    def keys(self) -> list[tuple[uuid.UUID, int]]:
+        """What to watch in the purgatory."""
+        return [
+            (source.topic.topic_id, source.asked.partition)
+            for source in self._sources
+            if source.topic is not None
+        ]
+
+    def is_satisfied(self) -> bool:
+        """Whether the request is to be answered now (trap 21)."""
+        request = self._request
+        if request.max_wait_ms <= 0 or not self._sources:
+            return True
+        wanted = request.min_bytes
+        if wanted <= 0:
+            return True
+        available = 0
+        for source in self._sources:
+            log = source.log
+            if log is None or source.topic is None or source.topic.deleted:
+                return True
+            if self._refusal(source, log) or self._diverging(source, log) is not None:
+                return True
+            end = log.last_stable_offset if self._committed_only else log.high_watermark
+            if source.counted_to < end:
+                if wanted == 1:
+                    return True
+                self._count(source, log, end)
+            available += source.available
+            if available >= wanted:
+                return True
+        return False
+
+    def _count(self, source: _Source, log: PartitionLog, end: int) -> None:
+        """Add the bytes that became readable since the last look, up to the partition's limit."""
+        room = source.asked.partition_max_bytes - source.available
+        if room > 0:
+            result = log.read(
+                source.counted_to, room, isolation_level=IsolationLevel.READ_UNCOMMITTED
+            )
+            source.available += min(len(result.records), room)
+        source.counted_to = end
+
+    def _refusal(self, source: _Source, log: PartitionLog) -> ErrorCode:
+        asked = source.asked
+        if asked.current_leader_epoch != ANY_EPOCH:
+            if asked.current_leader_epoch < log.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            if asked.current_leader_epoch > log.leader_epoch:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.NONE
+
+    def _diverging(
+        self, source: _Source, log: PartitionLog
+    ) -> FetchResponse.EpochEndOffset | None:
+        """Where the asker's log left ours, when its last fetched epoch says so (KIP-595)."""
+        asked = source.asked
+        if asked.last_fetched_epoch == ANY_EPOCH:
+            return None
+        epoch, end_offset = log.end_offset_for_epoch(asked.last_fetched_epoch)
+        if epoch == asked.last_fetched_epoch and end_offset >= asked.fetch_offset:
+            return None
+        return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
+
+    def answer(self, now_ms: int) -> FetchResponse:
+        """Read what fits and build the answer."""
+        request = self._request
+        left = min(request.max_bytes, self._state.config.fetch_max_bytes)
+        at_least_one = self._api_version > HARD_LIMIT_MAX_VERSION
+        answers: list[tuple[PartitionKey, PartitionData]] = []
+        for source in self._sources:
+            data = self._read(source, left, at_least_one)
+            size = len(data.records or b"")
+            if size:
+                at_least_one = False
+                left = max(0, left - size)
+            answers.append((source.key, data))
+        sessions = self._state.fetch_sessions
+        plan = self._plan
+        if plan.session is not None:
+            session_id = plan.session.session_id
+            answers = sessions.select(plan, answers)
+        elif plan.wants_session:
+            session_id = sessions.open(plan, answers, self._uses_topic_ids, now_ms)
+        else:
+            session_id = 0
+        return FetchResponse(
+            error_code=0, session_id=session_id, responses=self._by_topic(answers)
+        )
+
+    def _by_topic(
+        self, answers: list[tuple[PartitionKey, PartitionData]]
+    ) -> list[FetchResponse.FetchableTopicResponse]:
+        by_topic: dict[str | uuid.UUID, list[PartitionData]] = {}
+        for (name, _), data in answers:
+            by_topic.setdefault(name, []).append(data)
+        return [
+            FetchResponse.FetchableTopicResponse(
+                topic=name if isinstance(name, str) else "",
+                topic_id=name if isinstance(name, uuid.UUID) else ZERO_UUID,
+                partitions=partitions,
+            )
+            for name, partitions in by_topic.items()
+        ]
+
+    def _read(self, source: _Source, left: int, at_least_one: bool) -> PartitionData:
+        asked = source.asked
+        log = source.log
+        if log is None or source.topic is None or source.topic.deleted:
+            name = source.key[0]
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if isinstance(name, uuid.UUID) and self._state.topics.get_by_id(name) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID
+            return _refused(asked.partition, code)
+        refusal = self._refusal(source, log)
+        if refusal:
+            return _refused(asked.partition, refusal, log)
+        diverging = self._diverging(source, log)
+        if diverging is not None:
+            data = _refused(asked.partition, ErrorCode.NONE, log)
+            data.diverging_epoch = diverging
+            return data
+        end = log.last_stable_offset if self._committed_only else log.high_watermark
+        limit = min(left, asked.partition_max_bytes)
+        if asked.fetch_offset >= end or (limit <= 0 and not at_least_one):
+            return self._data(asked.partition, log, b"", [] if self._committed_only else None)
+        try:
+            result = log.read(
+                asked.fetch_offset,
+                limit,
+                isolation_level=(
+                    IsolationLevel.READ_COMMITTED
+                    if self._committed_only
+                    else IsolationLevel.READ_UNCOMMITTED
+                ),
+                minimum_one_batch=at_least_one,
+            )
+        except ReadError as error:
+            return _refused(asked.partition, error.code, log)
+        aborted = None
+        if self._committed_only:
+            aborted = [
+                FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                for producer_id, first_offset in result.aborted_transactions or ()
+            ]
+        return self._data(asked.partition, log, result.records, aborted)
+
+    def _data(
+        self,
+        partition: int,
+        log: PartitionLog,
+        records: bytes | bytearray | memoryview,
+        aborted: list[FetchResponse.AbortedTransaction] | None,
+    ) -> PartitionData:
+        return PartitionData(
+            partition_index=partition,
+            error_code=0,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=aborted,
+            records=records,
+        )
+
+
+def _refused(partition: int, code: ErrorCode, log: PartitionLog | None = None) -> PartitionData:
+    """An entry without records; never with null ones (trap 19)."""
+    return PartitionData(
+        partition_index=partition,
+        error_code=code,
+        high_watermark=-1 if log is None else log.high_watermark,
+        last_stable_offset=-1 if log is None else log.last_stable_offset,
+        log_start_offset=-1 if log is None else log.log_start_offset,
+        aborted_transactions=None,
+        records=b"",
+    )

@@ -1,0 +1,220 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: questions about positions in logs.
+
+Decides which special timestamps exist in which version and what a reader with which isolation level
+may be told; the answers come from the logs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.log import LogError
+from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.protocol.api.offsets import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.log import OffsetAndTimestamp, PartitionLog
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+SPECIAL_MIN_VERSION = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""From which version on a special timestamp may be asked for."""
+
+ANY_EPOCH = -1
+NOTHING = -1
+
+ListResult = ListOffsetsResponse.ListOffsetsPartitionResponse
+
+
+def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> ErrorCode:
+    """Whether the asker knows the current leader epoch (KIP-320, trap 31)."""
+    if current_leader_epoch == ANY_EPOCH or current_leader_epoch == log.leader_epoch:
+        return ErrorCode.NONE
+    if current_leader_epoch < log.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+@handles(ListOffsetsRequest)
+def list_offsets(
+    state: BrokerState, context: RequestContext, request: ListOffsetsRequest, now_ms: int
+) -> ListOffsetsResponse:
+    """Offsets by time, or the ends of the logs."""
+    named = Counter(
+        (topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
+    topics = []
+    for topic in request.topics:
+        results = []
+        for asked in topic.partitions:
+            if named[topic.name, asked.partition_index] > 1:
+                results.append(_no_offset(asked.partition_index, ErrorCode.INVALID_REQUEST))
+                continue
+            log = state.topics.partition(topic.name, asked.partition_index)
+            results.append(_list_offset(log, asked, context.api_version, request.isolation_level))
+        topics.append(
+            ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=results)
+        )
+    return ListOffsetsResponse(topics=topics)
+
+
+def _list_offset(
+    log: PartitionLog | None,
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+    api_version: int,
+    isolation_level: int,
+) -> ListResult:
+    index = asked.partition_index
+    if log is None:
+        return _no_offset(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    code = check_leader_epoch(log, asked.current_leader_epoch)
+    if code:
+        return _no_offset(index, code)
+    timestamp_ms = asked.timestamp
+    if timestamp_ms < 0 and api_version < SPECIAL_MIN_VERSION.get(timestamp_ms, 2**15):
+        return _no_offset(index, ErrorCode.UNSUPPORTED_VERSION)
+    level = (
+        IsolationLevel.READ_COMMITTED
+        if isolation_level == IsolationLevel.READ_COMMITTED
+        else IsolationLevel.READ_UNCOMMITTED
+    )
+    found: OffsetAndTimestamp | None
+    if timestamp_ms == LATEST:
+        found = log.latest(level)
+    elif timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+        found = log.earliest()
+    elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        # There is no second tier, so nothing is stored or waits to be stored there.
+        found = None
+    elif timestamp_ms == MAX_TIMESTAMP:
+        found = log.max_timestamp()
+    else:
+        found = log.offset_for_timestamp(timestamp_ms, level)
+    if found is None:
+        return _no_offset(index, ErrorCode.NONE)
+    return ListResult(
+        partition_index=index,
+        error_code=0,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _no_offset(index: int, code: ErrorCode) -> ListResult:
+    return ListResult(
+        partition_index=index,
+        error_code=code,
+        timestamp=NOTHING,
+        offset=NOTHING,
+        leader_epoch=NOTHING,
+    )
+
+
+@handles(OffsetForLeaderEpochRequest)
+def offset_for_leader_epoch(
+    state: BrokerState,
+    context: RequestContext,
+    request: OffsetForLeaderEpochRequest,
+    now_ms: int,
+) -> OffsetForLeaderEpochResponse:
+    """Where the records of a leader epoch end, so that a reader sees whether it diverged."""
+    topics = []
+    for topic in request.topics:
+        results = []
+        for asked in topic.partitions:
+            log = state.topics.partition(topic.topic, asked.partition)
+            code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if log is None
+                else check_leader_epoch(log, asked.current_leader_epoch)
+            )
+            epoch, end_offset = NOTHING, NOTHING
+            if log is not None and not code:
+                epoch, end_offset = log.end_offset_for_epoch(asked.leader_epoch)
+            results.append(
+                OffsetForLeaderEpochResponse.EpochEndOffset(
+                    error_code=code,
+                    partition=asked.partition,
+                    leader_epoch=epoch,
+                    end_offset=end_offset,
+                )
+            )
+        topics.append(
+            OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=results
+            )
+        )
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+@handles(DeleteRecordsRequest)
+def delete_records(
+    state: BrokerState, context: RequestContext, request: DeleteRecordsRequest, now_ms: int
+) -> DeleteRecordsResponse:
+    """Move log start offsets forward; -1 means up to the high watermark (trap 35)."""
+    topics = []
+    for asked_topic in request.topics:
+        topic = state.topics.get(asked_topic.name)
+        results = []
+        for asked in asked_topic.partitions:
+            low_watermark = NOTHING
+            if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif topic.internal:
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            elif "delete" not in topic.config.cleanup_policy:
+                code = ErrorCode.POLICY_VIOLATION
+            else:
+                code, low_watermark = _delete_before(
+                    topic.partitions[asked.partition_index], asked.offset
+                )
+            results.append(
+                DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                    partition_index=asked.partition_index,
+                    low_watermark=low_watermark,
+                    error_code=code,
+                )
+            )
+        topics.append(
+            DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=asked_topic.name, partitions=results
+            )
+        )
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _delete_before(log: PartitionLog, offset: int) -> tuple[ErrorCode, int]:
+    before = log.high_watermark if offset == -1 else offset
+    if not 0 <= before <= log.high_watermark:
+        return ErrorCode.OFFSET_OUT_OF_RANGE, NOTHING
+    try:
+        log.delete_records_before(before)
+    except LogError as error:
+        return error.code, NOTHING
+    return ErrorCode.NONE, log.log_start_offset

@@ -1,0 +1,53 @@
+"""DescribeProducers: who writes to a partition, and which transactions are open there (KIP-664).
+
+Decides nothing; it shows the producer state of the logs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.sdk.protocol.api.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+
+@handles(DescribeProducersRequest)
+def describe_producers(
+    state: BrokerState, context: RequestContext, request: DescribeProducersRequest, now_ms: int
+) -> DescribeProducersResponse:
+    """Producers that each partition remembers."""
+    topics = []
+    for asked in request.topics:
+        partitions = []
+        for index in asked.partition_indexes:
+            log = state.topics.partition(asked.name, index)
+            partitions.append(
+                DescribeProducersResponse.PartitionResponse(
+                    partition_index=index,
+                    error_code=(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else ErrorCode.NONE
+                    ),
+                    active_producers=[
+                        DescribeProducersResponse.ProducerState(
+                            producer_id=producer.producer_id,
+                            producer_epoch=producer.producer_epoch,
+                            last_sequence=producer.last_sequence,
+                            last_timestamp=producer.last_timestamp_ms,
+                            coordinator_epoch=producer.coordinator_epoch,
+                            current_txn_start_offset=producer.current_transaction_start_offset,
+                        )
+                        for producer in (log.producers() if log is not None else ())
+                    ],
+                )
+            )
+        topics.append(
+            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=partitions)
+        )
+    return DescribeProducersResponse(topics=topics)

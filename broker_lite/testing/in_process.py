@@ -1,0 +1,293 @@
+"""A broker inside of the current process: for tests, notebooks and demos.
+
+``with Broker() as broker`` runs it on an event loop of its own in one background thread;
+``async with Broker() as broker`` runs it on the caller's loop. It decides where data is kept and
+which settings differ from a daemon's; everything else is the same broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
+from onceflow.broker_lite.server import Server, SystemClock, VirtualTime
+from onceflow.broker_lite.topic_config import validate_overrides
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_SECONDS = 30.0
+
+
+class Broker:
+    """A Kafka broker in this process.
+
+    It answers on a real socket, so any Kafka client can use it. Data lives in memory unless
+    ``data`` names a folder; what is left out of Kafka is listed in ``docs/kafka-differences.md``.
+
+    Args:
+        data: Folder for the data, created when missing; None keeps everything in memory.
+        host: Address to listen on.
+        port: Port to listen on, 0 for any free one. Kept over a stop and a new start.
+        settings: Broker settings by Kafka's property names. Against a daemon,
+            ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
+            partitions by default.
+        clock: Returns wall milliseconds; the system's clock by default. A ``VirtualClock`` stands
+            still until it is moved.
+        seed: Makes ids repeatable; None takes the system's randomness.
+        storage: Where data is kept, in place of ``data``; for tests of failures.
+
+    Attributes:
+        bootstrap_servers: ``HOST:PORT`` for clients.
+
+    Example:
+        >>> from onceflow.broker_lite import Broker
+        >>> with Broker() as broker:
+        ...     broker.create_topic("orders", partitions=3)
+    """
+
+    def __init__(
+        self,
+        data: str | Path | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        settings: Mapping[str, object] | None = None,
+        clock: Callable[[], int] | None = None,
+        seed: int | None = None,
+        storage: Storage | None = None,
+    ) -> None:
+        self._config = BrokerConfig.from_properties(settings or {}, defaults=IN_PROCESS_DEFAULTS)
+        self._data = data
+        self._host = host
+        self._port = port
+        self._clock: Callable[[], int] = clock or SystemClock()
+        self._random = random.Random(seed)
+        self._storage = storage
+        self._state: BrokerState | None = None
+        self._server: Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- addresses and state
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``HOST:PORT`` for clients.
+
+        Raises:
+            RuntimeError: The broker was not started yet.
+        """
+        if not self._port:
+            raise RuntimeError("the broker has no address before it is started")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, 0 before the first start with a free one."""
+        return self._port
+
+    @property
+    def state(self) -> BrokerState:
+        """The broker's inside, for tests; touch it on its own loop only (see :meth:`call`).
+
+        Raises:
+            RuntimeError: The broker is not running.
+        """
+        if self._state is None:
+            raise RuntimeError("the broker is not running")
+        return self._state
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections of clients."""
+        return 0 if self._server is None else self._server.connection_count
+
+    # --- on the caller's loop
+
+    async def start_async(self) -> None:
+        """Start on the running loop.
+
+        Raises:
+            OSError: The address cannot be bound.
+            StorageLockedError: Another broker works on the same folder.
+        """
+        if self._state is not None:
+            raise RuntimeError("the broker is running already")
+        storage = self._storage
+        if storage is None:
+            storage = MemoryStorage() if self._data is None else RealStorage(self._data)
+        now_ms = self._clock()
+        state = open_broker(storage, self._config, self._random, now_ms)
+        try:
+            server = Server(state, self._clock)
+            self._port = await server.start(self._host, self._port)
+            state.advertise(self._host, self._port)
+        except BaseException:
+            state.close(now_ms, clean=False)
+            raise
+        self._loop = asyncio.get_running_loop()
+        self._state = state
+        self._server = server
+
+    async def stop_async(self, *, clean: bool = True) -> None:
+        """Stop; without effect when not running.
+
+        Args:
+            clean: Write everything out. False drops the broker as a crash of the process would.
+        """
+        state, server = self._state, self._server
+        if state is None or server is None:
+            return
+        self._state = self._server = None
+        await server.stop(abort=not clean)
+        state.close(self._clock(), clean=clean)
+
+    async def __aenter__(self) -> Self:
+        await self.start_async()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop_async()
+
+    # --- in a thread
+
+    def start(self) -> Self:
+        """Start in a background thread and return when it is ready.
+
+        Raises:
+            OSError: The address cannot be bound.
+            StorageLockedError: Another broker works on the same folder.
+        """
+        if self._thread is not None:
+            raise RuntimeError("the broker is running already")
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(
+            target=_run_loop, args=(loop,), name="onceflow-broker", daemon=True
+        )
+        thread.start()
+        self._loop, self._thread = loop, thread
+        try:
+            self._in_loop(self.start_async())
+        except BaseException:
+            self._end_thread()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly; without effect when not running."""
+        self._stop_thread(clean=True)
+
+    def kill(self) -> None:
+        """Drop connections and logs as a crash of the process would, without writing out."""
+        self._stop_thread(clean=False)
+
+    def _stop_thread(self, *, clean: bool) -> None:
+        if self._thread is None:
+            return
+        try:
+            self._in_loop(self.stop_async(clean=clean))
+        finally:
+            self._end_thread()
+
+    def _end_thread(self) -> None:
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _in_loop(self, coroutine: Coroutine[object, object, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # --- reaching in
+
+    def call(self, function: Callable[[BrokerState, int], T]) -> T:
+        """Run ``function(state, now_ms)`` on the broker's loop and return its result.
+
+        From the loop itself, as with ``async with``, it runs at once.
+        """
+        state, server, loop = self.state, self._server, self._loop
+        assert server is not None
+        assert loop is not None
+
+        def run() -> T:
+            result = function(state, self._clock())
+            server.after_event()
+            return result
+
+        if self._thread is None or threading.current_thread() is self._thread:
+            return run()
+
+        async def run_async() -> T:
+            return run()
+
+        future = asyncio.run_coroutine_threadsafe(run_async(), loop)
+        return future.result(CALL_TIMEOUT_SECONDS)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic without a client.
+
+        Args:
+            name: Name of the topic.
+            partitions: How many partitions.
+            configs: Topic settings by Kafka's names.
+
+        Raises:
+            TopicError: The name is refused or taken.
+            ConfigError: A setting is refused.
+        """
+        overrides = validate_overrides(dict(configs or {}))
+        self.call(lambda state, now_ms: state.topics.create(name, partitions, overrides, now_ms))
+
+    def advance(self, duration_ms: int) -> None:
+        """Move a virtual clock, on the broker's loop, and run what became due.
+
+        Args:
+            duration_ms: Milliseconds.
+
+        Raises:
+            RuntimeError: The broker has no virtual clock.
+        """
+        clock = self._clock
+        advance = getattr(clock, "advance", None)
+        if not isinstance(clock, VirtualTime) or advance is None:
+            raise RuntimeError("give the broker a VirtualClock to move its time")
+        self.call(lambda state, now_ms: advance(duration_ms))
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
