@@ -1,0 +1,564 @@
+"""Goal: the session keeps the rules that make consume-transform-produce exactly-once.
+
+Method: a session over an in-memory cluster (``processor_fakes``) that keeps Kafka's transaction
+and group rules; each test breaks one call or moves partitions at one moment. Numbers in the
+docstrings are the traps of consume-transform-produce that the test stands for.
+"""
+
+from __future__ import annotations
+
+import pytest
+from processor_fakes import FakeClients, FakeCluster, FakeConsumer
+
+from onceflow.sdk.errors import (
+    CommitOutcomeUnknownError,
+    ConcurrentTransactionsError,
+    CoordinatorNotAvailableError,
+    DeliveryTimeoutError,
+    FencedInstanceIdError,
+    InvalidProducerEpochError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+    TransactionAbortableError,
+    UnknownServerError,
+)
+from onceflow.sdk.model import TopicPartition
+from onceflow.transactions import (
+    AbortReason,
+    SessionConfig,
+    TransactionalIdInUseError,
+    TransactionSession,
+)
+
+IN0 = TopicPartition("in", 0)
+IN1 = TopicPartition("in", 1)
+
+
+def make_config(**changes: object) -> SessionConfig:
+    settings: dict[str, object] = {
+        "topics": ["in"],
+        "bootstrap_servers": "unused:1",
+        "group_id": "g",
+    }
+    return SessionConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def make_session(
+    cluster: FakeCluster, *partitions: TopicPartition, **changes: object
+) -> TransactionSession:
+    clients = FakeClients(cluster, partitions or (IN0,))
+    return TransactionSession(make_config(**changes), clients=clients)
+
+
+def step(session: TransactionSession, max_records: int | None = None) -> list[object]:
+    """Poll once and send what came, upper-cased."""
+    values = []
+    for records in session.poll(0, max_records).values():
+        for record in records:
+            values.append(record.value)
+            session.send("out", str(record.value).upper(), key=record.key)
+    return values
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.put("in", "a", "b", "c")
+    return cluster
+
+
+def consumer_of(cluster: FakeCluster) -> FakeConsumer:
+    return cluster.members[-1]
+
+
+def test_outputs_and_offsets_become_visible_together(cluster: FakeCluster) -> None:
+    """Traps 1, 15: metadata is always sent; acknowledgements come first."""
+    session = make_session(cluster)
+    step(session)
+    assert cluster.values("out") == []
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+    assert cluster.offset("in") == 3
+    order = [c for c in cluster.calls if c not in ("poll", "send", "committed")]
+    assert order == [
+        "init_transactions",
+        "begin_transaction",
+        "flush",
+        "send_offsets_to_transaction",
+        "offsets@1",
+        "ensure_membership",
+        "commit_transaction",
+    ]
+
+
+def test_nothing_polled_means_no_transaction(cluster: FakeCluster) -> None:
+    """Trap 22: no empty transactions."""
+    session = make_session(cluster)
+    step(session)
+    session.commit()
+    cluster.calls.clear()
+    assert session.poll() == {}
+    assert session.commit()
+    assert "begin_transaction" not in cluster.calls
+
+
+def test_offsets_alone_are_committed(cluster: FakeCluster) -> None:
+    """Trap 22: records that give no output move the offset."""
+    session = make_session(cluster)
+    session.poll()
+    assert session.commit()
+    assert cluster.offset("in") == 3
+
+
+def test_without_a_member_id_nothing_is_sent(cluster: FakeCluster) -> None:
+    """Trap 2: an empty member id would pass the broker's check."""
+    session = make_session(cluster)
+    consumer = consumer_of(cluster)
+    consumer.expelled = True
+    step(session)
+    assert session.commit() is False
+    assert session.last_abort is not None
+    assert session.last_abort.reason is AbortReason.STALE_MEMBERSHIP
+    assert "send_offsets_to_transaction" not in cluster.calls
+
+
+def test_membership_that_changed_since_the_poll_aborts(cluster: FakeCluster) -> None:
+    """Trap 3: metadata is that of the poll, not that of the commit."""
+    session = make_session(cluster)
+    step(session)
+    consumer_of(cluster).known_generation += 1
+    assert session.commit() is False
+    assert cluster.values("out") == []
+    assert "send_offsets_to_transaction" not in cluster.calls
+
+
+def test_partition_that_went_away_aborts(cluster: FakeCluster) -> None:
+    """Trap 4: the broker does not check ownership, so the session does."""
+    session = make_session(cluster)
+    step(session)
+    consumer_of(cluster).owned.clear()
+    assert session.commit() is False
+    assert session.last_abort is not None
+    assert "in-0" in str(session.last_abort)
+    assert cluster.offset("in") is None
+
+
+def test_ownership_is_checked_again_after_the_offsets(cluster: FakeCluster) -> None:
+    """Traps 4, 7: between TxnOffsetCommit and EndTxn the member may lose everything."""
+    session = make_session(cluster)
+    step(session)
+    cluster.do("ensure_membership", consumer_of(cluster).owned.clear)
+    assert session.commit() is False
+    assert "commit_transaction" not in cluster.calls
+    assert cluster.offset("in") is None
+
+
+def test_expelled_member_does_not_commit(cluster: FakeCluster) -> None:
+    """Trap 7: the forced heartbeat before EndTxn."""
+    session = make_session(cluster)
+    step(session)
+    consumer = consumer_of(cluster)
+    cluster.do("send_offsets_to_transaction", lambda: cluster.members.remove(consumer), after=True)
+    assert session.commit() is False
+    assert cluster.values("out") == []
+
+
+def test_revocation_commits_within_the_callback(cluster: FakeCluster) -> None:
+    """Traps 5, 44, 45: processed work is committed before partitions are given up, all of it."""
+    cluster.put("in", "x", partition=1)
+    session = make_session(cluster, IN0, IN1)
+    step(session)
+    cluster.rebalance([IN0])
+    session.poll()
+    assert cluster.offset("in", 0) == 3
+    assert cluster.offset("in", 1) == 1
+    assert cluster.values("out") == ["A", "B", "C", "X"]
+
+
+def test_revocation_without_commit_in_time_aborts(cluster: FakeCluster) -> None:
+    """Trap 44: else abort; the kept partition is read again."""
+    cluster.put("in", "x", partition=1)
+    session = make_session(cluster, IN0, IN1)
+    step(session)
+    cluster.fail("flush", RequestTimedOutError("slow"))
+    cluster.rebalance([IN0])
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+    assert cluster.offset("in", 1) is None
+
+
+def test_lost_partitions_are_never_committed(cluster: FakeCluster) -> None:
+    """Trap 6: lost is not revoked."""
+    session = make_session(cluster)
+    step(session)
+    cluster.rebalance([], lost=True)
+    session.poll()
+    assert cluster.values("out") == []
+    assert cluster.offset("in") is None
+    assert session.last_abort is not None
+    assert session.last_abort.reason is AbortReason.PARTITIONS_LOST
+    assert session.commit()
+
+
+def test_generation_may_move_on_under_a_kept_partition(cluster: FakeCluster) -> None:
+    """Trap 46: a rebalance that takes nothing from us does not cost the work in hand."""
+    session = make_session(cluster)
+    step(session, 2)
+    cluster.rebalance([IN0, IN1])
+    step(session)
+    assert session.commit()
+    assert "offsets@2" in cluster.calls
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_invalid_epoch_is_not_the_end(cluster: FakeCluster) -> None:
+    """Traps 8, 18: the coordinator's own abort: new incarnation, same records again."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("flush", InvalidProducerEpochError())
+    assert session.commit() is False
+    assert session.last_abort is not None
+    assert session.last_abort.reason is AbortReason.INVALID_EPOCH
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_fenced_producer_is_replaced_with_its_membership(cluster: FakeCluster) -> None:
+    """Trap 8: fenced is final for this producer, not for the process."""
+    session = make_session(cluster)
+    first = consumer_of(cluster)
+    step(session)
+    cluster.init("g-0")
+    assert session.commit() is False
+    assert first.closed
+    assert consumer_of(cluster) is not first
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_second_fence_in_short_time_stops(cluster: FakeCluster) -> None:
+    """Trap 10: an id that is shared by two live processes is reported, not fought over."""
+    session = make_session(cluster)
+    step(session)
+    cluster.init("g-0")
+    assert session.commit() is False
+    step(session)
+    cluster.init("g-0")
+    with pytest.raises(TransactionalIdInUseError, match="'g-0' is shared by another live process"):
+        session.commit()
+
+
+def test_transactional_id_is_stable() -> None:
+    """Trap 9: group and slot, so that a restart ends the predecessor's transaction."""
+    assert make_config(slot="3").own_transactional_id == "g-3"
+    assert make_config(transactional_id="mine").own_transactional_id == "mine"
+
+
+def test_restart_ends_the_open_transaction(cluster: FakeCluster) -> None:
+    """Trap 9: a crashed predecessor's outputs never become visible."""
+    step(make_session(cluster))
+    cluster.members.clear()
+    session = make_session(cluster)
+    assert cluster.open == {}
+    step(session)
+    session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_abort_rewinds_to_the_committed_offset(cluster: FakeCluster) -> None:
+    """Trap 11: positions are not part of a transaction (field case 29)."""
+    session = make_session(cluster)
+    step(session, 1)
+    session.commit()
+    step(session)
+    session.abort()
+    assert cluster.offset("in") == 1
+    assert step(session) == ["b", "c"]
+    session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_abort_without_committed_offset_goes_back_to_the_first_record(
+    cluster: FakeCluster,
+) -> None:
+    """Trap 12: never through the reset policy, which would skip."""
+    session = make_session(cluster, start_from="latest")
+    assert session.poll() == {}
+    cluster.put("in", "d", "e")
+    assert step(session) == ["d", "e"]
+    session.abort()
+    assert step(session) == ["d", "e"]
+
+
+def test_rewind_works_when_committed_offsets_cannot_be_read(cluster: FakeCluster) -> None:
+    """Trap 11: the first offset of the aborted work is known anyway."""
+    session = make_session(cluster)
+    step(session, 1)
+    session.commit()
+    step(session)
+    cluster.fail("committed", RequestTimedOutError())
+    session.abort()
+    assert step(session) == ["b", "c"]
+
+
+@pytest.mark.parametrize("error", [CommitOutcomeUnknownError("lost"), UnknownServerError()])
+def test_lost_answer_of_a_commit_that_happened(cluster: FakeCluster, error: KafkaError) -> None:
+    """Trap 13: the committed offsets carry the commit's token: nothing is redone."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", error, after=True)
+    assert session.commit() is True
+    assert session.poll() == {}
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    "error", [CommitOutcomeUnknownError("lost"), UnknownServerError(), RequestTimedOutError()]
+)
+def test_lost_answer_of_a_commit_that_did_not_happen(
+    cluster: FakeCluster, error: KafkaError
+) -> None:
+    """Trap 13: the new incarnation ends the transaction, the records come again."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", error)
+    assert session.commit() is False
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_unknown_outcome_is_told_from_an_earlier_commit_of_the_same_offset(
+    cluster: FakeCluster,
+) -> None:
+    """Trap 13: equal offsets are no proof, the token is."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    cluster.do(
+        "committed",
+        lambda: cluster.committed.update(
+            {IN0: consumer_of(cluster).cluster.committed.get(IN0, _foreign(3))}
+        ),
+    )
+    assert session.commit() is False
+
+
+def _foreign(offset: int):  # type: ignore[no-untyped-def]
+    from onceflow.sdk.model import OffsetAndMetadata
+
+    return OffsetAndMetadata(offset, "somebody else's")
+
+
+def test_unknown_outcome_without_answer_is_raised(cluster: FakeCluster) -> None:
+    """Trap 13: never report success, never redo blindly."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    cluster.fail("committed", RequestTimedOutError(), times=2)
+    with pytest.raises(CommitOutcomeUnknownError):
+        session.commit()
+
+
+def test_fence_at_the_commit_of_a_transaction_that_was_committed(cluster: FakeCluster) -> None:
+    """Traps 8, 13: a successor may have completed our commit before the retry was fenced."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", ProducerFencedError(), after=True)
+    assert session.commit() is True
+    assert step(session) == []
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_delivery_failure_poisons_the_transaction(cluster: FakeCluster) -> None:
+    """Trap 14: a sticky flag that only an abort clears; the commit is never a success."""
+    session = make_session(cluster)
+    records = session.poll()[IN0]
+    session.send("out", "A")
+    cluster.fail("send", DeliveryTimeoutError("gone"))
+    with pytest.raises(DeliveryTimeoutError):
+        session.send("out", "B")
+    assert len(records) == 3
+    assert session.commit() is False
+    assert cluster.values("out") == []
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+
+
+def test_record_that_can_never_be_delivered_is_raised(cluster: FakeCluster) -> None:
+    """Traps 14, 83: the same batch would fail again, so the caller has to know."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("flush", RecordTooLargeError("too large"))
+    with pytest.raises(RecordTooLargeError):
+        session.commit()
+    assert cluster.values("out") == []
+    assert step(session) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TransactionAbortableError(), ConcurrentTransactionsError(), CoordinatorNotAvailableError()],
+)
+@pytest.mark.parametrize("call", ["flush", "send_offsets_to_transaction", "ensure_membership"])
+def test_abortable_errors_redo_the_batch(
+    cluster: FakeCluster, error: KafkaError, call: str
+) -> None:
+    """Traps 19, 20, 21: abort and retry, whatever call told it."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail(call, error)
+    assert session.commit() is False
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_abort_that_fails_makes_a_new_incarnation(cluster: FakeCluster) -> None:
+    """Traps 18, 23: InitProducerId ends what the old incarnation could not."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("abort_transaction", InvalidTxnStateError())
+    session.abort()
+    assert cluster.epochs["g-0"] == 1
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_duplicate_static_member_is_fatal(cluster: FakeCluster) -> None:
+    """Trap 10: two processes under one group.instance.id."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("ensure_membership", FencedInstanceIdError())
+    with pytest.raises(FencedInstanceIdError):
+        session.commit()
+
+
+def test_every_worker_of_a_transaction_redoes_its_batch(cluster: FakeCluster) -> None:
+    """Trap 25: one transaction is one unit: a failure takes all partitions back."""
+    cluster.put("in", "x", partition=1)
+    session = make_session(cluster, IN0, IN1)
+    step(session)
+    cluster.fail("flush", TransactionAbortableError())
+    assert session.commit() is False
+    assert step(session) == ["a", "b", "c", "x"]
+
+
+def test_position_behind_skipped_records_is_committed(cluster: FakeCluster) -> None:
+    """Trap 33: markers and aborted records take offsets; lag must reach 0."""
+    cluster.put("in", "gone")
+    cluster.logs[IN0][-1].state = "aborted"
+    session = make_session(cluster)
+    assert step(session) == ["a", "b", "c"]
+    session.commit()
+    assert cluster.offset("in") == 4
+
+
+def test_part_of_a_batch_can_be_committed(cluster: FakeCluster) -> None:
+    """Trap 35: never past what is processed; the rest comes again after an abort."""
+    session = make_session(cluster)
+    session.poll()
+    session.send("out", "A")
+    assert session.commit({IN0: 1})
+    assert cluster.offset("in") == 1
+    session.send("out", "B")
+    session.abort()
+    assert step(session) == ["b", "c"]
+
+
+def test_callback_errors_are_raised_by_poll(cluster: FakeCluster) -> None:
+    """Trap 50: what goes wrong in a rebalance callback is not lost."""
+    session = make_session(cluster)
+    cluster.fail("committed", RequestTimedOutError("at assignment"))
+    with pytest.raises(RequestTimedOutError, match="at assignment"):
+        session.poll()
+
+
+def test_fence_within_a_callback_is_dealt_with_by_the_next_poll(cluster: FakeCluster) -> None:
+    """Trap 8: a consumer cannot be closed from its own callback."""
+    session = make_session(cluster)
+    step(session)
+    cluster.init("g-0")
+    cluster.rebalance([])
+    assert session.poll() == {}
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_close_aborts_and_is_idempotent(cluster: FakeCluster) -> None:
+    """Trap 49: no commit on the exception path."""
+
+    def fail_inside() -> None:
+        with make_session(cluster) as session:
+            step(session)
+            raise ValueError("handler")
+
+    with pytest.raises(ValueError, match="handler"):
+        fail_inside()
+    assert cluster.values("out") == []
+    assert cluster.open == {}
+    session = make_session(cluster)
+    session.close()
+    session.close()
+
+
+def test_transaction_timeout_above_the_brokers_maximum_names_both(cluster: FakeCluster) -> None:
+    """Trap 17: the refusal at InitProducerId shows the chain."""
+    cluster.fail("init_transactions", InvalidTransactionTimeoutError())
+    with pytest.raises(ValueError, match=r"transaction\.max\.timeout\.ms"):
+        make_session(cluster)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"commit_interval_ms": 10_000}, "commit_interval_ms"),
+        ({"transaction_timeout_ms": 60_000}, "transaction_timeout_ms"),
+        ({"session_timeout_ms": 400_000}, "max_poll_interval_ms"),
+        ({"revoke_budget_ms": 300_000}, "revoke_budget_ms"),
+        ({"commit_interval_ms": 0}, "commit_interval_ms"),
+    ],
+)
+def test_time_limits_that_contradict_are_refused(changes: dict[str, int], field: str) -> None:
+    """Trap 17: commit interval < transaction timeout <= session timeout, numbers in the message."""
+    with pytest.raises(ValueError, match=f"^{field}=.*chain is commit_interval_ms="):
+        make_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"topics": "in"}, "topics"),
+        ({"group_id": ""}, "group_id"),
+        ({"start_from": "now"}, "start_from"),
+        ({"auto_offset_reset": "now"}, "auto_offset_reset"),
+        ({"consumer_settings": {"isolation_level": "read_uncommitted"}}, "consumer_settings"),
+        ({"producer_settings": {"acks": 1}}, "producer_settings"),
+    ],
+)
+def test_settings_that_break_exactly_once_are_refused(
+    changes: dict[str, object], field: str
+) -> None:
+    """Traps 30, 38, 41: isolation, acks and reset policy are not left to chance."""
+    with pytest.raises(ValueError, match=f"^{field}="):
+        make_config(**changes)
+
+
+def test_commit_is_due_after_the_interval(cluster: FakeCluster) -> None:
+    """Commit interval counts from the first uncommitted record."""
+    session = make_session(cluster, commit_interval_ms=1)
+    assert not session.commit_due
+    step(session)
+    while not session.commit_due:
+        pass
+    session.commit()
+    assert not session.commit_due
