@@ -6,6 +6,7 @@ else; its output goes to a file that is shown when something goes wrong.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -88,18 +89,14 @@ class Child:
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            except ProcessLookupError:
-                pass
 
     def tail(self, lines: int = 30) -> str:
         """The last lines of its output."""

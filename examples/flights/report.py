@@ -6,6 +6,7 @@ Delay by carrier and hour as a grid of colours; records a second over time with 
 from __future__ import annotations
 
 import html
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ def heat_map(by_hour: Mapping[tuple[str, int], tuple[int, int]], names: Mapping[
 
 def _rates(samples: Sequence[Sample], stage: str) -> list[tuple[float, float]]:
     points = []
-    for before, after in zip(samples, samples[1:], strict=False):
+    for before, after in itertools.pairwise(samples):
         seconds = max(after.at - before.at, 0.001)
         done = getattr(after, stage) - getattr(before, stage)
         points.append((after.at, max(0.0, done / seconds)))
@@ -134,7 +135,8 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:980px;margin:2rem auto;padding:0 1rem;color:#222}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif} svg text{fill:#444}
 .g{stroke:#ddd}.k{stroke:#222;stroke-dasharray:4 3}
-table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .9rem;border-bottom:1px solid #ddd}
+table{border-collapse:collapse;margin:1rem 0}
+td,th{padding:.25rem .9rem;border-bottom:1px solid #ddd}
 th{text-align:left;font-weight:600}td{text-align:right;font-variant-numeric:tabular-nums}
 .ok{color:#2a7d2a}.bad{color:#b00020}
 """
