@@ -1,0 +1,135 @@
+"""What a batch must be before it may be appended, and what the topic's settings make of it.
+
+The rules of Kafka's LogValidator: shape, size, checksum, records, keys on compacted topics,
+timestamps, codec. Producers and sequences are judged in ``producer_state``; where the batch goes
+is decided by the partition log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from onceflow.broker_lite.log.log_config import LogConfig
+from onceflow.broker_lite.log.log_errors import AppendError
+from onceflow.broker_lite.log.storage import Buffer
+from onceflow.sdk.model import TimestampType
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    LENGTH_END,
+    LOG_APPEND_TIME_BIT,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    parse_batch_header,
+    set_log_append_time,
+    set_timestamps,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.records import validate_batch
+
+
+class IncomingBatch(NamedTuple):
+    """A batch that may be appended.
+
+    Attributes:
+        header: Its header; base offset and leader epoch are not set yet.
+        data: Its bytes.
+        log_append_time_ms: The timestamp that the broker set, -1 if it left the client's.
+    """
+
+    header: BatchHeader
+    data: Buffer
+    log_append_time_ms: int
+
+
+def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBatch:
+    """Check what a client wants to append.
+
+    Args:
+        records: The records field of a Produce request: exactly one batch (KIP-98).
+        config: The topic's settings.
+        now_ms: The broker's clock.
+
+    Raises:
+        AppendError: With the code and the sentences that Kafka answers.
+    """
+    try:
+        if len(records) >= HEADER_SIZE:
+            _check_size(len(records), config)
+        header, max_timestamp_ms = validate_batch(
+            records,
+            require_keys=config.compacts,
+            timestamp_range=_timestamp_range(config, now_ms),
+        )
+    except InvalidBatchError as error:
+        raise AppendError(error.code, str(error), error.record_issues) from None
+    if config.log_append_time:
+        if header.attributes & LOG_APPEND_TIME_BIT:
+            raise AppendError(
+                ErrorCode.INVALID_TIMESTAMP, "only the broker may mark a batch with LogAppendTime"
+            )
+        return _stamped(records, now_ms)
+    if header.attributes & LOG_APPEND_TIME_BIT or max_timestamp_ms != header.max_timestamp:
+        corrected = bytearray(records)
+        set_timestamps(corrected, TimestampType.CREATE_TIME, max_timestamp_ms)
+        return IncomingBatch(parse_batch_header(corrected), corrected, NO_TIMESTAMP)
+    return IncomingBatch(header, records, NO_TIMESTAMP)
+
+
+def own_batches(records: Buffer, config: LogConfig, now_ms: int) -> list[IncomingBatch]:
+    """Take what a coordinator of this broker wants to append: one batch or several.
+
+    Raises:
+        AppendError: The batches are cut, or too large for the topic.
+    """
+    view = memoryview(records)
+    batches = []
+    position = 0
+    try:
+        while position < len(view):
+            header = parse_batch_header(view, position)
+            end = position + header.batch_length + LENGTH_END
+            if end > len(view):
+                raise AppendError(ErrorCode.CORRUPT_MESSAGE, "the last batch is cut")
+            _check_size(end - position, config)
+            batch = view[position:end]
+            if config.log_append_time:
+                batches.append(_stamped(batch, now_ms))
+            else:
+                batches.append(IncomingBatch(header, batch, NO_TIMESTAMP))
+            position = end
+    except InvalidBatchError as error:
+        raise AppendError(error.code, str(error), error.record_issues) from None
+    if not batches:
+        raise AppendError(ErrorCode.INVALID_RECORD, "there is no batch to append")
+    return batches
+
+
+def _check_size(size: int, config: LogConfig) -> None:
+    if size > config.max_message_bytes:
+        raise AppendError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {size} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+    if size > config.segment_bytes:
+        raise AppendError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch has {size} bytes; segment.bytes is {config.segment_bytes}",
+        )
+
+
+def _timestamp_range(config: LogConfig, now_ms: int) -> tuple[int, int] | None:
+    """The client timestamps that a topic with CreateTime allows."""
+    if config.log_append_time:
+        return None
+    return (
+        now_ms - config.message_timestamp_before_max_ms,
+        now_ms + config.message_timestamp_after_max_ms,
+    )
+
+
+def _stamped(data: Buffer, now_ms: int) -> IncomingBatch:
+    """A copy of the batch with the broker's time."""
+    stamped = bytearray(data)
+    set_log_append_time(stamped, now_ms)
+    return IncomingBatch(parse_batch_header(stamped), stamped, now_ms)

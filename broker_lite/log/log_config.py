@@ -1,0 +1,78 @@
+"""Settings of one topic's logs, with Kafka's names and defaults.
+
+It holds values only. Names, types and bounds of what users may set are declared in
+``onceflow.broker_lite.topic_config``, which also builds these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONG_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Topic settings that the log obeys; each is Kafka's property with underscores for dots.
+
+    Attributes:
+        cleanup_policy: ``delete``, ``compact`` or both, separated by a comma.
+        compression_type: Codec of stored batches; ``producer`` keeps the client's.
+        delete_retention_ms: How long tombstones of a compacted topic are kept, milliseconds.
+        flush_messages: Records after which the log is synced to the disk.
+        flush_ms: Milliseconds after which the log is synced to the disk.
+        index_interval_bytes: Bytes of log between two index entries.
+        max_compaction_lag_ms: Latest time until a record is compacted, milliseconds.
+        max_message_bytes: Largest batch, as stored.
+        message_timestamp_after_max_ms: How far ahead of the clock a client's timestamp may be.
+        message_timestamp_before_max_ms: How far behind the clock it may be.
+        message_timestamp_type: ``CreateTime`` or ``LogAppendTime``.
+        min_cleanable_dirty_ratio: Share of dirty bytes from which the log is compacted.
+        min_compaction_lag_ms: How long a record stays uncompacted, milliseconds.
+        min_insync_replicas: In-sync replicas that ``acks=all`` needs.
+        retention_bytes: Size from which old segments go, -1 for none.
+        retention_ms: Age from which segments go, -1 for never.
+        segment_bytes: Size of a full segment.
+        segment_index_bytes: Largest index file.
+        segment_jitter_ms: Greatest time taken off ``segment_ms``; spread by partition.
+        segment_ms: Age of a full segment, milliseconds.
+        producer_id_expiration_ms: Idle time after which a producer's state is forgotten
+            (broker property ``producer.id.expiration.ms``), milliseconds.
+    """
+
+    cleanup_policy: str = "delete"
+    compression_type: str = "producer"
+    delete_retention_ms: int = 86_400_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 604_800_000
+    producer_id_expiration_ms: int = 86_400_000
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the newest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old segments go by age and size."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the broker's clock sets the timestamps."""
+        return self.message_timestamp_type == "LogAppendTime"

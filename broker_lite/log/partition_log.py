@@ -1,0 +1,617 @@
+"""The log of one partition: append, read, look up, cut at the start.
+
+It decides the order of an append (checks, producers, segment, file, positions) and where readers
+may look: the high watermark and the last stable offset. Batch rules are in ``append_checks``,
+sequences and transactions in ``producer_state``, the start in ``recovery``, look-ups in
+``log_reader``, ages and sizes in ``retention``. Nothing here reads a clock or opens a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+
+from onceflow.broker_lite.log import checkpoints, log_reader, retention
+from onceflow.broker_lite.log.append_checks import IncomingBatch, client_batch, own_batches
+from onceflow.broker_lite.log.log_config import LogConfig
+from onceflow.broker_lite.log.log_errors import AppendError, LogError, ReadError
+from onceflow.broker_lite.log.log_results import AppendResult, ReadResult
+from onceflow.broker_lite.log.producer_state import ProducerSnapshot
+from onceflow.broker_lite.log.recovery import load_log
+from onceflow.broker_lite.log.segment import BatchPlace
+from onceflow.broker_lite.log.segment_writer import SegmentWriter
+from onceflow.broker_lite.log.storage import Buffer, Storage
+from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp, TopicPartition
+from onceflow.sdk.protocol.batch_header import LENGTH_END, TRANSACTIONAL_BIT
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.records import control_batch
+
+NO_TIMESTAMP = -1
+HIGH_WATERMARK = -1
+"""Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
+
+_PLACE_FIELDS = struct.Struct(">qii")  # base offset, batch length, partition leader epoch
+_logger = logging.getLogger("onceflow.broker_lite.log")
+
+
+class PartitionLog:
+    """One partition's log on a storage.
+
+    Args:
+        storage: Where the files are.
+        topic_partition: Which partition it is.
+        config: The topic's settings; may be replaced at any time.
+        now_ms: The broker's clock.
+        clean: Whether the last stop was in order; otherwise the end of the log is checked.
+        recovery_point: Offset below which the log is known to be on the disk.
+        log_start_offset: First offset that may be read, as checkpointed.
+        replicated: The high watermark waits for :meth:`advance_high_watermark`; otherwise it
+            follows each append, as on a single node.
+
+    Attributes:
+        topic_partition: Which partition it is.
+        config: The topic's settings.
+        listeners: Called without arguments after the high watermark or the last stable offset
+            moved.
+    """
+
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_failed",
+        "_high_watermark",
+        "_last_stable_offset",
+        "_log_end_offset",
+        "_log_start_offset",
+        "_on_start_moved",
+        "_producers",
+        "_replicated",
+        "_segments",
+        "_storage",
+        "_unflushed_records",
+        "_writer",
+        "config",
+        "listeners",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        clean: bool = True,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        replicated: bool = False,
+    ) -> None:
+        self._storage = storage
+        self.topic_partition = topic_partition
+        self.config = config
+        self.listeners: list[Callable[[], None]] = []
+        self._directory = str(topic_partition)
+        self._replicated = replicated
+        self._on_start_moved: Callable[[], None] | None = None
+        self._failed = False
+        storage.make_directory(self._directory)
+        loaded = load_log(
+            storage,
+            self._directory,
+            config,
+            now_ms=now_ms,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+        )
+        self._segments = loaded.segments
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._log_start_offset = loaded.log_start_offset
+        self._log_end_offset = loaded.log_end_offset
+        self._writer = SegmentWriter(
+            storage, self._directory, loaded.segments, loaded.producers, loaded.recovery_point
+        )
+        self._high_watermark = loaded.log_end_offset
+        self._last_stable_offset = 0
+        self._unflushed_records = 0
+        if loaded.checked:
+            # A crash may have cost records that readers saw; the new epoch lets them notice.
+            self.begin_leader_epoch(self._epochs.latest + 1)
+        self._producers.high_watermark_moved(self._high_watermark)
+        self._settle_last_stable_offset()
+
+    # Positions
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what may be read."""
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what a committed reader may read: no open transaction begins below it."""
+        return self._last_stable_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch that new batches carry."""
+        return self._epochs.latest
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset below which the log is known to be on the disk."""
+        return self._writer.recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the log files."""
+        return self._segments.size_bytes
+
+    def begin_leader_epoch(self, leader_epoch: int) -> None:
+        """Let new batches carry a later epoch (KIP-101)."""
+        if self._epochs.assign(leader_epoch, self._log_end_offset):
+            self._write_epochs()
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The greatest epoch up to the one asked for, and where it ended (KIP-320).
+
+        Returns:
+            Epoch and end offset; (-1, -1) when the epoch is unknown here.
+        """
+        return self._epochs.end_offset_for(leader_epoch, self._log_end_offset)
+
+    # Appending
+
+    def append(
+        self,
+        records: Buffer,
+        *,
+        now_ms: int,
+        from_client: bool = True,
+        verified_transaction: bool = True,
+        first_sequence_zero: bool = False,
+    ) -> AppendResult:
+        """Append a client's batch, or a coordinator's batches.
+
+        Args:
+            records: One batch; a coordinator may give several, which are written in one piece.
+            now_ms: The broker's clock.
+            from_client: Whether the rules for clients hold: shape, checksum, records, sequences.
+            verified_transaction: Whether the transaction coordinator knows that the partition is
+                part of the producer's transaction (KIP-890).
+            first_sequence_zero: Whether a producer without state here must begin with sequence
+                0, as transactions of version 2 do.
+
+        Raises:
+            AppendError: Nothing was appended.
+        """
+        if self._failed:
+            raise self._offline()
+        if not from_client:
+            batches = own_batches(records, self.config, now_ms)
+            for batch in batches:
+                self._producers.check_epoch(batch.header.producer_id, batch.header.producer_epoch)
+            return self._append_batches(batches, now_ms)
+        batch = client_batch(records, self.config, now_ms)
+        header = batch.header
+        if header.producer_id >= 0:
+            repeated = self._producers.check(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta + 1,
+                transactional=bool(header.attributes & TRANSACTIONAL_BIT),
+                verified_transaction=verified_transaction,
+                first_sequence_zero=first_sequence_zero or self._log_end_offset == 0,
+            )
+            if repeated is not None:
+                return AppendResult(
+                    repeated.base_offset,
+                    repeated.last_offset,
+                    repeated.timestamp_ms,
+                    self._log_start_offset,
+                    True,
+                )
+        return self._append_batches([batch], now_ms)
+
+    def append_control(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        now_ms: int,
+    ) -> AppendResult:
+        """End a producer's transaction on this partition with a marker.
+
+        A marker is written also for a producer without an open transaction: it fences.
+
+        Args:
+            producer_id: Whose transaction.
+            producer_epoch: Epoch from which the producer goes on; not below the known one.
+            coordinator_epoch: Epoch of the transaction coordinator.
+            committed: Commit, or abort.
+            now_ms: The broker's clock.
+
+        Raises:
+            AppendError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED or
+                KAFKA_STORAGE_ERROR.
+        """
+        if self._failed:
+            raise self._offline()
+        producers = self._producers
+        producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        offset = self._log_end_offset
+        data = control_batch(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed,
+            base_offset=offset,
+            timestamp_ms=now_ms,
+            leader_epoch=self._epochs.latest,
+        )
+        self._write([data], [BatchPlace(len(data), offset, now_ms)], now_ms)
+        aborted = producers.append_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            committed=committed,
+            offset=offset,
+            timestamp_ms=now_ms,
+            now_ms=now_ms,
+        )
+        if aborted is not None:
+            try:
+                self._segments.active.aborted.append(aborted)
+            except OSError as error:
+                # The marker is written but readers could not be told: only a new start helps.
+                self._failed = True
+                raise self._storage_error(error) from error
+        self._appended(offset + 1, 1)
+        return AppendResult(offset, offset, NO_TIMESTAMP, self._log_start_offset, False)
+
+    def _append_batches(self, batches: list[IncomingBatch], now_ms: int) -> AppendResult:
+        first_offset = offset = self._log_end_offset
+        epoch = self._epochs.latest
+        parts: list[Buffer] = []
+        places: list[BatchPlace] = []
+        for header, data, _ in batches:
+            parts.append(_PLACE_FIELDS.pack(offset, header.batch_length, epoch))
+            parts.append(memoryview(data)[_PLACE_FIELDS.size :])
+            offset += header.last_offset_delta + 1
+            size = header.batch_length + LENGTH_END
+            places.append(BatchPlace(size, offset - 1, header.max_timestamp))
+        self._write(parts, places, now_ms)
+        offset = first_offset
+        for header, _, _ in batches:
+            last_offset = offset + header.last_offset_delta
+            if header.producer_id >= 0:
+                self._producers.append(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    transactional=bool(header.attributes & TRANSACTIONAL_BIT),
+                    base_offset=offset,
+                    last_offset=last_offset,
+                    max_timestamp_ms=header.max_timestamp,
+                    now_ms=now_ms,
+                )
+            offset = last_offset + 1
+        self._appended(offset, offset - first_offset)
+        return AppendResult(
+            first_offset,
+            offset - 1,
+            batches[-1].log_append_time_ms,
+            self._log_start_offset,
+            False,
+        )
+
+    def _write(self, parts: list[Buffer], places: list[BatchPlace], now_ms: int) -> None:
+        try:
+            self._writer.write(parts, places, self.config, self._log_end_offset, now_ms)
+        except OSError as error:
+            raise self._storage_error(error) from error
+
+    def _appended(self, log_end_offset: int, records_count: int) -> None:
+        """Move the positions after a write, and tell those who wait."""
+        self._log_end_offset = log_end_offset
+        self._unflushed_records += records_count
+        if self._unflushed_records >= self.config.flush_messages:
+            self.flush()
+        if not self._replicated:
+            self._high_watermark = log_end_offset
+            self._move_last_stable_offset()
+            for listener in self.listeners:
+                listener()
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Let readers see more of a replicated log.
+
+        Args:
+            high_watermark: New value; lower ones and ones past the end are cut to what holds.
+        """
+        bounded = min(high_watermark, self._log_end_offset)
+        if bounded > self._high_watermark:
+            self._high_watermark = bounded
+            self._move_last_stable_offset()
+            for listener in self.listeners:
+                listener()
+
+    def _move_last_stable_offset(self) -> None:
+        if self._producers.unsettled:
+            self._producers.high_watermark_moved(self._high_watermark)
+            self._settle_last_stable_offset()
+        else:
+            self._last_stable_offset = self._high_watermark
+
+    def _settle_last_stable_offset(self) -> None:
+        first_unstable = self._producers.first_unstable_offset()
+        if first_unstable is None:
+            self._last_stable_offset = self._high_watermark
+        else:
+            first_readable = max(first_unstable, self._log_start_offset)
+            self._last_stable_offset = min(first_readable, self._high_watermark)
+
+    def roll(self, now_ms: int) -> None:
+        """Begin a new segment now, unless the active one is empty.
+
+        Raises:
+            AppendError: KAFKA_STORAGE_ERROR.
+        """
+        if self._segments.active.size:
+            try:
+                self._writer.roll(self.config, self._log_end_offset, now_ms)
+            except OSError as error:
+                raise self._storage_error(error) from error
+
+    def flush(self) -> None:
+        """Return when everything appended so far would survive a power loss.
+
+        Raises:
+            AppendError: KAFKA_STORAGE_ERROR.
+        """
+        try:
+            self._writer.flush(self._log_end_offset)
+        except OSError as error:
+            raise self._storage_error(error) from error
+        self._unflushed_records = 0
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """Flush when ``flush.ms`` went by since the first append that was not flushed."""
+        if self._writer.flush_is_due(self.config.flush_ms, now_ms):
+            self.flush()
+
+    # Reading
+
+    def read(
+        self,
+        fetch_offset: int,
+        max_bytes: int,
+        *,
+        isolation_level: int = IsolationLevel.READ_UNCOMMITTED,
+        minimum_one_batch: bool = True,
+    ) -> ReadResult:
+        """Read whole batches from an offset on.
+
+        Args:
+            fetch_offset: Where to begin; inside of a batch gives the whole batch.
+            max_bytes: Most bytes to give.
+            isolation_level: Read up to the high watermark, or to the last stable offset.
+            minimum_one_batch: Give the first batch also when it is larger than ``max_bytes``.
+
+        Raises:
+            ReadError: OFFSET_OUT_OF_RANGE, or KAFKA_STORAGE_ERROR.
+        """
+        if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
+            raise ReadError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {fetch_offset} of {self._directory} is outside of "
+                f"{self._log_start_offset} to {self._log_end_offset}",
+            )
+        committed = isolation_level == IsolationLevel.READ_COMMITTED
+        upper_bound = self._last_stable_offset if committed else self._high_watermark
+        records: Buffer = b""
+        aborted: list[tuple[int, int]] | None = [] if committed else None
+        if fetch_offset < upper_bound:
+            try:
+                records, end_offset = log_reader.read_batches(
+                    self._segments,
+                    fetch_offset,
+                    max_bytes,
+                    upper_bound,
+                    self._log_end_offset,
+                    minimum_one_batch=minimum_one_batch,
+                )
+                if committed and records:
+                    aborted = log_reader.aborted_transactions(
+                        self._segments, fetch_offset, end_offset
+                    )
+            except OSError as error:
+                raise ReadError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {error}"
+                ) from error
+        return ReadResult(
+            records,
+            self._high_watermark,
+            self._last_stable_offset,
+            self._log_start_offset,
+            aborted,
+        )
+
+    def earliest(self) -> OffsetAndTimestamp:
+        """The log start, as ListOffsets answers it."""
+        offset = self._log_start_offset
+        return OffsetAndTimestamp(offset, NO_TIMESTAMP, self._epochs.epoch_at(offset))
+
+    def latest(self, isolation_level: int = IsolationLevel.READ_UNCOMMITTED) -> OffsetAndTimestamp:
+        """The end of what may be read, as ListOffsets answers it."""
+        return OffsetAndTimestamp(
+            self._upper_bound(isolation_level), NO_TIMESTAMP, self._epochs.latest
+        )
+
+    def max_timestamp(self) -> OffsetAndTimestamp | None:
+        """The first record with the greatest timestamp (KIP-734), or None in an empty log."""
+        found = log_reader.greatest_timestamp(self._segments, self._log_start_offset)
+        return None if found is None else OffsetAndTimestamp(*found)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation_level: int = IsolationLevel.READ_UNCOMMITTED
+    ) -> OffsetAndTimestamp | None:
+        """The first record at or after a time, within what may be read.
+
+        Args:
+            timestamp_ms: Milliseconds since 1970.
+            isolation_level: What may be read.
+
+        Returns:
+            Offset, timestamp and leader epoch of the record, or None.
+        """
+        found = log_reader.first_at_or_after(self._segments, timestamp_ms, self._log_start_offset)
+        if found is None or found[0] >= self._upper_bound(isolation_level):
+            return None
+        return OffsetAndTimestamp(*found)
+
+    def _upper_bound(self, isolation_level: int) -> int:
+        if isolation_level == IsolationLevel.READ_COMMITTED:
+            return self._last_stable_offset
+        return self._high_watermark
+
+    # Producers
+
+    def producers(self) -> list[ProducerSnapshot]:
+        """Producers that the partition remembers (DescribeProducers)."""
+        return self._producers.snapshots()
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int | None = None) -> bool:
+        """Whether a producer has a transaction open here, in that epoch if one is given."""
+        return self._producers.has_open_transaction(producer_id, producer_epoch)
+
+    def expire_producers(self, now_ms: int) -> list[int]:
+        """Forget producers that were idle for ``producer.id.expiration.ms``; returns their ids."""
+        return self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    # Start of the log, retention, end
+
+    def delete_records_before(self, offset: int) -> int:
+        """Move the start of the log (DeleteRecords, KIP-107).
+
+        Args:
+            offset: New start; -1 stands for the high watermark.
+
+        Returns:
+            The start of the log afterwards.
+
+        Raises:
+            LogError: POLICY_VIOLATION on a topic that is only compacted; OFFSET_OUT_OF_RANGE
+                below 0 or above the high watermark.
+        """
+        if not self.config.deletes:
+            raise LogError(
+                ErrorCode.POLICY_VIOLATION,
+                f"cleanup.policy of {self._directory} is {self.config.cleanup_policy}, without "
+                f"delete",
+            )
+        if offset == HIGH_WATERMARK:
+            offset = self._high_watermark
+        if not 0 <= offset <= self._high_watermark:
+            raise LogError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self._directory} is outside of 0 to {self._high_watermark}",
+            )
+        if offset > self._log_start_offset:
+            self._move_start(offset)
+        return self._log_start_offset
+
+    def _move_start(self, offset: int) -> None:
+        self._log_start_offset = offset
+        if self._epochs.truncate_from_start(offset):
+            self._write_epochs()
+        self._settle_last_stable_offset()
+        if self._on_start_moved is not None:
+            self._on_start_moved()
+        for listener in self.listeners:
+            listener()
+
+    def when_start_moved(self, callback: Callable[[], None]) -> None:
+        """Have the log manager told when the start of the log moved, so that it is kept."""
+        self._on_start_moved = callback
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Remove old segments by age, size and log start, and forget idle producers.
+
+        Args:
+            now_ms: The broker's clock.
+
+        Returns:
+            Segments that were removed.
+        """
+        self.expire_producers(now_ms)
+        count = retention.expired_segments(
+            self._segments,
+            self.config,
+            now_ms=now_ms,
+            high_watermark=self._high_watermark,
+            log_start_offset=self._log_start_offset,
+            log_end_offset=self._log_end_offset,
+        )
+        if count == len(self._segments):
+            # The active segment is old too: what comes next begins a new one.
+            self.roll(now_ms)
+        for _ in range(count):
+            segment = self._segments.drop_first()
+            self._writer.drop_snapshot(segment.base_offset)
+            segment.remove()
+        first_offset = self._segments[0].base_offset
+        if first_offset > self._log_start_offset:
+            self._move_start(first_offset)
+        return count
+
+    def close(self, clean: bool = True) -> None:
+        """Give back the files.
+
+        Args:
+            clean: Complete indexes, write a snapshot and sync; otherwise the files stay as a
+                crash would leave them.
+
+        Raises:
+            AppendError: KAFKA_STORAGE_ERROR; the next start must check the log.
+        """
+        try:
+            self._writer.close(self._log_end_offset, clean=clean and not self._failed)
+        except OSError as error:
+            raise self._storage_error(error) from error
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write failed half-way, so that only a new start can go on."""
+        return self._failed
+
+    def _write_epochs(self) -> None:
+        self._storage.replace(
+            f"{self._directory}/{checkpoints.LEADER_EPOCH_FILE}",
+            checkpoints.render_leader_epochs(self._epochs.entries()),
+        )
+
+    def _storage_error(self, error: OSError) -> AppendError:
+        _logger.error("%s: %s", self._directory, error)
+        return AppendError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {error}")
+
+    def _offline(self) -> AppendError:
+        return AppendError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self._directory} is offline since a write failed; restart the broker",
+        )

@@ -1,0 +1,407 @@
+"""From files to a log that can be used: what a start finds, checks, cuts and builds anew.
+
+After a clean stop the files are taken as they are. After anything else every batch from the
+recovery point on is checked, the log is cut at the first one that does not hold, and indexes,
+producers and open transactions are derived again from what is left (never from an index). Later
+life of the log is the partition log's business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onceflow.broker_lite.log import checkpoints
+from onceflow.broker_lite.log.leader_epochs import LeaderEpochs
+from onceflow.broker_lite.log.log_config import LogConfig
+from onceflow.broker_lite.log.producer_snapshot import (
+    SNAPSHOT_SUFFIX,
+    WINDOW_SUFFIX,
+    apply_window,
+    parse_snapshot,
+)
+from onceflow.broker_lite.log.producer_state import ProducerState
+from onceflow.broker_lite.log.segment import (
+    INDEX_SUFFIXES,
+    LOG_SUFFIX,
+    BatchPlace,
+    Segment,
+    file_name,
+)
+from onceflow.broker_lite.log.segment_list import SegmentList
+from onceflow.broker_lite.log.storage import Storage
+from onceflow.broker_lite.log.transaction_index import AbortedTransaction
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    LENGTH_END,
+    BatchHeader,
+    InvalidBatchError,
+    check_crc,
+    parse_batch_header,
+)
+from onceflow.sdk.protocol.records import parse_control_batch
+
+CHUNK_BYTES = 1 << 20
+"""Bytes read at once while checking."""
+
+_LEFTOVER_SUFFIXES = (".tmp", ".deleted", ".cleaned")
+_logger = logging.getLogger("onceflow.broker_lite.log")
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """What a start found.
+
+    Attributes:
+        segments: The segments, at least one.
+        producers: Producers at the end of the log.
+        epochs: Leader epochs.
+        log_start_offset: First offset that may be read.
+        log_end_offset: Offset of the next record.
+        recovery_point: Everything below it is known to be on the disk.
+        checked: Whether the end of the log had to be checked.
+    """
+
+    segments: SegmentList
+    producers: ProducerState
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    checked: bool
+
+
+class FoundBatch:
+    """A batch met on a walk over a segment."""
+
+    __slots__ = ("data", "header", "position")
+
+    def __init__(self, position: int, header: BatchHeader, data: memoryview) -> None:
+        self.position = position
+        self.header = header
+        self.data = data
+
+
+def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[FoundBatch]:
+    """Batches of a segment as long as they hold: whole, in order, with the right checksum.
+
+    Args:
+        segment: The segment.
+        next_offset: Least offset that the first batch may have.
+        position: Border to begin at.
+    """
+    size = segment.size
+    data = memoryview(b"")
+    start = position
+    while position + HEADER_SIZE <= size:
+        at = position - start
+        if at + HEADER_SIZE > len(data):
+            data, start, at = memoryview(segment.read(position, CHUNK_BYTES)), position, 0
+        try:
+            header = parse_batch_header(data, at)
+        except InvalidBatchError:
+            return
+        length = header.batch_length + LENGTH_END
+        if position + length > size:
+            return
+        if at + length > len(data):
+            wanted = max(length, CHUNK_BYTES)
+            data, start, at = memoryview(segment.read(position, wanted)), position, 0
+        batch = data[at : at + length]
+        try:
+            check_crc(batch, 0, header)
+        except InvalidBatchError:
+            return
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            return
+        yield FoundBatch(position, header, batch)
+        next_offset = header.next_offset
+        position += length
+
+
+def apply_batch(
+    producers: ProducerState, header: BatchHeader, data: memoryview, now_ms: int
+) -> AbortedTransaction | None:
+    """Tell the producer state about a batch read from the log.
+
+    Returns:
+        The transaction that the batch aborts, if it is an abort marker of an open one.
+    """
+    if header.producer_id < 0:
+        return None
+    if header.is_control:
+        marker = parse_control_batch(data)
+        if not (marker.is_commit or marker.is_abort):
+            return None
+        return producers.append_marker(
+            header.producer_id,
+            header.producer_epoch,
+            marker.coordinator_epoch,
+            committed=marker.is_commit,
+            offset=header.base_offset,
+            timestamp_ms=header.max_timestamp,
+            now_ms=now_ms,
+        )
+    producers.append(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        transactional=header.is_transactional,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        max_timestamp_ms=header.max_timestamp,
+        now_ms=now_ms,
+    )
+    return None
+
+
+def load_log(
+    storage: Storage,
+    directory: str,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+) -> LoadedLog:
+    """Open the files of one partition.
+
+    Args:
+        storage: Where they are.
+        directory: The partition's folder; it exists.
+        config: The topic's settings.
+        now_ms: The broker's clock.
+        clean: Whether the last stop was in order.
+        recovery_point: Offset below which the log was synced; from there it is checked unless
+            ``clean``.
+        log_start_offset: First offset that may be read, as checkpointed.
+    """
+    return _Loader(storage, directory, config, now_ms).load(
+        clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset
+    )
+
+
+class _Loader:
+    """The steps of one start, sharing where and with what settings."""
+
+    def __init__(self, storage: Storage, directory: str, config: LogConfig, now_ms: int) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+
+    def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
+        segments = self._open_segments(log_start_offset)
+        log_start_offset = max(log_start_offset, segments[0].base_offset)
+        epochs = self._read_epochs()
+        first = self._first_to_check(segments, clean, recovery_point)
+        if first is None:
+            end_offset = self._end_of(segments[-1])
+            producers, from_offset = self._read_snapshot(end_offset)
+            self._replay(segments, producers, from_offset, end_offset)
+        else:
+            end_offset, producers = self._recover(segments, first, epochs)
+            recovery_point = min(recovery_point, end_offset)
+        if end_offset < log_start_offset:
+            _logger.warning(
+                "%s: log end %d is before log start %d, the log begins empty there",
+                self._directory,
+                end_offset,
+                log_start_offset,
+            )
+            self._drop(segments, 0)
+            segments = [self._new_segment(log_start_offset)]
+            producers, end_offset = ProducerState(), log_start_offset
+            recovery_point = end_offset
+        self._settle_epochs(epochs, segments, log_start_offset, end_offset)
+        self._drop_stray_snapshots(segments, end_offset)
+        return LoadedLog(
+            SegmentList(segments),
+            producers,
+            epochs,
+            log_start_offset,
+            end_offset,
+            min(recovery_point, end_offset) if first is not None else end_offset,
+            first is not None,
+        )
+
+    # Files
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        segment = self._segment(base_offset)
+        segment.create()
+        return segment
+
+    def _segment(self, base_offset: int) -> Segment:
+        return Segment(
+            self._storage,
+            self._directory,
+            base_offset,
+            index_interval_bytes=self._config.index_interval_bytes,
+            created_ms=self._now_ms,
+        )
+
+    def _open_segments(self, log_start_offset: int) -> list[Segment]:
+        names = self._storage.files(self._directory)
+        bases = {_offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
+        for name in names:
+            orphan = name.endswith(INDEX_SUFFIXES) and _offset_of(name) not in bases
+            if orphan or name.endswith(_LEFTOVER_SUFFIXES):
+                self._storage.remove(self._path(name))
+        segments = [self._segment(base) for base in sorted(base for base in bases if base >= 0)]
+        return segments or [self._new_segment(log_start_offset)]
+
+    def _drop(self, segments: list[Segment], first: int) -> None:
+        for segment in reversed(segments[first:]):
+            segment.remove()
+        del segments[first:]
+
+    def _read_epochs(self) -> LeaderEpochs:
+        data = self._storage.read_bytes(self._path(checkpoints.LEADER_EPOCH_FILE))
+        try:
+            return LeaderEpochs(checkpoints.parse_leader_epochs(data) if data else ())
+        except ValueError:
+            _logger.warning("%s: leader epochs are damaged and begin anew", self._directory)
+            return LeaderEpochs()
+
+    def _settle_epochs(
+        self, epochs: LeaderEpochs, segments: list[Segment], start_offset: int, end_offset: int
+    ) -> None:
+        before = epochs.entries()
+        epochs.truncate_from_end(end_offset)
+        epochs.truncate_from_start(start_offset)
+        if not before:
+            epochs.assign(0, segments[0].base_offset)
+        if epochs.entries() != before:
+            self._storage.replace(
+                self._path(checkpoints.LEADER_EPOCH_FILE),
+                checkpoints.render_leader_epochs(epochs.entries()),
+            )
+
+    # Checking
+
+    def _first_to_check(
+        self, segments: list[Segment], clean: bool, recovery_point: int
+    ) -> int | None:
+        """Index of the first segment that cannot be taken as it is."""
+        for number, segment in enumerate(segments):
+            last = number + 1 == len(segments)
+            unsafe = not clean and (last or segments[number + 1].base_offset > recovery_point)
+            if unsafe or not segment.indexes_sound():
+                return number
+        return None
+
+    def _end_of(self, active: Segment) -> int:
+        last_offset = active.last_offset()
+        return active.base_offset if last_offset is None else last_offset + 1
+
+    def _recover(
+        self, segments: list[Segment], first: int, epochs: LeaderEpochs
+    ) -> tuple[int, ProducerState]:
+        """Check from one segment on; returns the log's end and the producers there."""
+        base = segments[first].base_offset
+        producers, from_offset = self._read_snapshot(base)
+        self._replay(segments[:first], producers, from_offset, base)
+        next_offset = base
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            next_offset, sound_size = self._recover_segment(
+                segment, max(next_offset, segment.base_offset), producers, epochs
+            )
+            if sound_size < segment.size:
+                _logger.warning(
+                    "%s: cut %d bytes and %d later segments at offset %d, where the log is torn",
+                    segment.path(LOG_SUFFIX),
+                    segment.size - sound_size,
+                    len(segments) - number - 1,
+                    next_offset,
+                )
+                segment.truncate(sound_size)
+                self._drop(segments, number + 1)
+                break
+        return next_offset, producers
+
+    def _recover_segment(
+        self, segment: Segment, next_offset: int, producers: ProducerState, epochs: LeaderEpochs
+    ) -> tuple[int, int]:
+        """Check one segment and build its indexes; returns next offset and sound size."""
+        segment.clear_indexes()
+        position = 0
+        for batch in walk(segment, next_offset):
+            header = batch.header
+            place = BatchPlace(len(batch.data), header.last_offset, header.max_timestamp)
+            segment.note(batch.position, place)
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+            aborted = apply_batch(producers, header, batch.data, self._now_ms)
+            if aborted is not None:
+                segment.aborted.append(aborted)
+            next_offset = header.next_offset
+            position = batch.position + len(batch.data)
+            producers.high_watermark_moved(next_offset)
+        segment.finish()
+        return next_offset, position
+
+    # Producers
+
+    def _read_snapshot(self, offset: int) -> tuple[ProducerState, int]:
+        """The newest usable snapshot at or below an offset, and its offset."""
+        names = self._storage.files(self._directory)
+        found = sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        for at in reversed([at for at in found if 0 <= at <= offset]):
+            data = self._storage.read_bytes(self._path(file_name(at, SNAPSHOT_SUFFIX)))
+            window = self._storage.read_bytes(self._path(file_name(at, WINDOW_SUFFIX)))
+            try:
+                entries = parse_snapshot(data or b"", self._now_ms)
+                if window is not None:
+                    apply_window(entries, window)
+            except ValueError as error:
+                _logger.warning("%s: snapshot %d: %s", self._directory, at, error)
+                self._remove_snapshot(at)
+                continue
+            return ProducerState(entries), at
+        return ProducerState(), 0
+
+    def _replay(
+        self, segments: list[Segment], producers: ProducerState, from_offset: int, end_offset: int
+    ) -> None:
+        """Take over the batches between a snapshot and an offset."""
+        for number, segment in enumerate(segments):
+            following = (
+                segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+            )
+            if following <= from_offset:
+                continue
+            border = segment.find(from_offset)
+            if border is None:
+                continue
+            for batch in walk(segment, border.base_offset, border.position):
+                if batch.header.base_offset >= from_offset:
+                    apply_batch(producers, batch.header, batch.data, self._now_ms)
+                    producers.high_watermark_moved(batch.header.next_offset)
+
+    def _drop_stray_snapshots(self, segments: list[Segment], end_offset: int) -> None:
+        """Keep the snapshots that begin a segment, and the newest one."""
+        names = self._storage.files(self._directory)
+        found = sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        usable = [at for at in found if at <= end_offset]
+        kept = {segment.base_offset for segment in segments}.union(usable[-1:])
+        for name in names:
+            if name.endswith((SNAPSHOT_SUFFIX, WINDOW_SUFFIX)):
+                at = _offset_of(name)
+                if at not in kept or at > end_offset:
+                    self._storage.remove(self._path(name))
+
+    def _remove_snapshot(self, offset: int) -> None:
+        for suffix in (SNAPSHOT_SUFFIX, WINDOW_SUFFIX):
+            self._storage.remove(self._path(file_name(offset, suffix)))
+
+
+def _offset_of(name: str) -> int:
+    """The offset in a file's name, -1 if it has none."""
+    stem = name.partition(".")[0]
+    return int(stem) if stem.isdecimal() else -1

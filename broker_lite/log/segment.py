@@ -1,0 +1,355 @@
+"""One segment of a partition: a log file, its three indexes, and the search for batch borders.
+
+It decides where index entries go and how an offset or a timestamp is found. Whether a batch may
+be appended, and when a segment is full, is decided by the partition log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from onceflow.broker_lite.log.index import OffsetIndex, TimeIndex
+from onceflow.broker_lite.log.log_errors import LogError
+from onceflow.broker_lite.log.storage import Buffer, Storage
+from onceflow.broker_lite.log.transaction_index import TransactionIndex
+from onceflow.sdk.protocol.batch_header import HEADER_SIZE, LENGTH_END
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+LOG_SUFFIX = ".log"
+OFFSET_INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+WALK_BYTES = 4096
+"""Bytes read at once while walking from border to border."""
+
+_BORDER = struct.Struct(">qi11xi8xq")  # base offset, batch length, last offset delta, max timestamp
+BORDER_SIZE = _BORDER.size
+
+
+class BatchBorder(NamedTuple):
+    """Where a batch lies.
+
+    Attributes:
+        position: File position of its first byte.
+        size: Its bytes.
+        base_offset: Offset of its first record.
+        last_offset: Offset of its last record.
+        max_timestamp_ms: Greatest timestamp in it.
+    """
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+
+    @property
+    def end(self) -> int:
+        """File position after its last byte."""
+        return self.position + self.size
+
+
+class BatchPlace(NamedTuple):
+    """What the indexes must know of a batch.
+
+    Attributes:
+        size: Its bytes.
+        last_offset: Offset of its last record.
+        max_timestamp_ms: Greatest timestamp in it.
+    """
+
+    size: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
+def file_name(offset: int, suffix: str) -> str:
+    """Name of a file that belongs to an offset: 20 digits and the suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """A file of batches from one base offset on, with its indexes.
+
+    Args:
+        storage: Where the files are.
+        directory: Folder of the partition.
+        base_offset: First offset of the segment.
+        index_interval_bytes: Bytes of log between two index entries.
+        created_ms: When it was made or first seen, for ages of segments without timestamps.
+
+    Attributes:
+        base_offset: First offset of the segment.
+        size: Bytes in the log file.
+        offset_index: Positions by offset.
+        time_index: Offsets by timestamp.
+        aborted: Transactions whose abort marker lies in the segment.
+        max_timestamp_ms: Greatest timestamp in the segment, -1 for none.
+        max_timestamp_offset: Last offset of the batch that holds it.
+        created_ms: When the segment was made or first seen.
+        index_interval_bytes: Bytes of log between two index entries.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp_ms",
+        "_log",
+        "_storage",
+        "_torn",
+        "aborted",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "index_interval_bytes",
+        "max_timestamp_ms",
+        "max_timestamp_offset",
+        "offset_index",
+        "size",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        created_ms: int,
+    ) -> None:
+        self._storage = storage
+        self.directory = directory
+        self.base_offset = base_offset
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        self._log = storage.open(self.path(LOG_SUFFIX))
+        self.size = self._log.size
+        self.offset_index = OffsetIndex(storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset)
+        self.time_index = TimeIndex(storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset)
+        self.aborted = TransactionIndex(storage.open(self.path(TRANSACTION_INDEX_SUFFIX)))
+        self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
+        self._bytes_since_entry = 0
+        self._first_timestamp_ms: int | None = None
+        # A write failed and may have left bytes behind the end; they are cut before the next.
+        self._torn = False
+
+    def path(self, suffix: str) -> str:
+        """Path of one of its files."""
+        return f"{self.directory}/{file_name(self.base_offset, suffix)}"
+
+    def create(self) -> None:
+        """Make the log file, so that an empty segment is found again."""
+        self._log.create()
+
+    # Writing
+
+    def append(self, parts: list[Buffer], places: list[BatchPlace]) -> None:
+        """Append batches in one piece.
+
+        Args:
+            parts: Their bytes, base offsets and leader epochs already set.
+            places: What the indexes must know of each batch, in order.
+
+        Raises:
+            OSError: Nothing was appended.
+        """
+        if self._torn:
+            self._log.truncate(self.size)
+            self._torn = False
+        try:
+            self._log.append(parts)
+        except OSError:
+            self._torn = True
+            raise
+        for place in places:
+            self.note(self.size, place)
+            self.size += place.size
+
+    def note(self, position: int, place: BatchPlace) -> None:
+        """Keep the indexes up with a batch that is in the log file.
+
+        Args:
+            position: File position of the batch.
+            place: What the indexes must know of it.
+        """
+        size, last_offset, max_timestamp_ms = place
+        if max_timestamp_ms > self.max_timestamp_ms:
+            self.max_timestamp_ms = max_timestamp_ms
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+
+    def flush(self) -> None:
+        """Return when the log file would survive a power loss."""
+        self._log.flush()
+
+    def finish(self) -> None:
+        """Complete the indexes: the segment gets no more batches, or the broker stops."""
+        self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def close(self, *, complete: bool = True) -> None:
+        """Give back the handles.
+
+        Args:
+            complete: Complete the indexes first; otherwise the files stay as a crash leaves them.
+        """
+        if complete:
+            if self._torn:
+                self._log.truncate(self.size)
+                self._torn = False
+            self.finish()
+            self.offset_index.create()
+            self.time_index.create()
+        self.offset_index.close()
+        self.time_index.close()
+        self.aborted.close()
+        self._log.close()
+
+    def truncate(self, size: int) -> None:
+        """Cut the log file; indexes are not touched."""
+        self._log.truncate(size)
+        self.size = size
+
+    def clear_indexes(self) -> None:
+        """Empty all indexes, so that they can be built anew."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.aborted.clear()
+        self.max_timestamp_ms, self.max_timestamp_offset = -1, self.base_offset
+        self._bytes_since_entry = 0
+        self._first_timestamp_ms = None
+
+    def indexes_sound(self) -> bool:
+        """Whether the index files can belong to this log file."""
+        return (
+            self.offset_index.sound(self.size)
+            and self.time_index.sound()
+            and self.aborted.sound()
+            and (self.size == 0 or len(self.time_index) > 0 or self._without_timestamps())
+        )
+
+    def _without_timestamps(self) -> bool:
+        first = self.border_at(0)
+        return first is None or first.max_timestamp_ms < 0
+
+    def remove(self) -> None:
+        """Remove the files; the log file goes last, so that what a crash leaves can be read."""
+        self._log.close()
+        self.offset_index.close()
+        self.time_index.close()
+        self.aborted.close()
+        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+            self._storage.remove(self.path(suffix))
+
+    # Reading
+
+    def read(self, position: int, length: int) -> bytes:
+        """Raw bytes of the log file."""
+        return self._log.read(position, length)
+
+    def border_at(self, position: int) -> BatchBorder | None:
+        """The batch that begins at a border, or None at the end of the segment."""
+        data = self._log.read(position, BORDER_SIZE)
+        return border_in(data, 0, position) if len(data) == BORDER_SIZE else None
+
+    def borders(self, position: int = 0) -> Iterator[BatchBorder]:
+        """Batches from a border to the end of the segment, by their headers."""
+        size = self.size
+        while position < size:
+            data = self._log.read(position, WALK_BYTES)
+            at = 0
+            while at + BORDER_SIZE <= len(data):
+                border = border_in(data, at, position + at)
+                if border.size < HEADER_SIZE:
+                    raise LogError(
+                        ErrorCode.CORRUPT_MESSAGE,
+                        f"{self.path(LOG_SUFFIX)} holds no batch at position {position + at}",
+                    )
+                yield border
+                at += border.size
+            if at == 0:
+                return
+            position += at
+
+    def find(self, offset: int) -> BatchBorder | None:
+        """The first batch whose last offset is not below an offset, or None."""
+        for border in self.borders(self.offset_index.position_before(offset)):
+            if border.last_offset >= offset:
+                return border
+        return None
+
+    def last_border(self, data: bytes, position: int, limit: int) -> tuple[int, int]:
+        """The last batch that fits into bytes that were read.
+
+        Args:
+            data: Bytes of the segment.
+            position: File position of the first one, a border.
+            limit: File position that the batch must not pass.
+
+        Returns:
+            File positions of the batch's end and of its begin; the begin is -1 if not even the
+            first batch fits.
+        """
+        border = max(self.offset_index.border_before(limit - HEADER_SIZE), position)
+        last = -1
+        while True:
+            at = border - position
+            if at + LENGTH_END > len(data):
+                return border, last
+            following = border + int.from_bytes(data[at + 8 : at + LENGTH_END], "big") + LENGTH_END
+            if following > limit:
+                if last >= 0 or border == position:
+                    return border, last
+                return self._walk_to(data, position, border)
+            last, border = border, following
+
+    def _walk_to(self, data: bytes, position: int, end: int) -> tuple[int, int]:
+        """End and begin of the batch that ends at a border; walks from the indexed one before."""
+        border = max(self.offset_index.border_before(end - 1), position)
+        last = border
+        while border < end:
+            at = border - position
+            last = border
+            border += int.from_bytes(data[at + 8 : at + LENGTH_END], "big") + LENGTH_END
+        return end, last
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Greatest timestamp of the first batch, -1 for none; the age counts from it."""
+        if self._first_timestamp_ms is None:
+            first = self.border_at(0)
+            if first is None:
+                return -1
+            self._first_timestamp_ms = first.max_timestamp_ms
+        return self._first_timestamp_ms
+
+    def last_offset(self) -> int | None:
+        """Offset of the last record, or None in an empty segment."""
+        last = None
+        for border in self.borders(self.offset_index.last_position()):
+            last = border.last_offset
+        return last
+
+
+def border_in(data: bytes, at: int, position: int) -> BatchBorder:
+    """Read a border from bytes.
+
+    Args:
+        data: Bytes that hold the header.
+        at: Where the batch begins in them.
+        position: Where it begins in the file.
+    """
+    base_offset, length, delta, max_timestamp_ms = _BORDER.unpack_from(data, at)
+    return BatchBorder(
+        position, length + LENGTH_END, base_offset, base_offset + delta, max_timestamp_ms
+    )

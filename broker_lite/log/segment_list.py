@@ -1,0 +1,122 @@
+"""The segments of a partition in order: which one holds an offset, and where.
+
+It remembers where recent reads ended, since most reads go on there. What is read, and how far,
+is decided by the reader.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from onceflow.broker_lite.log.segment import Segment
+
+POSITIONS_MAX = 64
+"""Ends of reads that are remembered."""
+
+
+class SegmentList:
+    """Segments by base offset; the last one is active.
+
+    Args:
+        segments: At least one, in order.
+    """
+
+    __slots__ = ("_bases", "_positions", "_segments")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._positions: dict[int, tuple[Segment, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __getitem__(self, number: int) -> Segment:
+        return self._segments[number]
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is written to."""
+        return self._segments[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in all log files."""
+        return sum(segment.size for segment in self._segments)
+
+    def number_of(self, offset: int) -> int:
+        """Index of the segment that would hold an offset: the last one that begins by it."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def next_base(self, number: int, log_end_offset: int) -> int:
+        """Where the segment after the given one begins; the log's end for the active one."""
+        return self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
+
+    def append(self, segment: Segment) -> None:
+        """Make a segment the active one."""
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def drop_first(self) -> Segment:
+        """Take the oldest segment out of the list."""
+        self._positions.clear()
+        self._bases.pop(0)
+        return self._segments.pop(0)
+
+    def replace(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put segments in the place of neighbours that hold the same offsets."""
+        self._positions.clear()
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = new
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """Note the border at which the batch of an offset begins, or will begin."""
+        positions = self._positions
+        if len(positions) >= POSITIONS_MAX and offset not in positions:
+            del positions[next(iter(positions))]
+        positions[offset] = (segment, position)
+
+    def locate(self, offset: int) -> tuple[Segment, int] | None:
+        """The segment and position of the first batch that ends at or after an offset.
+
+        Returns:
+            None when there is no such batch.
+        """
+        known = self._positions.get(offset)
+        if known is not None and known[1] < known[0].size:
+            return known
+        number = self.number_of(offset)
+        while number < len(self._segments):
+            segment = self._segments[number]
+            border = segment.find(offset)
+            if border is not None:
+                return segment, border.position
+            number += 1
+        return None
+
+    def position_of(self, offset: int, segment: Segment, number: int, end_offset: int) -> int:
+        """How far a segment may be read so that only offsets below a bound are seen.
+
+        Args:
+            offset: The bound; a batch begins there, or nothing does.
+            segment: The segment.
+            number: Its index.
+            end_offset: End of the log.
+
+        Returns:
+            A border in the segment.
+        """
+        if offset >= self.next_base(number, end_offset):
+            return segment.size
+        known = self._positions.get(offset)
+        if known is not None and known[0] is segment:
+            return known[1]
+        border = segment.find(offset)
+        position = segment.size if border is None else border.position
+        self.remember(offset, segment, position)
+        return position

@@ -1,0 +1,397 @@
+"""Where the broker's files live: the interface that the log is written against, and real files.
+
+This is the only module of the broker that touches files. It decides how bytes reach a file, how
+many handles are open at once and when the disk is asked to sync. It knows nothing of what the
+bytes mean. Paths are relative to the data folder: ``name`` in the root, ``folder/name`` below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol
+
+from onceflow.broker_lite.log.log_errors import StorageLockedError
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes that are passed on as they are."""
+
+OPEN_FILES_MAX = 512
+"""Handles that :class:`RealStorage` keeps open by default."""
+
+LOCK_FILE = ".lock"
+
+_logger = logging.getLogger("onceflow.broker_lite.log")
+
+
+class LogFile(Protocol):
+    """A file that grows at its end, is read anywhere and may be cut.
+
+    The file is made by the first :meth:`append` or :meth:`create`. ``size`` is what was written
+    successfully: bytes that a failed write left behind are not counted, not read, and overwritten
+    by the next append.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def create(self) -> None:
+        """Make the file if it does not exist."""
+        ...
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Write the parts one after the other at the end.
+
+        Raises:
+            OSError: Nothing counts as written.
+        """
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``position``, fewer at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file."""
+        ...
+
+    def flush(self) -> None:
+        """Return when the content would survive a power loss."""
+        ...
+
+    def close(self) -> None:
+        """Give the handle back; the next use opens it again."""
+        ...
+
+
+class Storage(Protocol):
+    """One data folder: files in its root and in one level of folders."""
+
+    def lock(self) -> None:
+        """Take the folder for this process.
+
+        Raises:
+            StorageLockedError: Somebody else has it.
+        """
+        ...
+
+    def directories(self) -> list[str]:
+        """Names of the folders, sorted."""
+        ...
+
+    def files(self, directory: str) -> dict[str, int]:
+        """Names and sizes of a folder's files."""
+        ...
+
+    def make_directory(self, directory: str) -> None:
+        """Make a folder; one that is there already is left alone."""
+        ...
+
+    def rename_directory(self, old: str, new: str) -> None:
+        """Rename a folder and everything in it; files that are open are closed first."""
+        ...
+
+    def remove_directory(self, directory: str) -> None:
+        """Remove a folder and everything in it."""
+        ...
+
+    def open(self, path: str) -> LogFile:
+        """A file to read and append to. Nothing is made on the disk yet."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """A whole file, or None if there is none."""
+        ...
+
+    def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """Write a whole file so that readers see the old or the new content, never a mixture.
+
+        Args:
+            path: The file.
+            data: New content.
+            durable: Return only when it would survive a power loss.
+        """
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        ...
+
+    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+        """Bring files safely to the disk without holding up the caller.
+
+        Args:
+            paths: Files; one that was removed meanwhile is skipped.
+            done: Called when all are safe, perhaps in another thread; not called on failure.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back every handle and the lock."""
+        ...
+
+
+class _RealFile:
+    """A file by its path, with a handle that may be closed and reopened at any time."""
+
+    __slots__ = ("_fd", "_pool", "path", "recently_used", "size")
+
+    def __init__(self, path: str, pool: _HandlePool) -> None:
+        self.path = path
+        self._pool = pool
+        self._fd = -1
+        self.recently_used = False
+        try:
+            self.size = os.stat(path).st_size
+        except FileNotFoundError:
+            self.size = 0
+
+    def _open(self) -> int:
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = fd
+        self._pool.admit(self)
+        return fd
+
+    def create(self) -> None:
+        if self._fd < 0:
+            self._open()
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        fd = self._fd
+        if fd < 0:
+            fd = self._open()
+        self.recently_used = True
+        position = self.size
+        total = 0
+        for part in parts:
+            total += len(part)
+        written = os.pwritev(fd, parts, position)
+        if written != total:
+            self._append_rest(fd, b"".join(parts), written)
+        self.size = position + total
+
+    def _append_rest(self, fd: int, data: bytes, written: int) -> None:
+        view = memoryview(data)
+        while written < len(data):
+            written += os.pwrite(fd, view[written:], self.size + written)
+
+    def read(self, position: int, length: int) -> bytes:
+        fd = self._fd
+        if fd < 0:
+            if position >= self.size:
+                return b""
+            fd = self._open()
+        self.recently_used = True
+        length = min(length, self.size - position)
+        if length <= 0:
+            return b""
+        data = os.pread(fd, length, position)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < length:
+            data = os.pread(fd, length - done, position + done)
+            if not data:
+                break
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:
+        if self._fd < 0:
+            self._open()
+        os.ftruncate(self._fd, size)
+        self.size = size
+
+    def flush(self) -> None:
+        if self._fd < 0:
+            self._open()
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._pool.forget(self)
+            self.release()
+
+    def release(self) -> None:
+        """Close the handle itself; the pool has already let go of it."""
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+class _HandlePool:
+    """Bounds the open handles: the least recently used ones are closed (second chance)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._open: deque[_RealFile] = deque()
+
+    def admit(self, file: _RealFile) -> None:
+        file.recently_used = True
+        while len(self._open) >= self._limit:
+            oldest = self._open.popleft()
+            if oldest.recently_used:
+                oldest.recently_used = False
+                self._open.append(oldest)
+            else:
+                oldest.release()
+        self._open.append(file)
+
+    def forget(self, file: _RealFile) -> None:
+        with contextlib.suppress(ValueError):
+            self._open.remove(file)
+
+    def close_below(self, prefix: str) -> None:
+        """Close every file whose path starts with the prefix."""
+        for file in [file for file in self._open if file.path.startswith(prefix)]:
+            file.close()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+class _Flusher:
+    """One thread, started at the first need, that syncs files through handles of its own."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._queue: SimpleQueue[tuple[Sequence[str], Callable[[], None]] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="onceflow-log-flush")
+            self._thread.start()
+        self._queue.put((tuple(paths), done))
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None:
+            paths, done = job
+            try:
+                for path in paths:
+                    _sync_path(os.path.join(self._root, path))
+            except OSError as error:
+                _logger.warning("flush failed, the recovery point stays behind: %s", error)
+            else:
+                done()
+
+
+def _sync_path(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class RealStorage:
+    """Files under a folder on disk.
+
+    Args:
+        root: The data folder; made if it is missing.
+        open_files_max: Handles kept open at once.
+    """
+
+    def __init__(self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self.root = str(root)
+        os.makedirs(self.root, exist_ok=True)
+        self._pool = _HandlePool(open_files_max)
+        self._flusher = _Flusher(self.root)
+        self._lock_fd = -1
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    @property
+    def open_handles(self) -> int:
+        """Handles that are open now."""
+        return len(self._pool)
+
+    def lock(self) -> None:
+        # flock also tells two brokers of one process apart; lockf is what Kafka itself takes.
+        fd = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise StorageLockedError(self.root) from None
+        self._lock_fd = fd
+
+    def directories(self) -> list[str]:
+        with os.scandir(self.root) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+
+    def files(self, directory: str) -> dict[str, int]:
+        try:
+            with os.scandir(self._path(directory)) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except FileNotFoundError:
+            return {}
+
+    def make_directory(self, directory: str) -> None:
+        os.makedirs(self._path(directory), exist_ok=True)
+
+    def rename_directory(self, old: str, new: str) -> None:
+        self._pool.close_below(self._path(old) + "/")
+        os.rename(self._path(old), self._path(new))
+
+    def remove_directory(self, directory: str) -> None:
+        self._pool.close_below(self._path(directory) + "/")
+        shutil.rmtree(self._path(directory), ignore_errors=False)
+
+    def open(self, path: str) -> LogFile:
+        return _RealFile(self._path(path), self._pool)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        try:
+            with open(self._path(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        target = self._path(path)
+        temporary = target + ".tmp"
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+        if durable:
+            _sync_path(os.path.dirname(target))
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(path))
+
+    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+        self._flusher.submit(paths, done)
+
+    def close(self) -> None:
+        self._flusher.close()
+        self._pool.close_below(self.root)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
