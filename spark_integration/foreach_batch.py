@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import tenacity
 
-from onceflow.sdk import ConfigError, KafkaError
+from onceflow.sdk.errors import ConfigError, KafkaError
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import query_id
 from onceflow.spark_integration.options import SinkOptions

@@ -12,7 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from onceflow.sdk import ConfigError, IsolationLevel, TopicPartition
+from onceflow.sdk import IsolationLevel, TopicPartition
+from onceflow.sdk.errors import ConfigError
 
 PartitionOffsets = dict[TopicPartition, int]
 """An offset (or a time in milliseconds) for each named partition."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import tenacity
 
-from onceflow.sdk import Admin, ConfigError, IsolationLevel, KafkaError, TopicPartition
+from onceflow.sdk import Admin, IsolationLevel, TopicPartition
+from onceflow.sdk.errors import ConfigError, KafkaError
 from onceflow.spark_integration.options import (
     EARLIEST,
     LATEST,

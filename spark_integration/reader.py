@@ -108,7 +108,8 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
         DataLossError: The range's first offset is gone and ``failOnDataLoss`` is set.
         TimeoutError: The position did not move for ``pollTimeoutMs``.
     """
-    from onceflow.sdk import Consumer, NoOffsetForPartitionError
+    from onceflow.sdk import Consumer
+    from onceflow.sdk.errors import NoOffsetForPartitionError
 
     tp = range_.topic_partition
     schema = _arrow_schema(options.include_headers)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from onceflow.sdk import Admin
+from onceflow.sdk import Admin, murmur2_partition
 
 TASKS_MAX = 64
 
@@ -26,20 +28,18 @@ def partition_counts(client: Mapping[str, object], topics: Iterable[str]) -> dic
 
 
 def _partition_of(counts: Mapping[str, int], key: Column, topic: Column) -> Column:
-    import pandas as pd
-
     fixed = dict(counts)
 
-    def choose(keys: pd.Series, topics: pd.Series) -> pd.Series:
-        from onceflow.sdk import murmur2_partition
-
+    def choose(keys: pa.Array, topics: pa.Array) -> pa.Array:
         chosen = [
-            None if k is None else murmur2_partition(bytes(k), fixed[t])
-            for k, t in zip(keys, topics, strict=True)
+            None if k is None else murmur2_partition(k, fixed[t])
+            for k, t in zip(keys.to_pylist(), topics.to_pylist(), strict=True)
         ]
-        return pd.Series(chosen, dtype="Int32")
+        return pa.array(chosen, pa.int32())
 
-    return F.pandas_udf(choose, returnType=IntegerType())(key.cast("binary"), topic)
+    partition_of = arrow_udf(choose, returnType=IntegerType())  # type: ignore[call-overload]
+    column: Column = partition_of(key.cast("binary"), topic)
+    return column
 
 
 def route(df: DataFrame, counts: Mapping[str, int], *, topic: str | None = None) -> DataFrame:

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from onceflow.sdk import ConfigError
+from onceflow.sdk.errors import ConfigError
 
 SOURCE_COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "

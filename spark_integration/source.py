@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from onceflow.sdk import ConfigError
+from onceflow.sdk.errors import ConfigError
 from onceflow.spark_integration.options import SinkOptions, SourceOptions
 from onceflow.spark_integration.reader import OnceflowReader, OnceflowStreamReader
 from onceflow.spark_integration.schema import source_schema

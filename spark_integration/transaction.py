@@ -16,14 +16,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from onceflow.sdk import (
     Admin,
-    CommitOutcomeUnknownError,
-    ConfigError,
     ConsumerGroupMetadata,
-    InvalidTransactionTimeoutError,
     OffsetAndMetadata,
     Producer,
     ProducerIdentity,
     TopicPartition,
+)
+from onceflow.sdk.errors import (
+    CommitOutcomeUnknownError,
+    ConfigError,
+    InvalidTransactionTimeoutError,
 )
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions

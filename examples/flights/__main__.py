@@ -25,7 +25,8 @@ from rich.table import Table
 from examples.flights import data, progress, report, verify
 from examples.flights.children import Child, ChildFailedError
 from onceflow.broker_lite.testing import transaction_outcomes
-from onceflow.sdk import Admin, KafkaError, NewTopic
+from onceflow.sdk import Admin, NewTopic
+from onceflow.sdk.errors import KafkaError
 
 SECONDS_MAX = 235
 SAMPLE_SECONDS = 0.5

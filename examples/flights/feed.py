@@ -17,11 +17,11 @@ from examples.flights.data import FLIGHTS, flight_record, flight_rows
 from onceflow.sdk import (
     Admin,
     ConsumerGroupMetadata,
-    KafkaError,
     OffsetAndMetadata,
     Producer,
     TopicPartition,
 )
+from onceflow.sdk.errors import KafkaError
 
 GROUP = "flights-feed"
 POSITION = TopicPartition(FLIGHTS, 0)

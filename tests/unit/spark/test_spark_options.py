@@ -1,0 +1,100 @@
+"""Goal: wrong options are refused before anything is read or written, naming option and remedy.
+
+Method: option maps as Spark hands them over (names folded to lower case) are parsed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from onceflow.sdk import IsolationLevel, TopicPartition
+from onceflow.sdk.errors import ConfigError
+from onceflow.spark_integration.options import (
+    SinkOptions,
+    SourceOptions,
+    parse_partition_map,
+    partition_map_text,
+)
+
+BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+SOURCE = {**BASE, "subscribe": "a, b"}
+SINK = {**BASE, "checkpointlocation": "/c", "topic": "out"}
+
+
+def test_defaults_are_safe() -> None:
+    options = SourceOptions.parse(SOURCE, streaming=True)
+    assert options.subscription.topics == ("a", "b")
+    assert options.isolation_level is IsolationLevel.READ_COMMITTED
+    assert options.fail_on_data_loss
+    assert options.starting.kind == "latest"
+    assert SourceOptions.parse(SOURCE, streaming=False).starting.kind == "earliest"
+
+
+def test_names_are_read_whatever_their_case() -> None:
+    options = SourceOptions.parse(
+        {**SOURCE, "maxoffsetspertrigger": "7", "INCLUDEHEADERS": "true"}, streaming=True
+    )
+    assert options.max_offsets_per_trigger == 7
+    assert options.include_headers
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"startingofset": "earliest"}, "did you mean startingOffsets"),
+        ({"subscribepattern": "a.*"}, "give exactly one"),
+        ({"maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({"failondataloss": "yes"}, "failOnDataLoss"),
+        ({"startingoffsets": "newest"}, "startingOffsets"),
+        ({"startingoffsets": '{"a": 3}'}, "startingOffsets"),
+        ({"startingoffsets": '{"a": {"0": -7}}'}, "a-0: -7"),
+        ({"startingoffsets": "committed"}, "groupId"),
+        ({"endingoffsets": "latest"}, "endingOffsets"),
+        ({"kafka.isolation.level": "dirty"}, "kafka.isolation.level"),
+        ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers"),
+        ({"kafka.group.id": "g"}, "kafka.group.id"),
+    ],
+)
+def test_wrong_source_option_is_named(extra: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        SourceOptions.parse({**SOURCE, **extra}, streaming=True)
+
+
+def test_assign_and_offsets_are_read_from_json() -> None:
+    options = SourceOptions.parse(
+        {**BASE, "assign": '{"t": [0, 2]}', "startingoffsets": '{"t": {"0": 5, "2": -2}}'},
+        streaming=True,
+    )
+    assert options.subscription.partitions == (TopicPartition("t", 0), TopicPartition("t", 2))
+    assert options.starting.values == {TopicPartition("t", 0): 5, TopicPartition("t", 2): -2}
+
+
+def test_partition_map_round_trip() -> None:
+    offsets = {TopicPartition("b", 1): 4, TopicPartition("a", 0): 9}
+    text = partition_map_text(offsets)
+    assert text == '{"a": {"0": 9}, "b": {"1": 4}}'
+    assert parse_partition_map("x", text) == offsets
+
+
+def test_transactional_id_is_stable_for_a_query() -> None:
+    assert SinkOptions.parse(SINK) == SinkOptions.parse(SINK)
+    named = SinkOptions.parse({**SINK, "queryname": "q"})
+    assert named.transactional_id == "onceflow-spark-q"
+    assert named.group_id == "onceflow-spark-q"
+    assert SinkOptions.parse({**SINK, "transactionalid": "mine"}).transactional_id == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**BASE, "topic": "out"}, "transactionalId"),
+        ({**SINK, "kafka.acks": "1"}, "kafka.acks"),
+        ({**SINK, "kafka.linger.ms": "soon"}, "kafka.linger.ms"),
+        ({**SINK, "transactionallid": "x"}, "did you mean transactionalId"),
+    ],
+)
+def test_wrong_sink_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        SinkOptions.parse(options)
