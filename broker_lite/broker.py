@@ -7,9 +7,9 @@ handlers, and sets the clockwork of upkeep. Clock, randomness and storage come f
 from __future__ import annotations
 
 import logging
-import random
+import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators import build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
@@ -22,20 +22,15 @@ from onceflow.broker_lite.topics import TopicRegistry
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.coordinators import GroupCoordinator, TransactionCoordinator
     from onceflow.broker_lite.dispatch import HandlerRegistry, RequestContext
 
 logger = logging.getLogger("onceflow.broker_lite.broker")
 
-WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - never advertised
-
-class Random(Protocol):
-    """What the broker needs of a random source (``random.Random`` has it)."""
-
-    def getrandbits(self, bits: int, /) -> int:
-        """An integer of that many random bits."""
-        ...
+WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 
 
 class BrokerState:
@@ -89,7 +84,7 @@ class BrokerState:
     random: Random
     registry: HandlerRegistry
 
-    def __init__(self, config: BrokerConfig, rng: random.Random) -> None:
+    def __init__(self, config: BrokerConfig, rng: Random) -> None:
         self.config = config
         self.node_id = config.node_id
         self.random = rng
@@ -151,9 +146,7 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def open_broker(
-    storage: Storage, config: BrokerConfig, rng: random.Random, now_ms: int
-) -> BrokerState:
+def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int) -> BrokerState:
     """Load everything from storage and make a broker that is ready for requests.
 
     Args:
@@ -174,11 +167,11 @@ def open_broker(
         storage,
         now_ms=now_ms,
         node_id=config.node_id,
-        random=rng,
+        new_uuid=lambda: uuid.UUID(int=rng.getrandbits(128), version=4),
         config_for=lambda overrides: log_config(overrides, config),
     )
     state.cluster_id = state.log_manager.cluster_id
-    state.topics = TopicRegistry(state.log_manager, config, rng, state.purgatory)
+    state.topics = TopicRegistry(state.log_manager, config, rng, state.purgatory, now_ms)
     state.groups, state.transactions = build_coordinators(state)
     state.groups.load(now_ms)
     state.transactions.load(now_ms)
@@ -211,14 +204,12 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     repeat(
         state.timers,
         config.producer_id_expiration_check_interval_ms,
-        manager.expire_producers,
+        lambda now_ms: [log.expire_producers(now_ms) for log in manager.partitions()],
         now_ms,
     )
 
 
-def repeat(
-    timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int
-) -> None:
+def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int) -> None:
     """Run ``work(now_ms)`` every ``interval_ms``; a failure is logged and does not end it."""
 
     def run(now_ms: int) -> None:

@@ -131,7 +131,7 @@ def _setting(
     choices: tuple[str, ...] = (),
 ) -> ValueT:
     setting = Setting(name, kind, default, documentation, minimum, maximum, choices)
-    return cast("ValueT", dataclasses.field(default=default, metadata={"setting": setting}))
+    return dataclasses.field(default=default, metadata={"setting": setting})
 
 
 def _int(name: str, default: int, documentation: str, minimum: int = 0) -> int:
@@ -430,8 +430,7 @@ class BrokerConfig:
             raise ConfigError(
                 "group.min.session.timeout.ms",
                 self.group_min_session_timeout_ms,
-                "give at most group.max.session.timeout.ms "
-                f"({self.group_max_session_timeout_ms})",
+                f"give at most group.max.session.timeout.ms ({self.group_max_session_timeout_ms})",
             )
 
     @property

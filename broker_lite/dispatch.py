@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.errors import RemoteProtocolError
@@ -44,7 +44,7 @@ HANDLER_MODULES = (
 """Modules of ``onceflow.broker_lite.handlers`` that register handlers when imported."""
 
 
-class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure
+class CloseConnection(Exception):
     """A handler's way to say: send nothing, close this connection. The text goes to the log."""
 
 
@@ -116,8 +116,9 @@ class RequestContext(NamedTuple):
 RequestT = TypeVar("RequestT", bound=Request)
 ResponseT = TypeVar("ResponseT", bound=Response)
 
-HandlerResult = ResponseT | Deferred[ResponseT] | None
-Handler = Callable[["BrokerState", RequestContext, RequestT, int], "HandlerResult[ResponseT]"]
+Handler: TypeAlias = Callable[
+    ["BrokerState", RequestContext, RequestT, int], "ResponseT | Deferred[ResponseT] | None"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,13 +85,10 @@ class Timer:
         at_ms: When it is due, wall milliseconds.
     """
 
-    __slots__ = ("_owner", "_order", "at_ms", "callback")
+    __slots__ = ("_owner", "at_ms", "callback")
 
-    def __init__(
-        self, owner: Timers, order: int, at_ms: int, callback: Callable[[int], None]
-    ) -> None:
+    def __init__(self, owner: Timers, at_ms: int, callback: Callable[[int], None]) -> None:
         self._owner = owner
-        self._order = order
         self.at_ms = at_ms
         self.callback: Callable[[int], None] | None = callback
 
@@ -106,9 +103,6 @@ class Timer:
             self.callback = None
             self._owner._note_cancelled()
 
-    def __lt__(self, other: Timer) -> bool:
-        return (self.at_ms, self._order) < (other.at_ms, other._order)
-
 
 class Timers:
     """Callbacks in order of their time, equal times in order of scheduling.
@@ -121,7 +115,7 @@ class Timers:
     __slots__ = ("_cancelled", "_heap", "_order", "on_earlier")
 
     def __init__(self) -> None:
-        self._heap: list[Timer] = []
+        self._heap: list[tuple[int, int, Timer]] = []
         self._order = 0
         self._cancelled = 0
         self.on_earlier: Callable[[], None] | None = None
@@ -137,9 +131,9 @@ class Timers:
             callback: Gets the ``now_ms`` of the run.
         """
         self._order += 1
-        timer = Timer(self, self._order, at_ms, callback)
-        heapq.heappush(self._heap, timer)
-        if self._heap[0] is timer and self.on_earlier is not None:
+        timer = Timer(self, at_ms, callback)
+        heapq.heappush(self._heap, (at_ms, self._order, timer))
+        if self._heap[0][2] is timer and self.on_earlier is not None:
             self.on_earlier()
         return timer
 
@@ -151,8 +145,8 @@ class Timers:
         """
         heap = self._heap
         count = 0
-        while heap and heap[0].at_ms <= now_ms:
-            timer = heapq.heappop(heap)
+        while heap and heap[0][0] <= now_ms:
+            timer = heapq.heappop(heap)[2]
             callback = timer.callback
             if callback is None:
                 self._cancelled -= 1
@@ -165,16 +159,16 @@ class Timers:
     def next_deadline_ms(self) -> int | None:
         """When the next active timer is due, or None when there is none."""
         heap = self._heap
-        while heap and heap[0].callback is None:
+        while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
             self._cancelled -= 1
-        return heap[0].at_ms if heap else None
+        return heap[0][0] if heap else None
 
     def _note_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled >= _COMPACT_MIN_CANCELLED and self._cancelled * 2 > len(self._heap):
             # In place: `run_due` may be walking this very list.
-            self._heap[:] = [timer for timer in self._heap if timer.callback is not None]
+            self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
 

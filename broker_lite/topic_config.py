@@ -313,9 +313,7 @@ def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def synonyms(
-    name: str, overrides: Mapping[str, str], config: BrokerConfig
-) -> list[ConfigSynonym]:
+def synonyms(name: str, overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigSynonym]:
     """Where the value of a topic setting may come from, the one in force first."""
     entry = TOPIC_SETTINGS[name]
     found: list[ConfigSynonym] = []
@@ -326,9 +324,7 @@ def synonyms(
         value = config.value(broker_name)
         if value != setting.default:
             found.append(
-                ConfigSynonym(
-                    broker_name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG
-                )
+                ConfigSynonym(broker_name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG)
             )
     last = entry.synonyms[-1] if entry.synonyms else name
     default = BROKER_SETTINGS[last].default if entry.synonyms else entry.setting.default

@@ -16,7 +16,8 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import Random
+    from random import Random
+
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog
     from onceflow.broker_lite.purgatory import Purgatory
@@ -117,6 +118,7 @@ class TopicRegistry:
         config: BrokerConfig,
         random: Random,
         purgatory: Purgatory,
+        now_ms: int,
     ) -> None:
         self._log_manager = log_manager
         self._config = config
@@ -126,11 +128,17 @@ class TopicRegistry:
         self._by_id: dict[uuid.UUID, Topic] = {}
         self.on_deleted: list[Callable[[Topic], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
-            partitions = [log_manager.partition(name, index) for index in range(count)]
             overrides = dict(log_manager.topic_overrides(name))
-            self._add(
-                Topic(name, topic_id, partitions, overrides, log_config(overrides, config))
-            )
+            topic = Topic(name, topic_id, [], overrides, log_config(overrides, config))
+            for index in range(count):
+                # A crash while a topic was made may have left gaps; they are empty partitions.
+                log = log_manager.partition(name, index)
+                if log is None:
+                    log = log_manager.create_partition(
+                        name, topic_id, index, topic.config, now_ms=now_ms
+                    )
+                topic.partitions.append(log)
+            self._add(topic)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -196,7 +204,7 @@ class TopicRegistry:
         config = log_config(overrides, self._config)
         self._log_manager.set_topic_overrides(name, dict(overrides))
         partitions = [
-            self._log_manager.create_partition(name, topic_id, index, config)
+            self._log_manager.create_partition(name, topic_id, index, config, now_ms=now_ms)
             for index in range(partition_count)
         ]
         topic = Topic(name, topic_id, partitions, dict(overrides), config)
@@ -245,7 +253,7 @@ class TopicRegistry:
         self.check_growth(topic, total)
         for index in range(len(topic.partitions), total):
             log = self._log_manager.create_partition(
-                topic.name, topic.topic_id, index, topic.config
+                topic.name, topic.topic_id, index, topic.config, now_ms=now_ms
             )
             topic.partitions.append(log)
             self._watch(topic, index, log)
@@ -255,15 +263,13 @@ class TopicRegistry:
         topic.overrides = dict(overrides)
         topic.config = log_config(overrides, self._config)
         self._log_manager.set_topic_overrides(topic.name, topic.overrides)
-        for log in topic.partitions:
-            log.config = topic.config
 
     def delete(self, topic: Topic, now_ms: int) -> None:
         """Delete a topic with its logs; whoever waits for its partitions is woken."""
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         topic.deleted = True
-        self._log_manager.delete_topic(topic.name)
+        self._log_manager.delete_topic(topic.name, now_ms)
         for index in range(len(topic.partitions)):
             self._purgatory.wake((topic.topic_id, index))
         for callback in self.on_deleted:

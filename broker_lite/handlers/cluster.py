@@ -79,9 +79,7 @@ def api_versions(
             or registration.request_type.api_key not in SASL_KEYS
         ],
         supported_features=[
-            ApiVersionsResponse.SupportedFeatureKey(
-                name=name, min_version=low, max_version=high
-            )
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, low, high, _ in _features(state)
         ],
         finalized_features_epoch=1,
@@ -123,7 +121,9 @@ def metadata(
         topics = [_find_topic(state, request, entry, may_create, now_ms) for entry in asked]
     host, port = state.advertised(context)
     return MetadataResponse(
-        brokers=[MetadataResponse.MetadataResponseBroker(node_id=state.node_id, host=host, port=port)],
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=state.node_id, host=host, port=port)
+        ],
         cluster_id=state.cluster_id,
         controller_id=state.node_id,
         topics=topics,

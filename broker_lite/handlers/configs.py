@@ -51,9 +51,7 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-def shown_value(
-    entry: TopicSetting, overrides: dict[str, str], config: BrokerConfig
-) -> str | None:
+def shown_value(entry: TopicSetting, overrides: dict[str, str], config: BrokerConfig) -> str | None:
     """Text of the value in force for a topic setting."""
     return entry.setting.render(effective_value(entry.setting.name, overrides, config))
 
@@ -102,16 +100,15 @@ def _find_topic(state: BrokerState, name: str) -> Topic:
     check_topic_name(name)
     topic = state.topics.get(name)
     if topic is None:
-        raise TopicError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
-        )
+        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'.")
     return topic
 
 
 def _check_broker(state: BrokerState, name: str) -> None:
     if name not in ("", str(state.node_id)):
         raise TopicError(
-            ErrorCode.INVALID_REQUEST, f"There is no broker {name!r}; the only one is {state.node_id}."
+            ErrorCode.INVALID_REQUEST,
+            f"There is no broker {name!r}; the only one is {state.node_id}.",
         )
 
 
@@ -126,7 +123,6 @@ def _describe_topic(
                 name=name,
                 value=shown_value(entry, topic.overrides, state.config),
                 read_only=False,
-                is_default=places[0].source is ConfigSource.DEFAULT_CONFIG,
                 config_source=places[0].source,
                 is_sensitive=False,
                 synonyms=[
@@ -146,9 +142,7 @@ def _describe_topic(
     return shown
 
 
-def _describe_broker(
-    state: BrokerState, request: DescribeConfigsRequest
-) -> list[DescribedConfig]:
+def _describe_broker(state: BrokerState, request: DescribeConfigsRequest) -> list[DescribedConfig]:
     shown = []
     for name, setting in BROKER_SETTINGS.items():
         value = state.config.value(name)
@@ -162,7 +156,6 @@ def _describe_broker(
                 name=name,
                 value=text,
                 read_only=True,
-                is_default=source is ConfigSource.DEFAULT_CONFIG,
                 config_source=source,
                 is_sensitive=sensitive,
                 synonyms=[
@@ -253,7 +246,8 @@ def _altered(
             continue
         if entry.setting.kind is not Kind.LIST:
             raise TopicError(
-                ErrorCode.INVALID_CONFIG, f"Setting '{name}' is no list to append to or subtract from."
+                ErrorCode.INVALID_CONFIG,
+                f"Setting '{name}' is no list to append to or subtract from.",
             )
         words = (shown_value(entry, topic.overrides, state.config) or "").split(",")
         given = [word.strip() for word in (change.value or "").split(",")]

@@ -175,9 +175,7 @@ class _FetchAttempt:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return ErrorCode.NONE
 
-    def _diverging(
-        self, source: _Source, log: PartitionLog
-    ) -> FetchResponse.EpochEndOffset | None:
+    def _diverging(self, source: _Source, log: PartitionLog) -> FetchResponse.EpochEndOffset | None:
         """Where the asker's log left ours, when its last fetched epoch says so (KIP-595)."""
         asked = source.asked
         if asked.last_fetched_epoch == ANY_EPOCH:
@@ -209,9 +207,7 @@ class _FetchAttempt:
             session_id = sessions.open(plan, answers, self._uses_topic_ids, now_ms)
         else:
             session_id = 0
-        return FetchResponse(
-            error_code=0, session_id=session_id, responses=self._by_topic(answers)
-        )
+        return FetchResponse(error_code=0, session_id=session_id, responses=self._by_topic(answers))
 
     def _by_topic(
         self, answers: list[tuple[PartitionKey, PartitionData]]

@@ -14,7 +14,7 @@ from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import Random
+    from random import Random
 
 FetchPartition = FetchRequest.FetchPartition
 PartitionData = FetchResponse.PartitionData

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.log import LogError
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp
 from onceflow.sdk.protocol.api.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -24,7 +24,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
-    from onceflow.broker_lite.log import OffsetAndTimestamp, PartitionLog
+    from onceflow.broker_lite.log import PartitionLog
 
 LATEST = -1
 EARLIEST = -2

@@ -76,9 +76,7 @@ def produce(
         for data in topic_data.partition_data:
             try:
                 head = heads.get(id(data))
-                results.append(
-                    _append(state, context, request, topic, data, head, denied, now_ms)
-                )
+                results.append(_append(state, context, request, topic, data, head, denied, now_ms))
             except _Refused as refused:
                 failed.append(f"{name}-{data.index}: {refused.code.name}")
                 results.append(
@@ -144,9 +142,7 @@ def _is_transactional(head: Head) -> bool:
     return bool(header.attributes & TRANSACTIONAL_BIT) and header.producer_id >= 0
 
 
-def _check_transaction(
-    request: ProduceRequest, transactional: dict[int, Head]
-) -> _Refused | None:
+def _check_transaction(request: ProduceRequest, transactional: dict[int, Head]) -> _Refused | None:
     """What must hold for all transactional batches of a request together."""
     if not request.transactional_id:
         # Without the id nobody could tell whether the partition is in the transaction, and a
@@ -214,7 +210,8 @@ def _append(
         raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic.internal and context.client_id != INTERNAL_WRITER:
         raise _Refused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' is written by the broker only."
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' is written by the broker only.",
         )
     if head is None or data.records is None:
         raise _Refused(ErrorCode.INVALID_RECORD, "There is no record batch for this partition.")
@@ -266,9 +263,7 @@ def _append_error(topic: Topic | None, index: int, error: AppendError) -> Partit
     )
 
 
-def _answer_all(
-    request: ProduceRequest, code: ErrorCode, message: str | None
-) -> ProduceResponse:
+def _answer_all(request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse:
     """The same error for every partition."""
     return ProduceResponse(
         responses=[

@@ -15,7 +15,7 @@ MECHANISM = "PLAIN"
 CREDENTIALS_SETTING = "onceflow.sasl.plain.credentials"
 
 
-class AuthenticationFailed(Exception):  # noqa: N818 - said to a peer, not raised to a caller
+class AuthenticationFailed(Exception):
     """The token is malformed or its password is wrong; the text may be shown to the peer."""
 
 
