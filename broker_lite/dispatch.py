@@ -7,7 +7,7 @@ reaches and which frames cost the peer its connection. It knows no sockets.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -206,7 +206,8 @@ handles = REGISTRY.handles
 def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
     """Import the handler modules, which register themselves, and return the registry."""
     for module in modules:
-        importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
+        if importlib.util.find_spec(f"onceflow.broker_lite.handlers.{module}") is not None:
+            importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
     return REGISTRY
 
 

@@ -40,9 +40,6 @@ _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.AS
 METADATA_VERSION_LEVEL = 30
 """Level 30 is IBP 4.3: the release whose request versions are served."""
 
-GROUP_VERSION_LEVEL = 0
-"""Classic groups only; the consumer group protocol (KIP-848) is level 1."""
-
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Without rules everybody may do all that there is to do with a topic: read, write, create,
 delete, alter, describe, describe and alter configs (ACL operation codes)."""
@@ -94,9 +91,12 @@ def api_versions(
 
 
 def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
-    """Name, lowest and highest level supported, level in force."""
+    """Name, lowest and highest level supported, level in force.
+
+    ``group.version`` is not among them: its first level is the consumer group protocol (KIP-848),
+    which is not served.
+    """
     return [
-        ("group.version", 0, GROUP_VERSION_LEVEL, GROUP_VERSION_LEVEL),
         ("metadata.version", 7, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
         ("transaction.version", 0, 2, state.config.onceflow_transaction_version),
     ]
