@@ -211,8 +211,7 @@ class GroupTable:
 
     def _replay(self, partition_index: int, batch: StoredBatch) -> None:
         producer_id = batch.producer_id if batch.transactional else NO_PRODUCER_ID
-        for position, (key_bytes, value) in enumerate(batch.records):
-            log_offset = batch.base_offset + position
+        for log_offset, key_bytes, value in batch.records:
             try:
                 key = decode_key(key_bytes)
                 if isinstance(key, OffsetKey):

@@ -25,24 +25,30 @@ class KeyValue(NamedTuple):
     value: bytes | None
 
 
+class StoredRecord(NamedTuple):
+    """One record of an internal topic as it is read back."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+
+
 class StoredBatch(NamedTuple):
     """One batch of an internal topic as it is read back.
 
     Attributes:
-        base_offset: Offset of the first record.
         producer_id: Producer of a transactional batch or marker, else -1.
         producer_epoch: Its epoch, else -1.
         transactional: True when the records wait for a marker.
         committed: Result of a transaction marker; None when the batch holds data.
-        records: Keys and values in offset order; empty for markers.
+        records: In offset order; empty for markers.
     """
 
-    base_offset: int
     producer_id: int
     producer_epoch: int
     transactional: bool
     committed: bool | None
-    records: Sequence[KeyValue]
+    records: Sequence[StoredRecord]
 
 
 class StateLogError(Exception):
@@ -63,6 +69,9 @@ class StateLog(Protocol):
     @property
     def partition_count(self) -> int:
         """Number of partitions of the topic, the modulus of the coordinator rule."""
+
+    def leader_epoch(self, partition: int) -> int:
+        """Leader epoch of a partition, which is the coordinator epoch in markers."""
 
     def append(
         self,

@@ -73,6 +73,9 @@ class TransactionCoordinator:
     All methods take ``now_ms`` and finish what they begin before they return: no other request
     sees a change half made. Only markers may lag behind, in the early-answer mode or after a
     storage failure, and then the states Prepare* say so.
+
+    Attributes:
+        markers: Writes markers; also for administrators who end hanging transactions.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class TransactionCoordinator:
     ) -> None:
         self._settings = settings
         self._log = TransactionLog(log, settings.transaction_version)
-        self._markers = markers
+        self.markers = markers
         self._producer_ids = producer_ids
         self._timers = timers
         self._unmarked: dict[str, set[TopicPartition]] = {}
@@ -108,7 +111,7 @@ class TransactionCoordinator:
                 self._unmarked[entry.transactional_id] = {
                     partition
                     for partition in entry.partitions
-                    if not self._markers.already_written(partition, marker)
+                    if not self.markers.already_written(partition, marker)
                 }
                 logger.info(
                     "%s: finishing %s found at start", entry.transactional_id, entry.state.label
@@ -338,7 +341,7 @@ class TransactionCoordinator:
         """As :meth:`verify_or_add`, for any request that writes records of a transaction."""
         wanted = list(partitions)
         if check is PartitionCheck.ADD:
-            code = self.add_partitions(
+            code: ErrorCode = self.add_partitions(
                 transactional_id,
                 producer_id,
                 producer_epoch,
@@ -346,7 +349,7 @@ class TransactionCoordinator:
                 now_ms,
                 transaction_version=EPOCH_BUMP_VERSION,
             )
-            codes = {} if code is ErrorCode.NONE else dict.fromkeys(wanted, code)
+            codes: dict[TopicPartition, ErrorCode] = dict.fromkeys(wanted, code)
         else:
             codes = self.verify_partitions(transactional_id, producer_id, producer_epoch, wanted)
         return {
@@ -438,6 +441,7 @@ class TransactionCoordinator:
             producer_id=entry.producer_id,
             producer_epoch=entry.producer_epoch,
             committed=entry.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=self._log.coordinator_epoch(entry.transactional_id),
             transaction_version=entry.client_transaction_version,
         )
 
@@ -453,7 +457,7 @@ class TransactionCoordinator:
         unmarked = self._unmarked.setdefault(transactional_id, set(entry.partitions))
         for partition in sorted(unmarked):
             # A partition that is gone, or that a newer epoch has taken over, needs no marker.
-            code = self._markers.write(partition, marker, now_ms)
+            code = self.markers.write(partition, marker, now_ms)
             if code is ErrorCode.KAFKA_STORAGE_ERROR:
                 self._later(transactional_id, now_ms + self._settings.marker_retry_ms)
                 return False

@@ -17,6 +17,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     NO_PRODUCER_ID,
     KeyValue,
     StateLog,
+    StoredRecord,
 )
 from onceflow.broker_lite.coordinators.transaction_states import TransactionEntry, TransactionState
 from onceflow.sdk.errors import RemoteProtocolError
@@ -129,6 +130,10 @@ class TransactionLog:
         """Partition of ``__transaction_state`` that the id belongs to."""
         return coordinator_partition(transactional_id, self._log.partition_count)
 
+    def coordinator_epoch(self, transactional_id: str) -> int:
+        """Coordinator epoch for markers of the id."""
+        return self._log.leader_epoch(self.partition_for(transactional_id))
+
     def put(self, entry: TransactionEntry, now_ms: int) -> None:
         """Write ``entry``, then make it the current one.
 
@@ -160,11 +165,12 @@ class TransactionLog:
         largest = NO_PRODUCER_ID
         for partition in range(self._log.partition_count):
             for batch in self._log.batches(partition):
-                for key, value in batch.records:
-                    largest = max(largest, self._replay(partition, key, value))
+                for record in batch.records:
+                    largest = max(largest, self._replay(partition, record))
         return largest
 
-    def _replay(self, partition: int, key: bytes, value: bytes | None) -> int:
+    def _replay(self, partition: int, record: StoredRecord) -> int:
+        _, key, value = record
         try:
             transactional_id = decode_key(key)
             if transactional_id is None:
@@ -174,7 +180,12 @@ class TransactionLog:
                 return NO_PRODUCER_ID
             entry = decode_value(transactional_id, value)
         except (RemoteProtocolError, ValueError) as error:
-            logger.error("__transaction_state-%d: record is not readable: %s", partition, error)
+            logger.error(
+                "__transaction_state-%d: record at %d is not readable: %s",
+                partition,
+                record.offset,
+                error,
+            )
             return NO_PRODUCER_ID
         self._entries[transactional_id] = entry
         return max(entry.producer_id, entry.next_producer_id)

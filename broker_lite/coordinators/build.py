@@ -1,0 +1,88 @@
+"""How the two coordinators of a broker are put together from its settings, topics and timers.
+
+It decides nothing about groups or transactions; it names which part gets what.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
+from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
+from onceflow.broker_lite.coordinators.markers import TransactionMarkers
+from onceflow.broker_lite.coordinators.producer_ids import BLOCK_FILE, ProducerIds
+from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
+from onceflow.broker_lite.coordinators.state_log import (
+    CONSUMER_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
+from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.topics import Topic
+
+_MINUTE_MS = 60_000
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """Settings of the group coordinator, from the broker's."""
+    return GroupSettings(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_ms=config.offsets_retention_minutes * _MINUTE_MS,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
+        log_partitions=config.offsets_topic_num_partitions,
+    )
+
+
+def transaction_settings(config: BrokerConfig) -> TransactionSettings:
+    """Settings of the transaction coordinator, from the broker's."""
+    return TransactionSettings(
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        id_expiration_ms=config.transactional_id_expiration_ms,
+        abort_timed_out_interval_ms=(
+            config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        ),
+        remove_expired_interval_ms=(
+            config.transaction_remove_expired_transaction_cleanup_interval_ms
+        ),
+        log_partitions=config.transaction_state_log_num_partitions,
+        end_txn_early_answer=config.onceflow_end_txn_early_answer,
+        end_txn_marker_delay_ms=config.onceflow_end_txn_marker_delay_ms,
+    )
+
+
+def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:
+    """Make both coordinators of a broker; load them in this order, groups first.
+
+    Args:
+        state: The broker, with config, topics, log_manager, timers and random set.
+    """
+    for_groups, for_transactions = group_settings(state.config), transaction_settings(state.config)
+    topics = state.topics
+    groups = GroupCoordinator(
+        for_groups,
+        InternalTopicLog(topics, CONSUMER_OFFSETS_TOPIC, for_groups.log_partitions),
+        state.timers,
+        state.random,
+    )
+    transactions = TransactionCoordinator(
+        for_transactions,
+        InternalTopicLog(topics, TRANSACTION_STATE_TOPIC, for_transactions.log_partitions),
+        TransactionMarkers(topics.partition, groups),
+        ProducerIds(FileBlockStore(state.log_manager, BLOCK_FILE)),
+        state.timers,
+    )
+
+    def on_deleted(topic: Topic) -> None:
+        name = topic.name
+        # The deletion has no time to give: the next run of the timers has.
+        state.timers.schedule(0, lambda now_ms: groups.admin.on_topics_deleted([name], now_ms))
+
+    topics.on_deleted.append(on_deleted)
+    return groups, transactions

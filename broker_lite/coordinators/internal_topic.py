@@ -1,0 +1,154 @@
+"""The coordinators' storage on partition logs: internal topics, markers' targets, producer ids.
+
+The only module here that knows record batches and the log. It turns keys and values into batches
+and back, and the log's refusals into what a coordinator's client is to be told. An internal topic
+is created by its first record, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.coordinators.state_log import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    KeyValue,
+    StateLogError,
+    StoredBatch,
+    StoredRecord,
+)
+from onceflow.broker_lite.log import AppendError
+from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.records import (
+    decode_batch,
+    encode_batch,
+    iter_batch_headers,
+    parse_control_batch,
+)
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.log import LogManager, PartitionLog
+    from onceflow.broker_lite.topics import TopicRegistry
+
+LOAD_READ_BYTES = 1024 * 1024
+"""Bytes read at once while an internal topic is reloaded."""
+
+_CLIENT_CODES = {
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""The log's refusals that clients of a coordinator know by another name."""
+
+
+class InternalTopicLog:
+    """A :class:`StateLog` on the logs of one internal topic."""
+
+    __slots__ = ("_default_partition_count", "_name", "_topics")
+
+    def __init__(self, topics: TopicRegistry, name: str, default_partition_count: int) -> None:
+        """Make the access.
+
+        Args:
+            topics: Topics of the broker.
+            name: Name of the internal topic.
+            default_partition_count: Partitions that it will get when it is not there yet.
+        """
+        self._topics = topics
+        self._name = name
+        self._default_partition_count = default_partition_count
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic, or those it will be created with."""
+        topic = self._topics.get(self._name)
+        return self._default_partition_count if topic is None else len(topic.partitions)
+
+    def leader_epoch(self, partition: int) -> int:
+        """Leader epoch of a partition, 0 before the topic exists."""
+        log = self._topics.partition(self._name, partition)
+        return 0 if log is None else log.leader_epoch
+
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        now_ms: int,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> int:
+        """See :meth:`StateLog.append`."""
+        try:
+            topic = self._topics.ensure_internal(self._name, now_ms)
+            batch = encode_batch(
+                [(now_ms, record.key, record.value, []) for record in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=producer_id != NO_PRODUCER_ID,
+            )
+            result = topic.partitions[partition].append(batch, now_ms=now_ms, from_client=False)
+        except AppendError as error:
+            code = _CLIENT_CODES.get(error.code, error.code)
+            raise StateLogError(code, f"{self._name}-{partition}: {error}") from error
+        except OSError as error:
+            raise StateLogError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._name}-{partition}: {error}"
+            ) from error
+        return result.base_offset
+
+    def batches(self, partition: int) -> Iterator[StoredBatch]:
+        """See :meth:`StateLog.batches`."""
+        log = self._topics.partition(self._name, partition)
+        return iter(()) if log is None else _stored_batches(log)
+
+
+def _stored_batches(log: PartitionLog) -> Iterator[StoredBatch]:
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(
+            offset, LOAD_READ_BYTES, isolation_level=IsolationLevel.READ_UNCOMMITTED
+        ).records
+        for position, header in iter_batch_headers(data):
+            offset = header.next_offset
+            if header.is_control:
+                yield StoredBatch(
+                    header.producer_id,
+                    header.producer_epoch,
+                    True,
+                    parse_control_batch(data, position).is_commit,
+                    (),
+                )
+                continue
+            yield StoredBatch(
+                header.producer_id,
+                header.producer_epoch,
+                header.is_transactional,
+                None,
+                [
+                    StoredRecord(record.offset, record.key or b"", record.value)
+                    for record in decode_batch(data, position, header=header)
+                ],
+            )
+        if not len(data):
+            break
+
+
+class FileBlockStore:
+    """A :class:`BlockStore` in one small file of the log root."""
+
+    __slots__ = ("_log_manager", "_name")
+
+    def __init__(self, log_manager: LogManager, name: str) -> None:
+        self._log_manager = log_manager
+        self._name = name
+
+    def read(self) -> bytes | None:
+        """See :meth:`BlockStore.read`."""
+        return self._log_manager.read_small_file(self._name)
+
+    def write(self, data: bytes) -> None:
+        """See :meth:`BlockStore.write`."""
+        self._log_manager.write_small_file(self._name, data)
