@@ -7,7 +7,7 @@ reaches and which frames cost the peer its connection. It knows no sockets.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +34,7 @@ HANDLER_MODULES = (
     "cluster",
     "configs",
     "fetch",
+    "group_offsets",
     "groups",
     "offsets",
     "produce",
@@ -206,8 +207,7 @@ handles = REGISTRY.handles
 def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
     """Import the handler modules, which register themselves, and return the registry."""
     for module in modules:
-        if importlib.util.find_spec(f"onceflow.broker_lite.handlers.{module}") is not None:
-            importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
+        importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
     return REGISTRY
 
 

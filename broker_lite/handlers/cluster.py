@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 SOFTWARE_NAME_MIN_VERSION = 3
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
-METADATA_VERSION_LEVEL = 30
-"""Level 30 is IBP 4.3: the release whose request versions are served."""
-
 TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Without rules everybody may do all that there is to do with a topic: read, write, create,
 delete, alter, describe, describe and alter configs (ACL operation codes)."""
@@ -94,10 +91,9 @@ def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
     """Name, lowest and highest level supported, level in force.
 
     ``group.version`` is not among them: its first level is the consumer group protocol (KIP-848),
-    which is not served.
+    which is not served. Nor is ``metadata.version``, which is about controllers.
     """
     return [
-        ("metadata.version", 7, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
         ("transaction.version", 0, 2, state.config.onceflow_transaction_version),
     ]
 
