@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
@@ -50,7 +50,8 @@ MAX_RECORDS = 4 * 1024 * 1024
 MAX_ISSUES = 100
 """Bound on the list of faulty records that one refusal carries."""
 
-_CHUNK_RECORDS = 256
+_GROUP_RECORDS = 256
+_PIECE_BYTES = 1024 * 1024
 
 
 class ValidBatch(NamedTuple):
@@ -95,27 +96,34 @@ def validate_batch(
     """
     header = _checked_header(data)
     rules = _Rules(require_keys, timestamp_range)
-    held: Buffer | None = data
-    if header.codec != Codec.NONE:
-        body = memoryview(data)[HEADER_SIZE:]
-        try:
-            plain = decompress(header.codec, body, max_bytes=HELD_BYTES)
-            held = b"".join((plain_header(data, 0, header.records_count), plain))
-        except DecompressedTooLargeError:
-            held = None
-        except DecompressionError as error:
-            raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
-        except CodecUnavailableError as error:
-            raise InvalidBatchError(str(error), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
-    elif len(data) > HELD_BYTES:
-        held = None
     check = _RecordCheck(header, rules)
-    if held is None:
-        check.stream(data)
-    else:
-        check.held(held, header.records_count)
+    try:
+        held = _held_batch(data, header)
+        if held is None:
+            check.stream(data)
+        else:
+            check.held(held)
+    except UnicodeDecodeError:
+        # Kafka takes header names that are not UTF-8, and the compiled codec does not.
+        check = _RecordCheck(header, rules)
+        check.stream(data, by_hand=True)
+    except DecompressionError as error:
+        raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
+    except CodecUnavailableError as error:
+        raise InvalidBatchError(str(error), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE) from None
     check.raise_issues()
     return ValidBatch(header, check.max_timestamp)
+
+
+def _held_batch(data: Buffer, header: BatchHeader) -> Buffer | None:
+    """The batch without compression, or None if its records are too large to be held."""
+    if header.codec == Codec.NONE:
+        return data if len(data) <= HELD_BYTES else None
+    try:
+        plain = decompress(header.codec, memoryview(data)[HEADER_SIZE:], max_bytes=HELD_BYTES)
+    except DecompressedTooLargeError:
+        return None
+    return b"".join((plain_header(data, 0, header.records_count), plain))
 
 
 def _checked_header(data: Buffer) -> BatchHeader:
@@ -160,8 +168,8 @@ class _RecordCheck:
         self.issues: list[RecordIssue] = []
         self.wrong_times = False
 
-    def held(self, batch: Buffer, count: int) -> None:
-        """Check `count` further records, which lie behind a header in `batch`."""
+    def held(self, batch: Buffer) -> None:
+        """Check further records, which fill `batch` behind a header that counts them."""
         from onceflow.sdk.protocol import record_codec
 
         # The compiled reader checks lengths and counts while it reads. Records come in groups, so
@@ -169,35 +177,42 @@ class _RecordCheck:
         reader = record_codec.new_reader(batch)
         records: Iterator[RawRecord] = chain.from_iterable((reader,))
         try:
-            while group := list(islice(records, _CHUNK_RECORDS)):
+            while group := list(islice(records, _GROUP_RECORDS)):
                 self._group(group)
         except UnicodeDecodeError:
-            raise InvalidBatchError("a record header's name is not UTF-8") from None
+            raise
         except record_codec.READ_ERRORS as error:
             raise InvalidBatchError(f"the records are malformed: {error}") from None
 
-    def stream(self, data: Buffer) -> None:
-        """Check all records of a batch that is too large to hold, piece by piece."""
+    def stream(self, data: Buffer, *, by_hand: bool = False) -> None:
+        """Check all records piece by piece, for batches that are too large to be held.
+
+        Records that lie complete in a piece still go through the compiled reader, unless
+        `by_hand`; only those that straddle pieces are walked over field by field.
+        """
         header = self._header
-        body = memoryview(data)[HEADER_SIZE:]
-        try:
-            stream = RecordStream(
-                decompress_chunks(header.codec, body, max_bytes=MAX_UNPACKED_PIECE_BYTES)
+        stream = RecordStream(
+            decompress_chunks(
+                header.codec,
+                memoryview(data)[HEADER_SIZE:],
+                max_bytes=MAX_UNPACKED_PIECE_BYTES,
             )
-            for index in range(header.records_count):
-                frame = stream.walk_record()
-                self._one(
-                    index,
-                    frame.offset_delta,
-                    header.base_timestamp + frame.timestamp_delta,
-                    frame.has_key,
-                )
-            if not stream.at_end():
-                raise InvalidBatchError("bytes follow the last record")
-        except DecompressionError as error:
-            raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
-        if header.attributes & LOG_APPEND_TIME_BIT:
-            self.max_timestamp = header.max_timestamp
+        )
+        count = header.records_count
+        while self._next_delta < count:
+            if not by_hand:
+                most = count - self._next_delta
+                records, taken = stream.take_whole_records(most, _PIECE_BYTES)
+                if taken:
+                    self.held(b"".join((plain_header(data, 0, taken), records)))
+                    continue
+            frame = stream.walk_record()
+            timestamp = header.base_timestamp + frame.timestamp_delta
+            if header.attributes & LOG_APPEND_TIME_BIT:
+                timestamp = header.max_timestamp
+            self._one(frame.offset_delta, timestamp, frame.has_key)
+        if not stream.at_end():
+            raise InvalidBatchError("bytes follow the last record")
 
     def raise_issues(self) -> None:
         """Refuse the batch if any record is at fault."""
@@ -219,14 +234,12 @@ class _RecordCheck:
             for index, record in enumerate(group, first):
                 self._expect(index, record.offset)
         self._next_delta = first + len(group)
-        times = [record.timestamp for record in group]
-        try:
-            least, largest = min(times), max(times)  # type: ignore[type-var]
-        except TypeError:  # Some records have no timestamp, and those are never out of range.
-            present = [time for time in times if time is not None]
-            least, largest = min(present), max(present)
-        if largest is None or least is None:
-            largest = least = NO_TIMESTAMP
+        given = [record.timestamp for record in group]
+        if None in given:
+            times = [time for time in given if time is not None] or [NO_TIMESTAMP]
+        else:
+            times = cast(list[int], given)
+        least, largest = min(times), max(times)
         if largest > self.max_timestamp:
             self.max_timestamp = largest
         limits = self._rules.timestamp_range
@@ -236,8 +249,10 @@ class _RecordCheck:
             for index, record in enumerate(group, first):
                 self._judge(index, record.timestamp, record.key is not None)
 
-    def _one(self, index: int, offset_delta: int, timestamp: int, has_key: bool) -> None:
+    def _one(self, offset_delta: int, timestamp: int, has_key: bool) -> None:
+        index = self._next_delta
         self._expect(index, offset_delta)
+        self._next_delta = index + 1
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         self._judge(index, timestamp, has_key)

@@ -114,6 +114,41 @@ class RecordStream:
         size = self.varint()
         return None if size < 0 else self.take(size)
 
+    def take_whole_records(self, most_records: int, most_bytes: int) -> tuple[Buffer, int]:
+        """Take the records that lie complete in the piece at hand.
+
+        Args:
+            most_records: Bound on their number.
+            most_bytes: Bound on their size together.
+
+        Returns:
+            Their bytes and their number; 0 if the next record is cut, too large, or damaged.
+        """
+        data, start = self._data, self._position
+        limit = min(self._end, start + most_bytes)
+        position, count = start, 0
+        while count < most_records:
+            raw = shift = 0
+            at = position
+            while at < limit:
+                byte = data[at]
+                at += 1
+                raw |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+            else:
+                break
+            # An odd number is a negative length; a long run of bytes is an impossible one.
+            following = at + (raw >> 1)
+            if raw & 1 or following > limit:
+                break
+            position = following
+            count += 1
+        self._position = position
+        self.consumed += position - start
+        return memoryview(data)[start:position], count
+
     def walk_record(self) -> RecordFrame:
         """Pass over one record, checking its structure.
 
