@@ -1,5 +1,6 @@
 """Partition logs on disk or in memory, in Kafka's own formats."""
 
+from onceflow.broker_lite.log.failing_storage import FailingStorage, StorageStoppedError
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import (
     AppendError,
@@ -20,6 +21,7 @@ __all__ = [
     "AppendResult",
     "Buffer",
     "DataFolderError",
+    "FailingStorage",
     "LogConfig",
     "LogError",
     "LogFile",
@@ -32,4 +34,5 @@ __all__ = [
     "RealStorage",
     "Storage",
     "StorageLockedError",
+    "StorageStoppedError",
 ]

@@ -7,10 +7,12 @@ is decided by the partition log.
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import AppendError
+from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.storage import Buffer
 from onceflow.sdk.model import TimestampType
 from onceflow.sdk.protocol.batch_header import (
@@ -26,6 +28,8 @@ from onceflow.sdk.protocol.batch_header import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import validate_batch
+
+_PLACE_FIELDS = struct.Struct(">qii")  # base offset, batch length, partition leader epoch
 
 
 class IncomingBatch(NamedTuple):
@@ -103,6 +107,30 @@ def own_batches(records: Buffer, config: LogConfig, now_ms: int) -> list[Incomin
     if not batches:
         raise AppendError(ErrorCode.INVALID_RECORD, "there is no batch to append")
     return batches
+
+
+def place_batches(
+    batches: list[IncomingBatch], base_offset: int, leader_epoch: int
+) -> tuple[list[Buffer], list[BatchPlace]]:
+    """Give batches their place in the log, without copying them.
+
+    Args:
+        batches: The batches in order.
+        base_offset: Offset of the first record.
+        leader_epoch: Epoch to write them under.
+
+    Returns:
+        Parts to write, and what the indexes must know of each batch.
+    """
+    parts: list[Buffer] = []
+    places = []
+    for header, data, _ in batches:
+        parts.append(_PLACE_FIELDS.pack(base_offset, header.batch_length, leader_epoch))
+        parts.append(memoryview(data)[_PLACE_FIELDS.size :])
+        base_offset += header.last_offset_delta + 1
+        size = header.batch_length + LENGTH_END
+        places.append(BatchPlace(size, base_offset - 1, header.max_timestamp))
+    return parts, places
 
 
 def _check_size(size: int, config: LogConfig) -> None:

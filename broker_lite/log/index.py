@@ -102,8 +102,8 @@ class OffsetIndex:
         if not self._written:
             return True
         offset, position = self.entry(self._written - 1)
-        # A preallocated file that was never trimmed ends with zeros.
-        return position < log_size and (offset > self._base_offset or position == 0)
+        # The first batch has no entry, so zeros are those of a preallocated file left untrimmed.
+        return 0 < position < log_size and offset > self._base_offset
 
     def clear(self) -> None:
         """Forget every entry."""

@@ -9,11 +9,15 @@ sequences and transactions in ``producer_state``, the start in ``recovery``, loo
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 
 from onceflow.broker_lite.log import checkpoints, log_reader, retention
-from onceflow.broker_lite.log.append_checks import IncomingBatch, client_batch, own_batches
+from onceflow.broker_lite.log.append_checks import (
+    IncomingBatch,
+    client_batch,
+    own_batches,
+    place_batches,
+)
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import AppendError, LogError, ReadError
 from onceflow.broker_lite.log.log_results import AppendResult, ReadResult
@@ -23,7 +27,7 @@ from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp, TopicPartition
-from onceflow.sdk.protocol.batch_header import LENGTH_END, TRANSACTIONAL_BIT
+from onceflow.sdk.protocol.batch_header import TRANSACTIONAL_BIT
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch
 
@@ -31,7 +35,6 @@ NO_TIMESTAMP = -1
 HIGH_WATERMARK = -1
 """Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
 
-_PLACE_FIELDS = struct.Struct(">qii")  # base offset, batch length, partition leader epoch
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
@@ -286,17 +289,8 @@ class PartitionLog:
 
     def _append_batches(self, batches: list[IncomingBatch], now_ms: int) -> AppendResult:
         first_offset = offset = self._log_end_offset
-        epoch = self._epochs.latest
-        parts: list[Buffer] = []
-        places: list[BatchPlace] = []
-        for header, data, _ in batches:
-            parts.append(_PLACE_FIELDS.pack(offset, header.batch_length, epoch))
-            parts.append(memoryview(data)[_PLACE_FIELDS.size :])
-            offset += header.last_offset_delta + 1
-            size = header.batch_length + LENGTH_END
-            places.append(BatchPlace(size, offset - 1, header.max_timestamp))
+        parts, places = place_batches(batches, offset, self._epochs.latest)
         self._write(parts, places, now_ms)
-        offset = first_offset
         for header, _, _ in batches:
             last_offset = offset + header.last_offset_delta
             if header.producer_id >= 0:
@@ -500,10 +494,6 @@ class PartitionLog:
         """Whether a producer has a transaction open here, in that epoch if one is given."""
         return self._producers.has_open_transaction(producer_id, producer_epoch)
 
-    def expire_producers(self, now_ms: int) -> list[int]:
-        """Forget producers that were idle for ``producer.id.expiration.ms``; returns their ids."""
-        return self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
-
     # Start of the log, retention, end
 
     def delete_records_before(self, offset: int) -> int:
@@ -559,7 +549,7 @@ class PartitionLog:
         Returns:
             Segments that were removed.
         """
-        self.expire_producers(now_ms)
+        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = retention.expired_segments(
             self._segments,
             self.config,

@@ -126,8 +126,9 @@ def apply_window(entries: Iterable[ProducerEntry], data: bytes) -> None:
         raise ValueError("producer window cut short") from error
     for entry in entries:
         epoch, last_append_ms, batches = windows.get(entry.producer_id, (None, 0, []))
-        same_end = not batches or (bool(entry.batches) and batches[-1] == entry.batches[-1])
-        if epoch == entry.producer_epoch and len(batches) >= len(entry.batches) and same_end:
+        # Kafka's file keeps no timestamp of a batch that a marker followed, so it is left out.
+        last = [batch[:3] for batch in batches[-1:]]
+        if epoch == entry.producer_epoch and last == [batch[:3] for batch in entry.batches]:
             entry.last_append_ms = last_append_ms
             entry.batches.clear()
             entry.batches.extend(batches)

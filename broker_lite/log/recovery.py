@@ -25,6 +25,7 @@ from onceflow.broker_lite.log.producer_state import ProducerState
 from onceflow.broker_lite.log.segment import (
     INDEX_SUFFIXES,
     LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
     BatchPlace,
     Segment,
     file_name,
@@ -289,10 +290,12 @@ class _Loader:
         self, segments: list[Segment], clean: bool, recovery_point: int
     ) -> int | None:
         """Index of the first segment that cannot be taken as it is."""
+        names = self._storage.files(self._directory)
         for number, segment in enumerate(segments):
             last = number + 1 == len(segments)
             unsafe = not clean and (last or segments[number + 1].base_offset > recovery_point)
-            if unsafe or not segment.indexes_sound():
+            index_missing = file_name(segment.base_offset, OFFSET_INDEX_SUFFIX) not in names
+            if unsafe or (segment.size and index_missing) or not segment.indexes_sound():
                 return number
         return None
 

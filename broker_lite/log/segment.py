@@ -194,6 +194,8 @@ class Segment:
     def finish(self) -> None:
         """Complete the indexes: the segment gets no more batches, or the broker stops."""
         self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+        self.offset_index.create()
+        self.time_index.create()
         self.offset_index.write_pending()
         self.time_index.write_pending()
 
@@ -208,8 +210,6 @@ class Segment:
                 self._log.truncate(self.size)
                 self._torn = False
             self.finish()
-            self.offset_index.create()
-            self.time_index.create()
         self.offset_index.close()
         self.time_index.close()
         self.aborted.close()

@@ -1,0 +1,283 @@
+"""A data folder in memory that fails, tears writes or stops dead on demand, for crash tests.
+
+It records every change of the folder, and gives back what would be on the disk after any number
+of them, also with the next one half done. It decides nothing about what should survive.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from onceflow.broker_lite.log.memory_storage import MemoryStorage, split_path
+from onceflow.broker_lite.log.storage import Buffer, LogFile
+
+
+class Change(enum.Enum):
+    """Kinds of changes of a data folder."""
+
+    CREATE = "create"
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    FLUSH = "flush"
+    REPLACE = "replace"
+    REMOVE = "remove"
+    MAKE_DIRECTORY = "make directory"
+    RENAME_DIRECTORY = "rename directory"
+    REMOVE_DIRECTORY = "remove directory"
+
+
+class Write(NamedTuple):
+    """One change.
+
+    Attributes:
+        change: Its kind.
+        path: File or folder.
+        data: Bytes that were to be written.
+        position: Where in the file, for appends and cuts.
+        target: New name of a folder.
+    """
+
+    change: Change
+    path: str
+    data: bytes = b""
+    position: int = 0
+    target: str = ""
+
+
+class StorageStoppedError(OSError):
+    """The storage stopped as if the machine had; nothing works any more."""
+
+
+class _FailingFile:
+    __slots__ = ("_path", "_storage", "size")
+
+    def __init__(self, storage: FailingStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self.size = storage.inner.open(path).size
+
+    def create(self) -> None:
+        directory, name = split_path(self._path)
+        if name not in self._storage.inner.files(directory):
+            self._storage.apply(Write(Change.CREATE, self._path))
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        data = b"".join(parts)
+        self._storage.apply(Write(Change.APPEND, self._path, data, self.size))
+        self.size += len(data)
+
+    def read(self, position: int, length: int) -> bytes:
+        self._storage.check_running()
+        length = min(length, self.size - position)
+        return self._storage.inner.open(self._path).read(position, length)
+
+    def truncate(self, size: int) -> None:
+        self._storage.apply(Write(Change.TRUNCATE, self._path, position=size))
+        self.size = size
+
+    def flush(self) -> None:
+        self._storage.apply(Write(Change.FLUSH, self._path))
+
+    def close(self) -> None:
+        pass
+
+
+class FailingStorage:
+    """A folder in memory whose changes are numbered from 0 and can be made to fail.
+
+    Args:
+        inner: Content to begin with; it is changed.
+
+    Attributes:
+        inner: The content now.
+        writes: Every change that was tried, in order.
+    """
+
+    def __init__(self, inner: MemoryStorage | None = None) -> None:
+        self.inner = inner or MemoryStorage()
+        self.writes: list[Write] = []
+        self._start = _copied(self.inner)
+        self._failures: dict[int, int] = {}
+        self._stop_at: int | None = None
+        self._stopped = False
+
+    def fail_write(self, number: int, *, written_bytes: int = 0) -> None:
+        """Let one change fail with "no space left on device".
+
+        Args:
+            number: Which change.
+            written_bytes: Bytes that reach the file nevertheless.
+        """
+        self._failures[number] = written_bytes
+
+    def stop_at(self, number: int, *, written_bytes: int = 0) -> None:
+        """Stop dead in the middle of a change; it and all later calls fail.
+
+        Args:
+            number: Which change.
+            written_bytes: Bytes of it that reach the disk.
+        """
+        self._stop_at = number
+        self._failures[number] = written_bytes
+
+    def check_running(self) -> None:
+        """Refuse any work after the stop.
+
+        Raises:
+            StorageStoppedError: The storage stopped.
+        """
+        if self._stopped:
+            raise StorageStoppedError(errno.EIO, "the storage stopped")
+
+    def apply(self, write: Write) -> None:
+        """Do one change, or fail as was asked for."""
+        self.check_running()
+        number = len(self.writes)
+        written_bytes = self._failures.pop(number, None)
+        if written_bytes is not None:
+            _apply_torn(self.inner, write, written_bytes)
+            if number == self._stop_at:
+                self._stopped = True
+                self.check_running()
+            # The number belongs to a change that did not happen; replays must not do it.
+            self.writes.append(_torn(write, written_bytes))
+            raise OSError(errno.ENOSPC, "no space left on device", write.path)
+        self.writes.append(write)
+        _apply(self.inner, write)
+
+    def disk_after(self, count: int, *, torn_bytes: int | None = None) -> MemoryStorage:
+        """What the disk holds if the machine stops after so many changes.
+
+        Args:
+            count: Changes that are complete.
+            torn_bytes: Bytes of the next change that are on the disk too; None leaves it out.
+        """
+        disk = _copied(self._start)
+        for write in self.writes[:count]:
+            _apply(disk, write)
+        if torn_bytes is not None and count < len(self.writes):
+            _apply_torn(disk, self.writes[count], torn_bytes)
+        return disk
+
+    def lost_power_after(self, count: int, keep: Callable[[int], int]) -> MemoryStorage:
+        """What the disk holds if the power fails after so many changes.
+
+        What was appended to a file since its last sync may be lost from any byte on.
+
+        Args:
+            count: Changes that were made.
+            keep: Given the unsynced bytes of a file, how many of them survive.
+        """
+        disk = self.disk_after(count)
+        synced: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        for write in self.writes[:count]:
+            if write.change is Change.APPEND:
+                sizes[write.path] = write.position + len(write.data)
+            elif write.change is Change.TRUNCATE:
+                sizes[write.path] = write.position
+                synced[write.path] = min(synced.get(write.path, 0), write.position)
+            elif write.change is Change.FLUSH:
+                synced[write.path] = sizes.get(write.path, 0)
+        for path, size in sizes.items():
+            directory, name = split_path(path)
+            content = disk.content.get(directory, {}).get(name)
+            if content is not None:
+                safe = synced.get(path, 0)
+                del content[safe + keep(size - safe) :]
+        return disk
+
+    def lock(self) -> None:
+        self.check_running()
+        self.inner.lock()
+
+    def directories(self) -> list[str]:
+        self.check_running()
+        return self.inner.directories()
+
+    def files(self, directory: str) -> dict[str, int]:
+        self.check_running()
+        return self.inner.files(directory)
+
+    def make_directory(self, directory: str) -> None:
+        self.apply(Write(Change.MAKE_DIRECTORY, directory))
+
+    def rename_directory(self, old: str, new: str) -> None:
+        self.apply(Write(Change.RENAME_DIRECTORY, old, target=new))
+
+    def remove_directory(self, directory: str) -> None:
+        self.apply(Write(Change.REMOVE_DIRECTORY, directory))
+
+    def open(self, path: str) -> LogFile:
+        self.check_running()
+        return _FailingFile(self, path)
+
+    def read_bytes(self, path: str) -> bytes | None:
+        self.check_running()
+        return self.inner.read_bytes(path)
+
+    def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        self.apply(Write(Change.REPLACE, path, data))
+
+    def remove(self, path: str) -> None:
+        self.apply(Write(Change.REMOVE, path))
+
+    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+        for path in paths:
+            self.apply(Write(Change.FLUSH, path))
+        done()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def _copied(storage: MemoryStorage) -> MemoryStorage:
+    copy = MemoryStorage()
+    copy.content = {
+        directory: {name: bytearray(data) for name, data in files.items()}
+        for directory, files in storage.content.items()
+    }
+    return copy
+
+
+def _apply(disk: MemoryStorage, write: Write) -> None:
+    """Do a change."""
+    match write.change:
+        case Change.CREATE:
+            disk.open(write.path).create()
+        case Change.APPEND:
+            # A write goes over what a failed one left at its place, and no further.
+            disk.open(write.path).create()
+            directory, name = split_path(write.path)
+            end = write.position + len(write.data)
+            disk.content[directory][name][write.position : end] = write.data
+        case Change.TRUNCATE:
+            disk.open(write.path).truncate(write.position)
+        case Change.REPLACE:
+            disk.replace(write.path, write.data)
+        case Change.REMOVE:
+            disk.remove(write.path)
+        case Change.MAKE_DIRECTORY:
+            disk.make_directory(write.path)
+        case Change.RENAME_DIRECTORY:
+            disk.rename_directory(write.path, write.target)
+        case Change.REMOVE_DIRECTORY:
+            disk.remove_directory(write.path)
+        case Change.FLUSH:
+            pass
+
+
+def _torn(write: Write, written_bytes: int) -> Write:
+    """The part of a change that happens when it is interrupted."""
+    if write.change is Change.APPEND:
+        return write._replace(data=write.data[:written_bytes])
+    if write.change is Change.REPLACE:
+        return write._replace(path=f"{write.path}.tmp", data=write.data[:written_bytes])
+    return Write(Change.FLUSH, write.path)
+
+
+def _apply_torn(disk: MemoryStorage, write: Write, written_bytes: int) -> None:
+    _apply(disk, _torn(write, written_bytes))
