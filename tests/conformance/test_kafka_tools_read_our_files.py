@@ -1,0 +1,148 @@
+"""Goal: Apache Kafka's own dump tool reads every file of our folders and finds nothing wrong.
+
+Method: a log with plain, idempotent and transactional batches, all codecs, several segments and
+aborted transactions is written to disk, with a clean stop and with a crash; ``kafka-dump-log``
+(which checks checksums, index entries and timestamps by itself) prints the files, and the output
+is compared with what was written. ``ONCEFLOW_REAL_KAFKA`` names another launcher with the same
+command line as ``tests/support/real_kafka.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+import real_kafka
+from log_batches import NOW_MS, batch, idempotent
+
+from onceflow.broker_lite.log import LogConfig, LogManager, RealStorage
+from onceflow.sdk.protocol.records import Codec
+
+LAUNCHER = os.environ.get("ONCEFLOW_REAL_KAFKA") or real_kafka.__file__
+CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=500)
+UNAVAILABLE = real_kafka.unavailable_reason()
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE)),
+]
+
+
+def dump(*files: Path) -> str:
+    """What Kafka's tool says about files; it also complains on standard output."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(LAUNCHER),
+            "tool",
+            "kafka-dump-log",
+            "--files",
+            ",".join(str(file) for file in files),
+            "--print-data-log",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def write_folder(root: Path, *, clean: bool) -> list[bytes]:
+    """Write the log; returns the values in order."""
+    manager = LogManager(
+        RealStorage(root), NOW_MS, new_uuid=uuid.uuid4, config_for=lambda overrides: CONFIG
+    )
+    log = manager.create_partition("orders", uuid.uuid4(), 0, CONFIG, now_ms=NOW_MS)
+    values: list[bytes] = []
+    for number in range(60):
+        value = b"value-%03d-" % number + b"x" * 200
+        codec = list(Codec)[number % 5]
+        time_ms = NOW_MS + (number * 37) % 50
+        log.append(batch(value, value, codec=codec, timestamp_ms=time_ms), now_ms=NOW_MS)
+        log.append(idempotent(number, value, producer_id=1), now_ms=NOW_MS)
+        data = idempotent(number, value, producer_id=2, transactional=True)
+        log.append(data, now_ms=NOW_MS)
+        values += [value] * 4
+        if number % 4 == 3:
+            log.append_control(2, 0, 5, number % 8 == 3, NOW_MS)
+    log.append(idempotent(0, b"open", producer_id=3, transactional=True), now_ms=NOW_MS)
+    values.append(b"open")
+    manager.close(clean=clean)
+    return values
+
+
+@pytest.fixture(scope="module", params=["clean stop", "crash and recovery"])
+def folder(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[bytes]]:
+    root = tmp_path_factory.mktemp("data")
+    clean = request.param == "clean stop"
+    values = write_folder(root, clean=clean)
+    if not clean:
+        manager = LogManager(
+            RealStorage(root), NOW_MS, new_uuid=uuid.uuid4, config_for=lambda overrides: CONFIG
+        )
+        manager.close(clean=True)
+    return root / "orders-0", values
+
+
+def test_log_files_hold_what_was_appended(folder: tuple[Path, list[bytes]]) -> None:
+    directory, values = folder
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) > 2
+    output = dump(*logs)
+    assert "isvalid: false" not in output
+    assert re.search(r"(?i)mismatch|error|corrupt|exception", output) is None, output[-3000:]
+    found = [value.encode() for value in re.findall(r"payload: (\S+)", output)]
+    assert found == values
+    assert output.count("endTxnMarker: ABORT") == 7
+    assert output.count("endTxnMarker: COMMIT") == 8
+    assert "coordinatorEpoch: 5" in output
+
+
+def test_index_files_agree_with_their_logs(folder: tuple[Path, list[bytes]]) -> None:
+    directory, _ = folder
+    indexes = sorted((*directory.glob("*.index"), *directory.glob("*.timeindex")))
+    output = dump(*indexes)
+    assert output.count("offset: ") > 20
+    assert output.count("timestamp: ") >= len(list(directory.glob("*.timeindex")))
+    assert re.search(r"(?i)mismatch|error|corrupt|exception|not found", output) is None, output
+
+
+def test_transaction_index_names_each_abort(folder: tuple[Path, list[bytes]]) -> None:
+    directory, _ = folder
+    output = dump(*sorted(directory.glob("*.txnindex")))
+    aborts = re.findall(
+        r"version: (\d+) producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) "
+        r"lastStableOffset: (\d+)",
+        output,
+    )
+    assert len(aborts) == 7, output
+    assert {(version, producer_id) for version, producer_id, *_ in aborts} == {("0", "2")}
+    for *_, first_offset, last_offset, last_stable_offset in aborts:
+        assert int(first_offset) < int(last_offset) < int(last_stable_offset)
+
+
+def test_producer_snapshots_show_the_producers(folder: tuple[Path, list[bytes]]) -> None:
+    directory, values = folder
+    snapshots = sorted(directory.glob("*.snapshot"))
+    output = dump(snapshots[-1])
+    rows = re.findall(
+        r"producerId: (\d+) producerEpoch: (-?\d+) coordinatorEpoch: (-?\d+) "
+        r"currentTxnFirstOffset: (\S+) lastTimestamp: (\d+) firstSequence: (-?\d+) "
+        r"lastSequence: (-?\d+)",
+        output,
+    )
+    found = {row[0]: row for row in rows}
+    assert set(found) == {"1", "2", "3"}, output
+    assert found["1"][5:] == ("59", "59")
+    assert found["2"][2] == "5"
+    end_offset = len(values) + 15
+    assert str(end_offset - 1) in found["3"][3], output
