@@ -201,12 +201,6 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     manager = state.log_manager
     repeat(state.timers, config.log_retention_check_interval_ms, manager.apply_retention, now_ms)
     repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
-    repeat(
-        state.timers,
-        config.producer_id_expiration_check_interval_ms,
-        lambda now_ms: [log.expire_producers(now_ms) for log in manager.partitions()],
-        now_ms,
-    )
 
 
 def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int) -> None:

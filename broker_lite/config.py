@@ -305,20 +305,8 @@ class BrokerConfig:
         "Time between two writes of the recovery points.",
         1,
     )
-    log_cleaner_enable: bool = _setting(
-        "log.cleaner.enable", Kind.BOOLEAN, True, "Compact logs whose policy says so."
-    )
-    log_cleaner_backoff_ms: int = _long(
-        "log.cleaner.backoff.ms", 15_000, "Time between two looks for logs to compact.", 1
-    )
     producer_id_expiration_ms: int = _int(
         "producer.id.expiration.ms", 86_400_000, "How long an idle producer is remembered.", 1
-    )
-    producer_id_expiration_check_interval_ms: int = _int(
-        "producer.id.expiration.check.interval.ms",
-        600_000,
-        "Time between two looks for idle producers.",
-        1,
     )
 
     # --- fetching

@@ -1,48 +1,23 @@
-"""Listener and connections: bytes in, frames to the dispatcher, answers out in request order.
+"""The listener, the clock, and the one alarm that drives all timers.
 
-The only module of the broker with sockets and a clock. It decides how much of a peer's input is
-taken in (request size, bytes waiting, number of connections, idle time) and when a connection is
-closed; what a request means is the dispatcher's and the handlers' business.
-
-One request per connection is in processing at a time: a parked Fetch or JoinGroup holds back what
-follows on the same connection (trap 64). That also bounds memory, as nothing is read ahead of a
-parked request beyond a fixed number of bytes.
+With ``connection`` the only module of the broker that has to do with sockets, and the only one that
+reads a clock. It decides how many connections there may be and how long one may be idle.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
-from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, dispatch
-from onceflow.broker_lite.purgatory import Deferred
-from onceflow.sdk.errors import RemoteProtocolError
-from onceflow.sdk.protocol.frame import FrameSplitter, encode_response
-from onceflow.sdk.protocol.schema import Response
+from onceflow.broker_lite.connection import ClientConnection
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
 logger = logging.getLogger("onceflow.broker_lite.server")
-
-WAITING_BYTES_MAX = 1_048_576
-"""Bytes of whole requests that may wait behind a parked one before reading pauses."""
-
-WAITING_REQUESTS_MAX = 128
-"""The same as a number of requests."""
-
-REQUESTS_PER_TURN_MAX = 64
-"""Requests of one connection that are handled before the others get a turn."""
-
-WRITEV_PARTS_MAX = 256
-"""Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
 
 BACKLOG = 128
 
@@ -70,252 +45,6 @@ class SystemClock:
 
     def __call__(self) -> int:
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
-
-
-class ClientConnection(asyncio.Protocol):
-    """One connection of a client."""
-
-    __slots__ = (
-        "_deferred",
-        "_fd",
-        "_paused_reading",
-        "_paused_writing",
-        "_pump_scheduled",
-        "_server",
-        "_splitter",
-        "_transport",
-        "_waiting",
-        "_waiting_bytes",
-        "last_active_ms",
-        "state",
-    )
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._splitter = FrameSplitter(server.broker.config.socket_request_max_bytes)
-        self._waiting: deque[bytes | memoryview] = deque()
-        self._waiting_bytes = 0
-        self._deferred: Deferred[Response] | None = None
-        self._paused_reading = False
-        self._paused_writing = False
-        self._pump_scheduled = False
-        self._transport: asyncio.Transport | None = None
-        self._fd = -1
-        self.last_active_ms = 0
-        self.state: ConnectionState | None = None
-
-    # --- asyncio.Protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        server = self._server
-        if not server.admit(self):
-            logger.warning("connection refused: max.connections=%d reached",
-                           server.broker.config.max_connections)  # fmt: skip
-            transport.abort()
-            return
-        peer = transport.get_extra_info("peername")
-        client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
-        local = transport.get_extra_info("sockname")
-        self.state = ConnectionState(
-            server.next_connection_id(),
-            client_host,
-            server.listener_name,
-            local_address=(local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 0),
-            must_authenticate=server.must_authenticate,
-        )
-        self.last_active_ms = server.clock()
-        plain_socket = transport.get_extra_info("socket")
-        if plain_socket is not None:
-            plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if transport.get_extra_info("ssl_object") is None:
-                self._fd = plain_socket.fileno()
-
-    def data_received(self, data: bytes) -> None:
-        server = self._server
-        if self.state is None or self._transport is None:
-            return
-        try:
-            frames = self._splitter.feed(data)
-        except RemoteProtocolError as error:
-            self._close_for(error)
-            return
-        if not frames:
-            return
-        waiting = self._waiting
-        for frame in frames:
-            waiting.append(frame)
-            self._waiting_bytes += len(frame)
-        if self._deferred is None and not self._pump_scheduled:
-            self._pump()
-            server.after_event()
-        if not self._paused_reading and (
-            self._waiting_bytes > WAITING_BYTES_MAX or len(waiting) > WAITING_REQUESTS_MAX
-        ):
-            self._paused_reading = True
-            self._transport.pause_reading()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._paused_writing = True
-
-    def resume_writing(self) -> None:
-        self._paused_writing = False
-        self._schedule_pump()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fd = -1
-        self._transport = None
-        self._waiting.clear()
-        deferred, self._deferred = self._deferred, None
-        server = self._server
-        server.forget(self)
-        if deferred is not None:
-            deferred.disconnect()
-            server.after_event()
-
-    # --- requests
-
-    @property
-    def busy(self) -> bool:
-        """True while a request is parked or waits to be handled."""
-        return self._deferred is not None or bool(self._waiting)
-
-    def close(self) -> None:
-        """Close after what was written; nothing more is handled."""
-        self._waiting.clear()
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self._waiting.clear()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _pump(self) -> None:
-        """Handle what waits, until a request parks, the peer stops reading, or the turn is over."""
-        server = self._server
-        waiting = self._waiting
-        turns = REQUESTS_PER_TURN_MAX
-        while waiting and self._deferred is None and not self._paused_writing:
-            if not turns:
-                self._schedule_pump()
-                break
-            turns -= 1
-            frame = waiting.popleft()
-            self._waiting_bytes -= len(frame)
-            server.handling = True
-            try:
-                if not self._handle(frame, server.clock()):
-                    return
-                # Whoever this request woke is looked at before the next one is handled.
-                server.settle()
-            finally:
-                server.handling = False
-        if (
-            self._paused_reading
-            and self._transport is not None
-            and not self._transport.is_closing()
-            and self._waiting_bytes <= WAITING_BYTES_MAX // 2
-            and len(waiting) <= WAITING_REQUESTS_MAX // 2
-        ):
-            self._paused_reading = False
-            self._transport.resume_reading()
-
-    def _handle(self, frame: bytes | memoryview, now_ms: int) -> bool:
-        """Handle one request; False when the connection is being closed."""
-        connection = self.state
-        transport = self._transport
-        if connection is None or transport is None or transport.is_closing():
-            self._waiting.clear()
-            return False
-        self.last_active_ms = now_ms
-        try:
-            answer = dispatch(self._server.broker, connection, frame, now_ms)
-        except (RemoteProtocolError, CloseConnection) as error:
-            self._close_for(error)
-            return False
-        except Exception:  # A fault of ours costs this connection, never the broker.
-            logger.exception("connection %d: request failed", connection.connection_id)
-            self.close()
-            return False
-        result = answer.result
-        if isinstance(result, Deferred):
-            self._deferred = result
-            result.add_done_callback(
-                partial(self._answer_deferred, answer.api_version, answer.correlation_id)
-            )
-            return True
-        if result is None:
-            return True
-        return self._write(result, answer.api_version, answer.correlation_id)
-
-    def _answer_deferred(self, api_version: int, correlation_id: int, response: Response) -> None:
-        self._deferred = None
-        if self._transport is None or self._transport.is_closing():
-            return
-        self.last_active_ms = self._server.clock()
-        if self._write(response, api_version, correlation_id) and self._waiting:
-            self._schedule_pump()
-
-    def _write(self, response: Response, api_version: int, correlation_id: int) -> bool:
-        transport = self._transport
-        if transport is None:
-            return False
-        try:
-            parts = encode_response(
-                response, api_version=api_version, correlation_id=correlation_id
-            )
-        except Exception:  # An answer that cannot be encoded is a fault of ours.
-            logger.exception(
-                "%s version %d cannot be encoded", type(response).__name__, api_version
-            )
-            self.close()
-            return False
-        if self._fd < 0 or len(parts) > WRITEV_PARTS_MAX or transport.get_write_buffer_size():
-            transport.writelines(parts)
-            return True
-        # Straight to the kernel without joining: a Fetch answer is mostly whole stored batches.
-        try:
-            sent = os.writev(self._fd, parts)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            transport.abort()
-            return False
-        for part in parts:
-            size = len(part)
-            if sent >= size:
-                sent -= size
-            else:
-                transport.write(memoryview(part)[sent:] if sent else part)
-                sent = 0
-        return True
-
-    def _schedule_pump(self) -> None:
-        if not self._pump_scheduled and self._waiting:
-            self._pump_scheduled = True
-            self._server.loop.call_soon(self._pump_later)
-
-    def _pump_later(self) -> None:
-        self._pump_scheduled = False
-        if self._deferred is None:
-            self._pump()
-            self._server.after_event()
-
-    def _close_for(self, error: Exception) -> None:
-        state = self.state
-        logger.info(
-            "connection %s from %s closed: %s",
-            state.connection_id if state else "-",
-            state.client_host if state else "-",
-            error,
-        )
-        self.close()
 
 
 class Server:
