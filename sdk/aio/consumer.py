@@ -1,0 +1,450 @@
+"""AsyncConsumer: reading topics with asyncio, alone or as a member of a group.
+
+This is the API; what happens within a poll is decided by the engine that both faces share, and
+what a rebalance or an offset means by the core.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from onceflow.sdk.aio.consumer_engine import (
+    CallbackOutcome,
+    ConsumerEngine,
+    Listeners,
+    PendingCallback,
+    Polled,
+    RebalanceCallback,
+)
+from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+DEFAULT_CLOSE_TIMEOUT_MS: Final = 30_000
+
+ITERATION_WAIT_MS: Final = 1_000
+"""How long one poll of an iteration waits; iteration itself never ends."""
+
+
+class AsyncConsumer:
+    """Reads records from topics.
+
+    Use it as ``async with AsyncConsumer("topic", ...) as consumer`` and poll, or iterate with
+    ``async for``. One task polls; other tasks may call `wakeup`, `commit` and the offset queries.
+
+    Delivery: with ``isolation_level="read_committed"`` (the default here) records of open and
+    aborted transactions are not seen. Positions are committed by `commit`, by the automatic
+    commit, or within a producer's transaction. A record counts as processed when the poll after
+    the one that returned it begins.
+    """
+
+    def __init__(self, *topics: str, **settings: object) -> None:
+        """Make a consumer; nothing is sent before `start`.
+
+        Args:
+            *topics: Topics to subscribe to, as by `subscribe`.
+            **settings: Fields of `onceflow.sdk.ConsumerConfig`.
+
+        Raises:
+            ConfigError: A setting is unknown or has a value that cannot work.
+        """
+        self._engine = ConsumerEngine(ConsumerConfig.from_settings(settings))
+        self._closed = False
+        if topics:
+            self.subscribe(topics)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings, defaults included."""
+        return self._engine.config
+
+    async def start(self) -> None:
+        """Connect to the cluster. Calling it again does nothing.
+
+        Raises:
+            NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
+            IllegalStateError: It was started in another event loop.
+        """
+        await self._engine.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an exception nobody knows which of the polled records were processed.
+        await self.close(commit=kind is None)
+
+    # --- what to read ---
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Let the group hand out the partitions of some topics; the next poll joins it.
+
+        Callbacks run within `poll` and take a list of partitions; they may be coroutine
+        functions. What they raise is raised by that poll, after the rebalance went on.
+
+        Args:
+            topics: Topic names.
+            pattern: Regular expression that must match whole names; instead of `topics`.
+            on_assigned: New partitions; called after each rebalance, also without any.
+            on_revoked: Partitions that are about to be given up; they may still be committed.
+            on_lost: Partitions that were lost without warning; they may belong to others already,
+                so nothing of them may be committed.
+
+        Raises:
+            IllegalStateError: No group_id, partitions were assigned by hand, or neither or both
+                of topics and pattern were given.
+        """
+        compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
+        listeners = Listeners(on_assigned, on_revoked, on_lost)
+        self._engine.subscribe(topics, compiled, listeners)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without a group's rebalances.
+
+        Positions start at the group's committed offsets if there is a group_id, else at
+        ``auto_offset_reset``.
+
+        Raises:
+            IllegalStateError: Topics are subscribed.
+        """
+        self._engine.assign(partitions)
+
+    async def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group; `on_revoked` is called."""
+        pending = await self._engine.begin_release(self.config.default_api_timeout_ms, commit=True)
+        try:
+            await self._run_last_callback(pending)
+        finally:
+            self._engine.end_release()
+
+    def subscription(self) -> set[str]:
+        """Topics that are subscribed, or that the pattern matches at present."""
+        subscription = self._engine.subscription
+        return set(subscription.topics) if subscription.uses_group else set()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Partitions that belong to this consumer now."""
+        return self._engine.subscription.assignment()
+
+    # --- records ---
+
+    async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Polled:
+        """Records that have arrived; joins the group and runs rebalance callbacks.
+
+        Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
+        (a warning is logged at half of that time).
+
+        Args:
+            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            max_records: Most records to return, default ``max_poll_records``.
+
+        Returns:
+            Records by partition, in offset order; empty when time is up or `wakeup` was called.
+
+        Raises:
+            NoOffsetForPartitionError: A partition has no usable offset and ``auto_offset_reset``
+                is "none"; raised by every poll until a seek.
+            FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
+            SerializationError: A deserializer refused a record; seek past it to go on.
+            KafkaError: Anything else that the background work met and that does not pass.
+        """
+        engine = self._engine
+        engine.pool.check_usable()
+        limit = self.config.max_poll_records if max_records is None else max_records
+        deadline_ms = engine.pool.now_ms() + timeout_ms
+        outcome = None
+        while True:
+            step = await engine.poll_step(deadline_ms, limit, outcome)
+            if not isinstance(step, PendingCallback):
+                return step
+            outcome = await _run_callback(step)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record, waiting for it. `poll` tells what may be raised."""
+        cursor = self._engine.cursor
+        while True:
+            record = cursor.next()
+            if record is not None:
+                return record
+            cursor.load(await self.poll(ITERATION_WAIT_MS))
+
+    def wakeup(self) -> None:
+        """Let the running poll, or else the next one, return at once without records."""
+        self._engine.wakeup()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`; what was fetched is kept.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        self._engine.set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        self._engine.set_paused(partitions, False)
+
+    def paused(self) -> set[TopicPartition]:
+        """Partitions that are paused."""
+        return {state.topic_partition for state in self._engine.subscription if state.paused}
+
+    # --- positions ---
+
+    async def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        """Offset of the next record to be returned; it steps over transaction markers.
+
+        Args:
+            partition: An assigned partition.
+            timeout_ms: Longest wait for the position, default ``default_api_timeout_ms``.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            NoOffsetForPartitionError: There is none, and ``auto_offset_reset`` is "none".
+            RequestTimedOutError: It was not known in time.
+        """
+        return await self._engine.position(partition, timeout_ms)
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on at an offset; records fetched before are dropped.
+
+        Args:
+            partition: An assigned partition.
+            offset: Offset of the next record, with its leader epoch if known.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            ValueError: The offset is negative.
+        """
+        if isinstance(offset, OffsetAndMetadata):
+            self._engine.seek(partition, offset.offset, offset.leader_epoch)
+        else:
+            self._engine.seek(partition, offset, -1)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the first record; None means all assigned partitions."""
+        self._engine.reset(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the end: under read_committed, at the first offset of an open transaction."""
+        self._engine.reset(partitions, LATEST_TIMESTAMP)
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets to the group.
+
+        Args:
+            offsets: Offset of the next record to be processed, by partition; None commits the
+                positions of all partitions, that is everything that polls returned.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            CommitFailedError: The group went on without this member; others own the partitions.
+            RebalanceInProgressError: The group is dividing its partitions; poll, then commit.
+            RequestTimedOutError: Time ran out; the offsets may or may not be stored.
+            IllegalStateError: There is no group_id.
+        """
+        await self._engine.commit(offsets, timeout_ms)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Offsets that the group committed; None where there is none.
+
+        Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
+
+        Raises:
+            RequestTimedOutError: There was no stable answer in time.
+            IllegalStateError: There is no group_id.
+        """
+        return await self._engine.committed(partitions, timeout_ms)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """First offset that exists, by partition."""
+        return await self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Where reading ends at present, by partition.
+
+        Under read_committed that is the last stable offset, else the high watermark.
+        """
+        return await self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
+
+    async def _ends(
+        self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: int | None
+    ) -> dict[TopicPartition, int]:
+        engine = self._engine
+        engine.pool.check_usable()
+        targets = {TopicPartition(*partition): timestamp for partition in partitions}
+        found = await engine.fetching.reader.list_offsets(
+            targets, self.config.isolation, timeout_ms
+        )
+        return {partition: answer.offset for partition, answer in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """First record at or after a time, by partition; None where there is none.
+
+        Args:
+            timestamps_ms: Milliseconds since 1970 by partition.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            ValueError: A time is negative.
+        """
+        negative = [partition for partition, time in timestamps_ms.items() if time < 0]
+        if negative:
+            raise ValueError(f"negative timestamp for {negative[0]}")
+        engine = self._engine
+        engine.pool.check_usable()
+        targets = {TopicPartition(*partition): time for partition, time in timestamps_ms.items()}
+        found = await engine.fetching.reader.list_offsets(
+            targets, self.config.isolation, timeout_ms
+        )
+        return {
+            partition: None
+            if answer.offset < 0
+            else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
+            for partition, answer in found.items()
+        }
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last fetch.
+
+        Returns:
+            The distance in offsets (not records: markers count), None while it is unknown.
+        """
+        return self._engine.state(partition).lag(self.config.isolation)
+
+    # --- cluster and group ---
+
+    async def partitions_for_topic(
+        self, topic: str, *, timeout_ms: int | None = None
+    ) -> set[int] | None:
+        """Partition numbers of a topic, None if it does not exist."""
+        engine = self._engine
+        engine.pool.check_usable()
+        found = engine.pool.metadata.topic(topic)
+        if found is None:
+            metadata = await engine.pool.refresh_metadata([topic], timeout_ms=timeout_ms)
+            found = metadata.topic(topic)
+        return None if found is None else set(found.partitions)
+
+    async def topics(self, *, timeout_ms: int | None = None) -> set[str]:
+        """All topics of the cluster that this client may see, internal ones excluded."""
+        engine = self._engine
+        engine.pool.check_usable()
+        metadata = await engine.pool.refresh_metadata(all_topics=True, timeout_ms=timeout_ms)
+        return {
+            name
+            for name, topic in metadata.topics.items()
+            if topic.error_code == 0 and not topic.is_internal
+        }
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Membership as of now, for ``send_offsets_to_transaction`` (KIP-447).
+
+        Take it when a batch is polled, not when it is committed: a rebalance in between must make
+        the commit fail.
+
+        Raises:
+            IllegalStateError: There is no group_id, or this consumer is no member at the moment.
+        """
+        return self._engine.group_metadata()
+
+    async def ensure_membership(self, expected: ConsumerGroupMetadata | None = None) -> None:
+        """Ask the coordinator whether this consumer still counts, by a heartbeat out of turn.
+
+        A rebalance in progress is fine: until it polls, this member keeps its partitions.
+
+        Args:
+            expected: Membership under which work was done, to be compared with the present one.
+
+        Raises:
+            CommitFailedError: The group went on without this member, or the membership differs.
+            FencedInstanceIdError: Another consumer runs with the same group_instance_id.
+            KafkaError: The coordinator could not be asked.
+        """
+        await self._engine.ensure_membership(expected)
+
+    # --- the end ---
+
+    async def close(
+        self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS, *, commit: bool = True
+    ) -> None:
+        """Commit, call `on_revoked`, leave the group and close. Calling it again does nothing.
+
+        Args:
+            timeout_ms: Longest wait for the brokers.
+            commit: False leaves out the automatic commit.
+
+        Raises:
+            BaseException: What the callback raised; the consumer is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        engine = self._engine
+        deadline_ms = engine.pool.now_ms() + timeout_ms if engine.pool.is_started else 0
+        try:
+            pending = await engine.begin_release(timeout_ms, commit=commit)
+            await self._run_last_callback(pending)
+        finally:
+            left_ms = max(0, deadline_ms - engine.pool.now_ms()) if engine.pool.is_started else 0
+            await engine.close(left_ms)
+
+    @staticmethod
+    async def _run_last_callback(pending: PendingCallback | None) -> None:
+        if pending is not None:
+            outcome = await _run_callback(pending)
+            if outcome.error is not None:
+                raise outcome.error
+
+
+async def _run_callback(pending: PendingCallback) -> CallbackOutcome:
+    try:
+        result = pending.callback(pending.partitions)
+        if inspect.isawaitable(result):
+            await result
+    except Exception as error:  # noqa: BLE001 - the poll raises it after the rebalance
+        return CallbackOutcome(pending.event, error)
+    return CallbackOutcome(pending.event)

@@ -1,0 +1,587 @@
+"""What both faces of the consumer share: the order of things within a poll, commits, and the end.
+
+The engine lives in one event loop and never calls the application: where a rebalance callback is
+due, `poll_step` returns it, and the face runs it where the application expects it - the asyncio
+face in the caller's task, the blocking face in the caller's thread - and reports back. What a
+rebalance means, which records may be seen and which offset comes next is decided by the core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from onceflow.sdk.aio.fetch_runner import FetchRunner
+from onceflow.sdk.aio.group_runner import GroupRunner, commit_offsets
+from onceflow.sdk.aio.pool import ConnectionPool
+from onceflow.sdk.aio.topic_watch import TopicWatch
+from onceflow.sdk.aio.waker import Waker
+from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.assignors import ASSIGNORS, Assignor
+from onceflow.sdk.core.group_member import GroupMember
+from onceflow.sdk.core.group_steps import GroupSettings, RebalanceEvent, RebalanceKind
+from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.record_cursor import RecordCursor
+from onceflow.sdk.core.subscription import PartitionState, Subscription
+from onceflow.sdk.errors import (
+    CommitFailedError,
+    ConfigError,
+    IllegalStateError,
+    KafkaError,
+    RequestTimedOutError,
+)
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    IsolationLevel,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+
+logger = logging.getLogger("onceflow.sdk.consumer")
+
+RebalanceCallback = Callable[[list[TopicPartition]], object]
+"""``callback(partitions)``; on an asynchronous consumer it may return an awaitable."""
+
+Polled = dict[TopicPartition, list[ConsumerRecord]]
+
+REVOKE_COMMIT_LIMIT_MS: Final = 5_000
+"""Longest wait for the automatic commit before partitions are given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The application's rebalance callbacks; each may be missing."""
+
+    on_assigned: RebalanceCallback | None = None
+    on_revoked: RebalanceCallback | None = None
+    on_lost: RebalanceCallback | None = None
+
+    def for_kind(self, kind: RebalanceKind) -> RebalanceCallback | None:
+        """The callback for an event. Lost partitions are never reported as revoked."""
+        if kind is RebalanceKind.ASSIGNED:
+            return self.on_assigned
+        return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCallback:
+    """A callback that the face must run before the poll goes on.
+
+    Attributes:
+        event: What happened; to be handed back to the engine.
+        callback: What to call, with `partitions`.
+        partitions: Its argument.
+    """
+
+    event: RebalanceEvent
+    callback: RebalanceCallback
+    partitions: list[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackOutcome:
+    """A callback that was run, and what it raised."""
+
+    event: RebalanceEvent
+    error: BaseException | None = None
+
+
+class ConsumerEngine:
+    """One consumer without its face.
+
+    Attributes:
+        config: The settings.
+        pool: Connections and metadata.
+        subscription: Partitions and positions.
+        cursor: Records that iteration has polled and not handed out.
+        fetching: Fetches and offset questions.
+    """
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.config = config
+        self.pool = ConnectionPool(config)
+        self.subscription = Subscription(config.auto_offset_reset)
+        self.cursor = RecordCursor(self.subscription)
+        self._waker = Waker()
+        self.fetching = FetchRunner(self.pool, config, self.subscription, self._waker.wake)
+        self._topics = TopicWatch(self.pool, config, self.subscription, self._on_metadata)
+        self._group: GroupRunner | None = None
+        if config.group_id is not None:
+            self._group = GroupRunner(self.pool, _group_settings(config), self._waker.wake)
+        self._listeners = Listeners()
+        self._woken = False
+        self._polling = False
+        self._callback_error: BaseException | None = None
+        self._auto_commit_due_ms = 0
+        self._auto_commit: asyncio.Task[None] | None = None
+        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    async def start(self) -> None:
+        """Reach the cluster; calling it again does nothing.
+
+        Raises:
+            NoBrokersAvailableError: No bootstrap server answered.
+        """
+        if self.pool.is_started:
+            self.pool.check_usable()
+            return
+        await self.pool.start()
+        self._auto_commit_due_ms = self.pool.now_ms() + self.config.auto_commit_interval_ms
+        self._topics.start()
+        if self._group is not None:
+            self._group.start()
+
+    # --- what to read ---
+
+    def subscribe(
+        self, topics: Iterable[str], pattern: re.Pattern[str] | None, listeners: Listeners
+    ) -> None:
+        """Choose topics or a pattern; the next poll joins the group."""
+        if self._group is None:
+            raise IllegalStateError(
+                "subscribe() needs a group_id; without a group, assign() partitions"
+            )
+        names = [topics] if isinstance(topics, str) else list(topics)
+        if bool(names) == (pattern is not None):
+            raise IllegalStateError("subscribe() needs either topics or a pattern")
+        if pattern is not None:
+            self.subscription.subscribe_pattern(pattern)
+            self._on_metadata(self.pool.metadata)
+        elif self.subscription.subscribe(names):
+            self._group.member.subscribe(self.subscription.topics)
+        self._listeners = listeners
+        self._topics.topics_changed()
+        self._group.wake()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions."""
+        wanted = {TopicPartition(*partition) for partition in partitions}
+        self.subscription.assign_manually(wanted)
+        self._topics.topics_changed()
+        if self.pool.is_started:
+            self.fetching.pump()
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Go on at an offset; see the consumer's method."""
+        self.subscription.seek(partition, offset, leader_epoch)
+        self._positions_changed([partition])
+
+    def reset(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
+        """Have positions looked up by time; None means all assigned partitions."""
+        chosen = self.subscription.assignment() if partitions is None else list(partitions)
+        for partition in chosen:
+            self.subscription.request_reset(partition, timestamp)
+        self._positions_changed(chosen)
+
+    def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        """Pause or resume; what is buffered stays."""
+        states = [self.subscription.state(partition) for partition in partitions]
+        for state in states:
+            state.paused = paused
+        self._waker.wake()
+        self.fetching.pump()
+
+    def _positions_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        self.fetching.fetcher.discard(partitions)
+        self.fetching.pump()
+
+    def _on_metadata(self, cluster: ClusterMetadata) -> None:
+        if self._group is not None:
+            member = self._group.member
+            if self.subscription.pattern is not None and self.subscription.match_topics(
+                self._topics.matching_topics(cluster)
+            ):
+                member.subscribe(self.subscription.topics)
+            counts = {topic: cluster.partition_count(topic) for topic in member.watched_topics}
+            member.on_partition_counts({t: n for t, n in counts.items() if n is not None})
+            self._group.wake()
+        if self.pool.is_started:
+            self.fetching.pump()
+        self._waker.wake()
+
+    # --- poll ---
+
+    def wakeup(self) -> None:
+        """Let the running poll, or the next one, return at once without records."""
+        self._woken = True
+        self._waker.wake()
+
+    async def poll_step(
+        self, deadline_ms: int, max_records: int, outcome: CallbackOutcome | None = None
+    ) -> Polled | PendingCallback:
+        """Go on with a poll until there are records, a callback is due, or time is up.
+
+        Args:
+            deadline_ms: When to give up, on the pool's clock.
+            max_records: Most records to return.
+            outcome: The callback that the last step asked for.
+
+        Returns:
+            Records by partition, or the callback to be run.
+        """
+        self.pool.check_usable()
+        if self._polling:
+            raise IllegalStateError("this consumer is being polled already: one poll at a time")
+        self._polling = True
+        member = self._member()
+        if member is not None:
+            member.poll_started(self.pool.now_ms())
+        try:
+            if outcome is not None:
+                self._finish_event(outcome)
+            return await self._poll_loop(deadline_ms, max_records)
+        finally:
+            self._polling = False
+            if member is not None and self.pool.is_started:
+                member.poll_ended(self.pool.now_ms())
+
+    async def _poll_loop(self, deadline_ms: int, max_records: int) -> Polled | PendingCallback:
+        yielded = False
+        while True:
+            self._raise_failures()
+            pending = await self._next_callback()
+            if pending is not None:
+                return pending
+            self._maybe_auto_commit()
+            records = self._take(max_records)
+            self.fetching.pump()
+            if records:
+                return records
+            if self._woken:
+                self._woken = False
+                return {}
+            left_ms = deadline_ms - self.pool.now_ms()
+            if left_ms <= 0:
+                if yielded:
+                    return {}
+                # A loop of polls without a timeout must let the background tasks run.
+                yielded = True
+                await asyncio.sleep(0)
+                continue
+            yielded = True
+            if self._auto_commits:
+                left_ms = min(left_ms, max(1, self._auto_commit_due_ms - self.pool.now_ms()))
+            await self._waker.wait(left_ms)
+
+    def _take(self, max_records: int) -> Polled:
+        left_over = self.cursor.take(max_records)
+        if left_over:
+            return left_over
+        return self.fetching.fetcher.take(max_records)
+
+    def _raise_failures(self) -> None:
+        if self._callback_error is not None:
+            error, self._callback_error = self._callback_error, None
+            raise error
+        failure = self.fetching.take_failure() or self._topics.failure()
+        if failure is None and self._group is not None and self.subscription.uses_group:
+            failure = self._group.take_failure()
+            if failure is not None and self._group.member.next_event() is not None:
+                # First tell the application which partitions it lost; then why.
+                self._callback_error = failure
+                failure = None
+        if failure is None:
+            failure = self.subscription.failure()
+        if failure is not None:
+            raise failure
+
+    # --- rebalances ---
+
+    def _member(self) -> GroupMember | None:
+        if self._group is None or not self.subscription.uses_group:
+            return None
+        return self._group.member
+
+    async def _next_callback(self) -> PendingCallback | None:
+        """Carry out rebalance events up to the first one that the application wants to hear."""
+        member = self._member()
+        while member is not None:
+            event = member.next_event()
+            assert self._group is not None
+            self._group.wake()
+            if event is None:
+                return None
+            await self._begin_event(event)
+            callback = self._listeners.for_kind(event.kind)
+            if callback is not None:
+                return PendingCallback(event, callback, list(event.partitions))
+            self._finish_event(CallbackOutcome(event))
+        return None
+
+    async def _begin_event(self, event: RebalanceEvent) -> None:
+        if event.kind is RebalanceKind.ASSIGNED:
+            self.subscription.assign_from_group(event.assignment)
+            self.fetching.pump()
+            return
+        self.subscription.mark_revoking(event.partitions)
+        if event.kind is RebalanceKind.REVOKED and self._auto_commits:
+            await self._commit_before_revoke()
+        logger.info("partitions %s: %s", event.kind.value, ", ".join(map(str, event.partitions)))
+
+    def _finish_event(self, outcome: CallbackOutcome) -> None:
+        event = outcome.event
+        if event.kind is not RebalanceKind.ASSIGNED:
+            self.subscription.remove(event.partitions)
+            self.fetching.fetcher.discard(event.partitions)
+            for partition in event.partitions:
+                self._auto_committed.pop(partition, None)
+        if self._group is not None:
+            self._group.member.confirm_event(event)
+            self._group.wake()
+        if outcome.error is not None:
+            raise outcome.error
+
+    # --- commits ---
+
+    @property
+    def _auto_commits(self) -> bool:
+        return self.config.enable_auto_commit and self.config.group_id is not None
+
+    def _maybe_auto_commit(self) -> None:
+        """Commit what earlier polls returned; the result shows up in the log only."""
+        now_ms = self.pool.now_ms()
+        if not self._auto_commits or now_ms < self._auto_commit_due_ms:
+            return
+        if self._auto_commit is not None and not self._auto_commit.done():
+            return
+        self._auto_commit_due_ms = now_ms + self.config.auto_commit_interval_ms
+        self._auto_commit = self._start_auto_commit()
+
+    def _start_auto_commit(self) -> asyncio.Task[None] | None:
+        positions = self.subscription.positions()
+        changed = {p: o for p, o in positions.items() if self._auto_committed.get(p) != o}
+        member = self._member()
+        if not changed or (member is not None and not member.is_member):
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.create_task(self._auto_commit_now(changed), name="onceflow-auto-commit")
+
+    async def _auto_commit_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        try:
+            await self._commit(offsets, self.config.auto_commit_interval_ms)
+        except KafkaError as error:
+            logger.warning("group %s: automatic commit failed: %s", self.config.group_id, error)
+        else:
+            held = self.subscription.assignment()
+            self._auto_committed.update({p: o for p, o in offsets.items() if p in held})
+
+    async def _commit_before_revoke(self, limit_ms: int = REVOKE_COMMIT_LIMIT_MS) -> None:
+        if self._auto_commit is not None and not self._auto_commit.done():
+            # An older commit must not arrive after the last one.
+            await asyncio.wait([self._auto_commit], timeout=limit_ms / 1000)
+        task = self._start_auto_commit()
+        if task is not None:
+            _, unfinished = await asyncio.wait([task], timeout=limit_ms / 1000)
+            for late in unfinished:
+                late.cancel()
+
+    def offsets_to_commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit would store: what is given, or all positions.
+
+        Raises:
+            CommitFailedError: A partition does not belong to this member of the group.
+        """
+        if offsets is None:
+            return self.subscription.positions()
+        wanted = {
+            TopicPartition(*partition): OffsetAndMetadata(offset)
+            if isinstance(offset, int)
+            else offset
+            for partition, offset in offsets.items()
+        }
+        if self.subscription.uses_group:
+            foreign = sorted(wanted.keys() - self.subscription.assignment())
+            if foreign:
+                raise CommitFailedError(
+                    f"{', '.join(map(str, foreign))} is not assigned to this consumer; the group "
+                    "has given it to another member, whose commits must not be overwritten"
+                )
+        return wanted
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None,
+        timeout_ms: int | None,
+    ) -> None:
+        """Commit; see the consumer's method."""
+        self.pool.check_usable()
+        await self._commit(self.offsets_to_commit(offsets), timeout_ms)
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int | None
+    ) -> None:
+        group = self._require_group("commit")
+        if not offsets:
+            return
+        member = self._member()
+        if member is not None and not member.is_member:
+            raise CommitFailedError(
+                f"this consumer is no member of group {self.config.group_id!r} any more, and its "
+                "partitions may belong to others; poll to join again, then process anew what "
+                "was not committed"
+            )
+        try:
+            await commit_offsets(self.pool, self._commit_identity(), offsets, timeout_ms)
+        except CommitFailedError:
+            if member is not None:
+                member.expect_expulsion()
+                group.wake()
+            raise
+
+    def _commit_identity(self) -> ConsumerGroupMetadata:
+        member = self._member()
+        if member is not None:
+            return member.metadata()
+        return ConsumerGroupMetadata(self.config.group_id or "")
+
+    def _require_group(self, what: str) -> GroupRunner:
+        if self._group is None:
+            raise IllegalStateError(f"{what} needs a group_id")
+        return self._group
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Committed offsets; see the consumer's method."""
+        self._require_group("committed()")
+        self.pool.check_usable()
+        return await self.fetching.reader.committed(
+            self.config.group_id or "",
+            [TopicPartition(*partition) for partition in partitions],
+            require_stable=self.config.isolation is IsolationLevel.READ_COMMITTED,
+            timeout_ms=timeout_ms,
+        )
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Membership as of now; see the consumer's method."""
+        self._require_group("group_metadata()")
+        member = self._member()
+        if member is not None and not member.is_member:
+            raise IllegalStateError(
+                f"this consumer is no member of group {self.config.group_id!r} at the moment; "
+                "poll until it has partitions"
+            )
+        return self._commit_identity()
+
+    async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
+        """Ask the coordinator for the membership; see the consumer's method."""
+        self.pool.check_usable()
+        group = self._require_group("ensure_membership()")
+        if self._member() is not None:
+            await group.ensure_membership(expected)
+
+    async def position(self, partition: TopicPartition, timeout_ms: int | None) -> int:
+        """Next offset to be returned; see the consumer's method."""
+        self.pool.check_usable()
+        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self.pool.now_ms() + limit_ms
+        while True:
+            state = self.subscription.state(partition)
+            if state.has_position:
+                return state.position
+            failure = state.failure or self.fetching.take_failure() or self._topics.failure()
+            if failure is not None:
+                raise failure
+            self.fetching.pump()
+            left_ms = deadline_ms - self.pool.now_ms()
+            if left_ms <= 0:
+                raise RequestTimedOutError(
+                    f"the position of {partition} was not known within {limit_ms} ms"
+                )
+            await self._waker.wait(left_ms)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """State of an assigned partition."""
+        return self.subscription.state(partition)
+
+    # --- the end ---
+
+    async def begin_release(self, timeout_ms: int, *, commit: bool) -> PendingCallback | None:
+        """Commit, and say which callback must hear of the partitions' end.
+
+        Args:
+            timeout_ms: Longest wait for the commit.
+            commit: Whether the automatic commit is wanted at all.
+        """
+        if not self.pool.is_started:
+            return None
+        member = self._member()
+        lost = member is not None and not member.is_member
+        if commit and self._auto_commits and not lost and timeout_ms > 0:
+            await self._commit_before_revoke(timeout_ms)
+        held = self.subscription.assignment()
+        self.subscription.mark_revoking(held)
+        if member is None or not held:
+            return None
+        kind = RebalanceKind.LOST if lost else RebalanceKind.REVOKED
+        callback = self._listeners.for_kind(kind)
+        event = RebalanceEvent(kind, tuple(sorted(held)), frozenset())
+        return None if callback is None else PendingCallback(event, callback, sorted(held))
+
+    def end_release(self) -> None:
+        """Forget partitions and subscription; the member leaves its group."""
+        self.fetching.fetcher.discard(self.subscription.assignment())
+        self.subscription.unsubscribe()
+        self._auto_committed.clear()
+        self._listeners = Listeners()
+        if self._group is not None:
+            self._group.member.forget_owned()
+            self._group.member.subscribe(frozenset())
+            self._group.wake()
+
+    async def close(self, timeout_ms: int) -> None:
+        """Leave the group and close the connections."""
+        if self._auto_commit is not None:
+            self._auto_commit.cancel()
+        await self._topics.close()
+        await self.fetching.close()
+        if self._group is not None and self.pool.is_started:
+            await self._group.close(timeout_ms)
+        await self.pool.close()
+        self._waker.wake()
+
+
+def _group_settings(config: ConsumerConfig) -> GroupSettings:
+    if config.group_protocol != "classic":
+        raise ConfigError(
+            "group_protocol", config.group_protocol, 'this client speaks "classic" only'
+        )
+    assignors: list[Assignor] = []
+    for wanted in config.partition_assignment_strategy:
+        assignor = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted
+        if assignor is None or not hasattr(assignor, "assign"):
+            raise ConfigError(
+                "partition_assignment_strategy",
+                wanted,
+                f"choose from {', '.join(ASSIGNORS)}, or give an object with the methods of "
+                "onceflow.sdk.core.assignors.Assignor",
+            )
+        assignors.append(assignor)
+    return GroupSettings(
+        group_id=config.group_id or "",
+        group_instance_id=config.group_instance_id,
+        session_timeout_ms=config.session_timeout_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        assignors=tuple(assignors),
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        rack=config.client_rack or None,
+    )
+
+
+__all__ = [
+    "CallbackOutcome",
+    "ConsumerEngine",
+    "Listeners",
+    "PendingCallback",
+    "Polled",
+    "RebalanceCallback",
+]

@@ -1,0 +1,276 @@
+"""The task that keeps a consumer in its group, and the offset commits that go with it.
+
+It carries out the membership machine's steps on a connection of their own, since the coordinator
+answers in order and lets JoinGroup wait for minutes. Which partitions may be read or committed is
+decided by the machine and by the consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from onceflow.sdk.aio.pool import ConnectionPool
+from onceflow.sdk.aio.waker import Waker
+from onceflow.sdk.core import offset_lookup
+from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.group_member import GroupMember
+from onceflow.sdk.core.group_steps import (
+    Exchange,
+    FindCoordinator,
+    GroupSettings,
+    LookUpTopics,
+    Step,
+    Wait,
+)
+from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
+from onceflow.sdk.errors import (
+    BrokerConnectionError,
+    CommitFailedError,
+    KafkaError,
+    RequestTimedOutError,
+)
+from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.protocol.api.groups import HeartbeatResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+
+logger = logging.getLogger("onceflow.sdk.group")
+
+GROUP_CONNECTION: Final = "group"
+"""For JoinGroup, SyncGroup and heartbeats; commits use another one."""
+
+FORCED_HEARTBEAT_CONNECTION: Final = "coordinator"
+
+_EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+
+
+class GroupRunner:
+    """Drives one member.
+
+    Attributes:
+        member: The machine.
+    """
+
+    def __init__(
+        self, pool: ConnectionPool, settings: GroupSettings, on_change: Callable[[], None]
+    ) -> None:
+        """Make the member; it stays outside of the group until `start` and a poll.
+
+        Args:
+            pool: Connections and metadata.
+            settings: The member's settings.
+            on_change: Called when a poll may have something to do.
+        """
+        self.member = GroupMember(settings)
+        self._pool = pool
+        self._group_id = settings.group_id
+        self._on_change = on_change
+        self._waker = Waker()
+        self._task: asyncio.Task[None] | None = None
+        self._crash: KafkaError | None = None
+
+    def start(self) -> None:
+        """Start the task; calling it again does nothing."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"onceflow-group-{self._group_id}"
+            )
+
+    def wake(self) -> None:
+        """The application changed something that the member must act on."""
+        self._waker.wake()
+
+    def take_failure(self) -> KafkaError | None:
+        """What a poll must raise."""
+        return self._crash or self.member.take_failure()
+
+    async def close(self, timeout_ms: int) -> None:
+        """Leave the group and stop the task.
+
+        Args:
+            timeout_ms: Longest wait for the coordinator's answer.
+        """
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        request = self.member.closing_request()
+        if request is None or timeout_ms <= 0:
+            return
+        # Not on the group's connection: a JoinGroup may still be waiting there.
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                node_id = await self._pool.find_coordinator(
+                    self._group_id, CoordinatorType.GROUP, timeout_ms=timeout_ms
+                )
+                await self._pool.request(
+                    node_id, request, timeout_ms=timeout_ms, connection="coordinator"
+                )
+
+    # --- the task ---
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                step = self.member.next_step(self._pool.now_ms())
+                if isinstance(step, Wait):
+                    delay_ms = None
+                    if step.until_ms is not None:
+                        delay_ms = max(1, step.until_ms - self._pool.now_ms())
+                    await self._waker.wait(delay_ms)
+                    continue
+                await self._carry_out(step)
+                self._on_change()
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            # A fault of this library: polls must show it rather than wait for ever.
+            logger.exception("group %s: the membership task failed", self._group_id)
+            self._crash = KafkaError(f"internal error of the group membership: {error!r}")
+            self._crash.__cause__ = error
+            self._on_change()
+
+    async def _carry_out(self, step: Step) -> None:
+        try:
+            if isinstance(step, FindCoordinator):
+                self._pool.forget_coordinator(self._group_id, CoordinatorType.GROUP)
+                await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
+                self.member.on_coordinator()
+            elif isinstance(step, LookUpTopics):
+                cluster = await self._pool.refresh_metadata(step.topics)
+                counts = {t: cluster.partition_count(t) for t in step.topics}
+                known = {topic: count for topic, count in counts.items() if count is not None}
+                self.member.on_partitions_of_group(known, self._pool.now_ms())
+            elif isinstance(step, Exchange):
+                node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
+                reply = await self._pool.request(
+                    node_id,
+                    step.request,
+                    timeout_ms=step.timeout_ms,
+                    connection=GROUP_CONNECTION,
+                )
+                self.member.on_response(reply, self._pool.now_ms())
+        except KafkaError as error:
+            self.member.on_failure(error, self._pool.now_ms())
+
+    # --- membership ---
+
+    async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
+        """Ask the coordinator whether this member still counts; see the consumer's method."""
+        member = self.member
+        if not member.is_member:
+            raise CommitFailedError(
+                f"this consumer is no member of group {self._group_id!r} any more: poll to join "
+                "it again"
+            )
+        held = member.metadata()
+        if expected is not None and expected != held:
+            raise CommitFailedError(
+                f"the membership in group {self._group_id!r} changed: generation "
+                f"{expected.generation_id} became {held.generation_id}"
+            )
+        node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
+        reply = await self._pool.request(
+            node_id, member.heartbeat_request(), connection=FORCED_HEARTBEAT_CONNECTION
+        )
+        if not isinstance(reply, HeartbeatResponse):
+            raise BrokerConnectionError("the coordinator answered something else")
+        if member.is_member and member.metadata() == held:
+            member.on_heartbeat(reply, self._pool.now_ms())
+            self.wake()
+            self._on_change()
+        code = reply.error_code
+        if code in _EXPELLED:
+            raise CommitFailedError(
+                f"group {self._group_id!r} does not know this member or its generation any more "
+                f"({ErrorCode(code).name})"
+            )
+        if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            raise error_for(code, f"Heartbeat in group {self._group_id!r}")
+
+    # --- commits ---
+
+    async def commit(
+        self,
+        member: ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets under the given membership; see `commit_offsets`."""
+        await commit_offsets(self._pool, member, offsets, timeout_ms)
+
+
+async def commit_offsets(
+    pool: ConnectionPool,
+    member: ConsumerGroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    timeout_ms: int | None = None,
+) -> None:
+    """Commit offsets, asking again while the failure may pass (a commit may be repeated).
+
+    Args:
+        pool: Connections.
+        member: Group and membership under which to commit.
+        offsets: What to store.
+        timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+    Raises:
+        CommitFailedError: The group went on without this member.
+        RequestTimedOutError: Time ran out; the offsets may or may not be stored.
+        KafkaError: The coordinator refused for good; the error names the partition.
+    """
+    if not offsets:
+        return
+    limit_ms = pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+    deadline_ms = pool.now_ms() + limit_ms
+    group_id = member.group_id
+    failures = 0
+    while True:
+        try:
+            async with asyncio.timeout(max(1, deadline_ms - pool.now_ms()) / 1000):
+                codes = await pool.run(
+                    offset_lookup.commit_offsets(member, offsets), timeout_ms=limit_ms
+                )
+            failed = _worst_commit_error(group_id, codes)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"the coordinator of group {group_id!r} did not answer an offset commit within "
+                f"{limit_ms} ms"
+            ) from None
+        except KafkaError as error:
+            failed = error
+        if failed is None:
+            return
+        recovery = recovery_for(failed, coordinator=True)
+        if isinstance(failed, CommitFailedError) or recovery is Recovery.NONE:
+            raise failed
+        if recovery is Recovery.FIND_COORDINATOR:
+            pool.forget_coordinator(group_id, CoordinatorType.GROUP)
+        failures += 1
+        delay_ms = pool.backoff.delay_ms(failures)
+        if pool.now_ms() + delay_ms >= deadline_ms:
+            raise RequestTimedOutError(
+                f"offsets of group {group_id!r} were not committed within {limit_ms} ms: {failed}"
+            ) from failed
+        await asyncio.sleep(delay_ms / 1000)
+
+
+def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:
+    """The error that decides about the whole commit: one that does not pass, if there is any."""
+    worst: KafkaError | None = None
+    for partition, code in codes.items():
+        if code == ErrorCode.NONE:
+            continue
+        if code in _EXPELLED:
+            return CommitFailedError(
+                f"offsets of group {group_id!r} were not committed: the group went on without "
+                f"this member ({ErrorCode(code).name}), others own its partitions now. Poll more "
+                "often, lower max.poll.records or raise max.poll.interval.ms"
+            )
+        error = error_for(code, f"commit of {partition} in group {group_id!r}")
+        if recovery_for_code(code) is Recovery.NONE or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return error
+        worst = error
+    return worst

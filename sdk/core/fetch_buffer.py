@@ -1,0 +1,245 @@
+"""Fetched batches that wait for the application, and the records made of them.
+
+One `FetchedData` is one partition's part of one fetch answer. It decides which of its batches and
+records reach the application: control batches and aborted transactions do not, and neither do the
+records before the offset that was asked for, which come along because a broker hands out whole
+batches. It does not know whether the partition still belongs to the consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onceflow.sdk.core.aborted_transactions import AbortedTransactions
+from onceflow.sdk.errors import SerializationError
+from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.protocol.batch_header import (
+    CONTROL_BIT,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_batch_header,
+)
+from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.records import consumer_records, parse_control_batch
+
+Deserializer = Callable[[bytes], object]
+"""Makes an object of a key's or value's bytes; not called for None."""
+
+RunDeserializer = Callable[[list[ConsumerRecord]], list[ConsumerRecord]]
+"""Made by `make_deserializer`."""
+
+
+class FetchedData:
+    """A run of batches of one partition, read from front to back.
+
+    Attributes:
+        topic_partition: Where the batches come from.
+        stamp: The partition's stamp when they were asked for.
+        next_offset: Offset after the last complete batch, to be fetched next.
+        leader_epoch: Leader epoch of the last complete batch.
+        position: Offset that the application goes on with after what was taken so far.
+        position_epoch: Leader epoch of the batch before that offset, -1 if none was read.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_check_crcs",
+        "_data",
+        "_deserialize",
+        "_end",
+        "_header",
+        "_index",
+        "_offset",
+        "_records",
+        "leader_epoch",
+        "next_offset",
+        "position",
+        "position_epoch",
+        "stamp",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        stamp: int,
+        fetch_offset: int,
+        data: Buffer,
+        aborted: AbortedTransactions | None,
+        *,
+        check_crcs: bool = True,
+        deserialize: RunDeserializer | None = None,
+    ) -> None:
+        """Find the complete batches.
+
+        Args:
+            topic_partition: Where the batches come from.
+            stamp: The partition's stamp when they were asked for.
+            fetch_offset: The offset asked for.
+            data: Batches one after the other; the last one may be cut.
+            aborted: Aborted transactions of the range, None to show everything.
+            check_crcs: Whether to compare each batch with its checksum before use.
+            deserialize: From `make_deserializer`.
+
+        Raises:
+            RecordError: The bytes cannot be batches.
+        """
+        self.topic_partition = topic_partition
+        self.stamp = stamp
+        self.position = self.next_offset = fetch_offset
+        self.position_epoch = self.leader_epoch = -1
+        self._data = data
+        self._aborted = aborted
+        self._check_crcs = check_crcs
+        self._deserialize = deserialize
+        self._header: BatchHeader | None = None
+        self._offset = 0
+        self._records: list[ConsumerRecord] = []
+        self._index = 0
+        self._end = self._find_end()
+
+    def _find_end(self) -> int:
+        data, size, at = self._data, len(self._data), 0
+        last: BatchHeader | None = None
+        while size - at >= HEADER_SIZE:
+            header = parse_batch_header(data, at)
+            if at + header.size_bytes > size:
+                break
+            last = header
+            at += header.size_bytes
+        if last is not None:
+            # A batch that lies wholly before the offset asked for must not move it back.
+            self.next_offset = max(self.next_offset, last.next_offset)
+            self.leader_epoch = last.partition_leader_epoch
+        return at
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches that were not taken yet."""
+        return self._end - self._offset
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was taken."""
+        return self._offset >= self._end and self._index >= len(self._records)
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """Records for the application, in order; the position moves along, over hidden ones too.
+
+        Args:
+            limit: Most records wanted; 0 only skips what is hidden.
+
+        Returns:
+            At most `limit` records of one batch; empty when nothing visible is left, or when the
+            limit is 0.
+
+        Raises:
+            RecordError: A batch cannot be read. The position stays before it.
+            SerializationError: A deserializer refused a record. The position stays before it.
+        """
+        while not self.exhausted:
+            if self._index < len(self._records):
+                return self._take_decoded(limit) if limit > 0 else []
+            header = parse_batch_header(self._data, self._offset)
+            if self._hides(header):
+                self._finish(header)
+            elif limit <= 0:
+                return []
+            else:
+                self._decode(header)
+        return []
+
+    def _hides(self, header: BatchHeader) -> bool:
+        """Whether the application must not see the batch; markers are taken note of."""
+        attributes = header.attributes
+        if attributes & CONTROL_BIT:
+            if self._aborted is not None:
+                marker = parse_control_batch(self._data, self._offset)
+                if marker.is_abort:
+                    self._aborted.end_with_abort(header.producer_id, header.base_offset)
+            return True
+        if header.next_offset <= self.position:
+            return True
+        return (
+            self._aborted is not None
+            and bool(attributes & TRANSACTIONAL_BIT)
+            and self._aborted.hides(header.producer_id, header.base_offset)
+        )
+
+    def _decode(self, header: BatchHeader) -> None:
+        topic, partition = self.topic_partition
+        records = consumer_records(
+            self._data, header, self._offset, topic, partition, verify_crc=self._check_crcs
+        )
+        if records and records[0].offset < self.position:
+            first = self.position
+            records = [record for record in records if record.offset >= first]
+        self._header = header
+        self._records = records
+        self._index = 0
+        if not records:  # Compaction left nothing of it.
+            self._finish(header)
+
+    def _take_decoded(self, limit: int) -> list[ConsumerRecord]:
+        records, index = self._records, self._index
+        whole = index == 0 and len(records) <= limit
+        taken = records if whole else records[index : index + limit]
+        if self._deserialize is not None:
+            taken = self._deserialize(taken)
+            whole = whole and len(taken) == len(records)
+        self._index = index + len(taken)
+        self.position = taken[-1].offset + 1
+        self.position_epoch = taken[-1].leader_epoch
+        if whole or self._index >= len(records):
+            assert self._header is not None, "records come from a batch"
+            self._finish(self._header)
+        return taken
+
+    def _finish(self, header: BatchHeader) -> None:
+        """Go on behind a batch."""
+        self._offset += header.size_bytes
+        self._records = []
+        self._index = 0
+        if header.next_offset > self.position:
+            # The last offsets of a batch may be gone by compaction, or hold a marker.
+            self.position = header.next_offset
+        self.position_epoch = header.partition_leader_epoch
+
+
+def make_deserializer(
+    key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
+) -> RunDeserializer | None:
+    """Combine a consumer's deserializers into one function over a run of records.
+
+    The function changes the records in place. It returns those before the first one that was
+    refused; if that is the very first, it raises `SerializationError`, so that what comes before
+    a broken record is delivered, and the record itself is met again by every later call.
+
+    Returns:
+        The function, or None when there is nothing to do.
+    """
+    if key_deserializer is None and value_deserializer is None:
+        return None
+
+    def deserialize(records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        for index, record in enumerate(records):
+            # A record comes with bytes; from here on it may hold any object.
+            key, value = record.key, record.value
+            try:
+                if key_deserializer is not None and isinstance(key, bytes):
+                    key = key_deserializer(key)
+                if value_deserializer is not None and isinstance(value, bytes):
+                    value = value_deserializer(value)
+            except Exception as error:
+                if index:
+                    return records[:index]
+                raise SerializationError(
+                    f"cannot deserialize the record at offset {record.offset} of "
+                    f"{record.topic}-{record.partition}: {error}; seek to "
+                    f"{record.offset + 1} to go on without it"
+                ) from error
+            record.key, record.value = key, value
+        return records
+
+    return deserialize

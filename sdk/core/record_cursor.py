@@ -1,0 +1,89 @@
+"""Records that were polled for iteration and not handed out yet.
+
+Iteration polls many records at once but hands them out one by one. Until a record was handed out,
+the partition's position stays before it, so that a commit never covers a record that the
+application has not seen. Nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from onceflow.sdk.core.subscription import PartitionState, Subscription
+from onceflow.sdk.model import ConsumerRecord, TopicPartition
+
+
+class _Run:
+    __slots__ = ("end_epoch", "end_position", "index", "records", "stamp", "state")
+
+    def __init__(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+        self.state = state
+        self.stamp = state.stamp
+        self.records = records
+        self.index = 0
+        self.end_position = state.position
+        self.end_epoch = state.position_epoch
+        state.position = records[0].offset
+
+    def move_to(self, index: int) -> None:
+        """Count the records before `index` as handed out."""
+        self.index = index
+        state = self.state
+        if index >= len(self.records):
+            # Hidden batches behind the last record are passed along with it.
+            state.position = self.end_position
+            state.position_epoch = self.end_epoch
+        else:
+            last = self.records[index - 1]
+            state.position = last.offset + 1
+            state.position_epoch = last.leader_epoch
+
+
+class RecordCursor:
+    """Hands out polled records one by one, as long as their partitions stay as they were."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._runs: deque[_Run] = deque()
+
+    def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        """Take over the result of a poll; the positions go back before it."""
+        for partition, records in polled.items():
+            state = self._subscription.get(partition)
+            if state is not None and records:
+                self._runs.append(_Run(state, records))
+
+    def next(self) -> ConsumerRecord | None:
+        """The next record, or None when another poll is needed."""
+        run = self._current()
+        if run is None:
+            return None
+        record = run.records[run.index]
+        run.move_to(run.index + 1)
+        return record
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Everything that is left, up to a limit, as a poll would return it."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        left = max_records
+        while left > 0 and (run := self._current()) is not None:
+            records = run.records[run.index : run.index + left]
+            run.move_to(run.index + len(records))
+            left -= len(records)
+            taken.setdefault(run.state.topic_partition, []).extend(records)
+        return taken
+
+    def _current(self) -> _Run | None:
+        """First run with records for the application; those of paused partitions wait."""
+        for _ in range(len(self._runs)):
+            run = self._runs[0]
+            state = run.state
+            current = self._subscription.get(state.topic_partition) is state
+            if not current or state.stamp != run.stamp or run.index >= len(run.records):
+                self._runs.popleft()
+            elif state.paused or state.revoking:
+                self._runs.rotate(-1)
+            else:
+                return run
+        return None
