@@ -44,6 +44,9 @@ delete, alter, describe, describe and alter configs (ACL operation codes)."""
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """The same for the cluster: create, alter, describe, cluster action, configs, idempotent write."""
 
+NULL_NAME_MIN_VERSION = 12
+"""From here on a topic id without a topic is answered without a name."""
+
 KEY_GROUP = 0
 KEY_TRANSACTION = 1
 
@@ -115,6 +118,9 @@ def metadata(
             api_version < 4 or request.allow_auto_topic_creation
         )
         topics = [_find_topic(state, request, entry, may_create, now_ms) for entry in asked]
+        if api_version < NULL_NAME_MIN_VERSION:
+            for topic in topics:
+                topic.name = topic.name or ""
     host, port = state.advertised(context)
     return MetadataResponse(
         brokers=[

@@ -43,6 +43,7 @@ SPECIAL_MIN_VERSION = {
 }
 """From which version on a special timestamp may be asked for."""
 
+LEADER_EPOCH_MIN_VERSION = 4
 ANY_EPOCH = -1
 NOTHING = -1
 
@@ -122,7 +123,7 @@ def _list_offset(
         error_code=0,
         timestamp=found.timestamp_ms,
         offset=found.offset,
-        leader_epoch=found.leader_epoch,
+        leader_epoch=found.leader_epoch if api_version >= LEADER_EPOCH_MIN_VERSION else NOTHING,
     )
 
 

@@ -7,24 +7,27 @@ being served, because librdkafka looks for them before it compresses (KAFKA-1865
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import CloseConnection, RequestContext, handles
 from onceflow.broker_lite.log import AppendError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    BatchHeader,
+    InvalidBatchError,
+    parse_batch_header,
+)
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.sdk.protocol.records import HEADER_SIZE, BatchHeader, parse_batch_header
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.topics import Topic
 
-logger = logging.getLogger("onceflow.broker_lite.produce")
-
 PartitionData = ProduceRequest.PartitionProduceData
 PartitionResult = ProduceResponse.PartitionProduceResponse
+TopicResult = ProduceResponse.TopicProduceResponse
 
 ZSTD = 4
 ZSTD_MIN_VERSION = 7
@@ -37,11 +40,38 @@ INTERNAL_WRITER = "__admin_client"
 """The one client id that may write to internal topics, as in Apache Kafka."""
 
 
-class _Refused(Exception):
-    """One partition's data is not to be appended."""
+class _Item:
+    """One partition's batch on its way into the log.
 
-    def __init__(self, code: ErrorCode, message: str | None = None) -> None:
-        super().__init__(code)
+    Attributes:
+        data: The partition's part of the request.
+        topic: The topic; None when it is unknown.
+        header: Header of the batch; only together with a known partition.
+        code: Why it is not appended; NONE while it may be.
+        message: The same in words, or None.
+    """
+
+    __slots__ = ("code", "data", "header", "message", "topic")
+
+    def __init__(self, data: PartitionData, topic: Topic | None) -> None:
+        self.data = data
+        self.topic = topic
+        self.header: BatchHeader | None = None
+        self.code = ErrorCode.NONE
+        self.message: str | None = None
+
+    @property
+    def transactional(self) -> bool:
+        """Whether a transaction must hold the partition for this batch to be appended."""
+        header = self.header
+        return (
+            header is not None
+            and bool(header.attributes & TRANSACTIONAL_BIT)
+            and header.producer_id >= 0
+        )
+
+    def refuse(self, code: ErrorCode, message: str | None = None) -> None:
+        """Do not append it."""
         self.code = code
         self.message = message
 
@@ -55,43 +85,24 @@ def produce(
     Raises:
         CloseConnection: With ``acks=0`` something failed: the only way to tell (trap 14).
     """
-    if request.acks not in (-1, 0, 1):
-        return _answer_all(
-            request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not -1, 0 or 1."
-        )
-    heads = _parse_heads(state, context, request)
-    transactional = {key: head for key, head in heads.items() if _is_transactional(head)}
-    denied: dict[TopicPartition, ErrorCode] = {}
+    by_topic = [
+        (topic_data, _items(state, context, request, topic_data))
+        for topic_data in request.topic_data
+    ]
+    transactional = [item for _, items in by_topic for item in items if item.transactional]
     if transactional:
-        refusal = _check_transaction(request, transactional)
-        if refusal is not None:
-            return _closing_if_unheard(request, _answer_all(request, refusal.code, refusal.message))
-        denied = _verify(state, context, request, transactional, now_ms)
+        _check_transaction(state, context, request, transactional, now_ms)
     responses = []
     failed: list[str] = []
-    for topic_data in request.topic_data:
-        topic = _find_topic(state, context, topic_data)
-        name = topic.name if topic is not None else topic_data.name
+    for topic_data, items in by_topic:
         results = []
-        for data in topic_data.partition_data:
-            try:
-                head = heads.get(id(data))
-                results.append(_append(state, context, request, topic, data, head, denied, now_ms))
-            except _Refused as refused:
-                failed.append(f"{name}-{data.index}: {refused.code.name}")
-                results.append(
-                    PartitionResult(
-                        index=data.index,
-                        error_code=refused.code,
-                        base_offset=-1,
-                        error_message=refused.message,
-                    )
-                )
-            except AppendError as error:
-                failed.append(f"{name}-{data.index}: {error.code.name}")
-                results.append(_append_error(topic, data.index, error))
+        for item in items:
+            result = _append(context, item, now_ms)
+            if result.error_code:
+                failed.append(f"{topic_data.name}-{item.data.index}: {result.error_code}")
+            results.append(result)
         responses.append(
-            ProduceResponse.TopicProduceResponse(
+            TopicResult(
                 name=topic_data.name, topic_id=topic_data.topic_id, partition_responses=results
             )
         )
@@ -102,187 +113,154 @@ def produce(
     return ProduceResponse(responses=responses)
 
 
-def _find_topic(
-    state: BrokerState, context: RequestContext, topic_data: ProduceRequest.TopicProduceData
-) -> Topic | None:
-    if context.api_version >= TOPIC_ID_MIN_VERSION:
-        return state.topics.get_by_id(topic_data.topic_id)
-    return state.topics.get(topic_data.name)
-
-
-Head = tuple[BatchHeader, TopicPartition]
-"""Header of one partition's batch, and where it is to go."""
-
-
-def _parse_heads(
-    state: BrokerState, context: RequestContext, request: ProduceRequest
-) -> dict[int, Head]:
-    """Headers of the batches that have one and whose partition exists, by ``id`` of their data.
-
-    Not by partition: a hostile request may name one twice, with different batches.
-    """
-    heads: dict[int, Head] = {}
-    for topic_data in request.topic_data:
-        topic = _find_topic(state, context, topic_data)
-        if topic is None:
-            continue
-        for data in topic_data.partition_data:
-            if (
-                data.records is not None
-                and len(data.records) >= HEADER_SIZE
-                and 0 <= data.index < len(topic.partitions)
-            ):
-                head = parse_batch_header(data.records, 0)
-                heads[id(data)] = (head, TopicPartition(topic.name, data.index))
-    return heads
-
-
-def _is_transactional(head: Head) -> bool:
-    header = head[0]
-    return bool(header.attributes & TRANSACTIONAL_BIT) and header.producer_id >= 0
-
-
-def _check_transaction(request: ProduceRequest, transactional: dict[int, Head]) -> _Refused | None:
-    """What must hold for all transactional batches of a request together."""
-    if not request.transactional_id:
-        # Without the id nobody could tell whether the partition is in the transaction, and a
-        # transaction that nobody ends would hold read_committed readers for ever.
-        return _Refused(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "A request with transactional batches must carry the transactional id.",
-        )
-    producers = {
-        (header.producer_id, header.producer_epoch) for header, _ in transactional.values()
-    }
-    if len(producers) > 1:
-        return _Refused(
-            ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-            "Transactional batches of one request must come from one producer.",
-        )
-    return None
-
-
-def _verify(
+def _items(
     state: BrokerState,
     context: RequestContext,
     request: ProduceRequest,
-    transactional: dict[int, Head],
+    topic_data: ProduceRequest.TopicProduceData,
+) -> list[_Item]:
+    """The batches for one topic, those that this module refuses marked as such."""
+    by_id = context.api_version >= TOPIC_ID_MIN_VERSION
+    topics = state.topics
+    topic = topics.get_by_id(topic_data.topic_id) if by_id else topics.get(topic_data.name)
+    items = []
+    for data in topic_data.partition_data:
+        item = _Item(data, topic)
+        items.append(item)
+        if request.acks not in (ACKS_ALL, 0, 1):
+            item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not -1, 0 or 1.")
+        elif topic is None:
+            item.refuse(
+                ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        elif not 0 <= data.index < len(topic.partitions):
+            item.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif topic.internal and context.client_id != INTERNAL_WRITER:
+            item.refuse(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{topic.name}' is written by the broker only.",
+            )
+        elif request.acks == ACKS_ALL and topic.config.min_insync_replicas > 1:
+            item.refuse(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"min.insync.replicas is {topic.config.min_insync_replicas}; this broker has 1.",
+            )
+        else:
+            _read_header(context, item)
+    return items
+
+
+def _read_header(context: RequestContext, item: _Item) -> None:
+    records = item.data.records
+    if records is None or len(records) < HEADER_SIZE:
+        item.refuse(ErrorCode.INVALID_RECORD, "There is no record batch for this partition.")
+        return
+    try:
+        header = parse_batch_header(records, 0)
+    except InvalidBatchError as error:
+        item.refuse(error.code, str(error))
+        return
+    if header.attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
+        item.refuse(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version {ZSTD_MIN_VERSION} or later.",
+        )
+        return
+    item.header = header
+
+
+def _check_transaction(
+    state: BrokerState,
+    context: RequestContext,
+    request: ProduceRequest,
+    items: list[_Item],
     now_ms: int,
-) -> dict[TopicPartition, ErrorCode]:
-    """Partitions that the transaction coordinator does not let in, with the code to answer."""
+) -> None:
+    """Refuse transactional batches that their transaction does not hold (KIP-890).
+
+    Without this, a late batch would open a transaction that nobody ends, which holds
+    read_committed readers for ever (trap 46).
+    """
+    producers = {
+        (item.header.producer_id, item.header.producer_epoch)
+        for item in items
+        if item.header is not None
+    }
+    if not request.transactional_id:
+        for item in items:
+            item.refuse(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "A request with transactional batches must carry the transactional id.",
+            )
+        return
+    if len(producers) > 1:
+        for item in items:
+            item.refuse(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+                "Transactional batches of one request must come from one producer.",
+            )
+        return
     if (
         not state.config.transaction_partition_verification_enable
         and context.api_version < IMPLICIT_ADD_MIN_VERSION
     ):
-        return {}
-    header = next(iter(transactional.values()))[0]
-    return state.transactions.verify_or_add(
-        request.transactional_id or "",
-        header.producer_id,
-        header.producer_epoch,
-        [partition for _, partition in transactional.values()],
+        return
+    producer_id, producer_epoch = producers.pop()
+    denied = state.transactions.verify_or_add(
+        request.transactional_id,
+        producer_id,
+        producer_epoch,
+        [_partition(item) for item in items],
         context.api_version,
         now_ms,
     )
+    for item in items:
+        code = denied.get(_partition(item))
+        if code is not None:
+            item.refuse(code)
 
 
-def _append(
-    state: BrokerState,
-    context: RequestContext,
-    request: ProduceRequest,
-    topic: Topic | None,
-    data: PartitionData,
-    head: Head | None,
-    denied: dict[TopicPartition, ErrorCode],
-    now_ms: int,
-) -> PartitionResult:
-    """Append one partition's batch.
+def _partition(item: _Item) -> TopicPartition:
+    assert item.topic is not None  # Only batches with a header are asked about.
+    return TopicPartition(item.topic.name, item.data.index)
 
-    Raises:
-        _Refused: A rule of this module.
-        AppendError: A rule of the log.
-    """
-    if topic is None:
-        if context.api_version >= TOPIC_ID_MIN_VERSION:
-            raise _Refused(ErrorCode.UNKNOWN_TOPIC_ID)
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not 0 <= data.index < len(topic.partitions):
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if topic.internal and context.client_id != INTERNAL_WRITER:
-        raise _Refused(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{topic.name}' is written by the broker only.",
+
+def _append(context: RequestContext, item: _Item, now_ms: int) -> PartitionResult:
+    """Append one partition's batch and report."""
+    index = item.data.index
+    records = item.data.records
+    if item.code or item.topic is None or records is None:
+        return PartitionResult(
+            index=index, error_code=item.code, base_offset=-1, error_message=item.message
         )
-    if head is None or data.records is None:
-        raise _Refused(ErrorCode.INVALID_RECORD, "There is no record batch for this partition.")
-    header, partition = head
-    code = denied.get(partition)
-    if code is not None and _is_transactional(head):
-        raise _Refused(code)
-    if header.attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
-        raise _Refused(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd needs Produce version {ZSTD_MIN_VERSION} or later.",
+    log = item.topic.partitions[index]
+    try:
+        result = log.append(
+            records,
+            now_ms=now_ms,
+            # Transactions of version 2 begin each epoch at sequence 0 (KAFKA-18202, trap 4).
+            first_sequence_zero=(
+                context.api_version >= IMPLICIT_ADD_MIN_VERSION and item.transactional
+            ),
         )
-    if request.acks == ACKS_ALL and topic.config.min_insync_replicas > 1:
-        raise _Refused(
-            ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"min.insync.replicas is {topic.config.min_insync_replicas}; this broker has 1.",
+    except AppendError as error:
+        return PartitionResult(
+            index=index,
+            error_code=error.code,
+            base_offset=-1,
+            log_start_offset=log.log_start_offset,
+            record_errors=[
+                ProduceResponse.BatchIndexAndErrorMessage(
+                    batch_index=fault.batch_index, batch_index_error_message=fault.message
+                )
+                for fault in error.record_errors
+            ],
+            error_message=error.message,
         )
-    result = topic.partitions[data.index].append(
-        data.records,
-        now_ms=now_ms,
-        # Transactions of version 2 begin each epoch at sequence 0 (KAFKA-18202, trap 4).
-        first_sequence_zero=(
-            context.api_version >= IMPLICIT_ADD_MIN_VERSION and _is_transactional(head)
-        ),
-    )
     return PartitionResult(
-        index=data.index,
+        index=index,
         error_code=0,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
     )
-
-
-def _append_error(topic: Topic | None, index: int, error: AppendError) -> PartitionResult:
-    assert topic is not None  # The log that raised belongs to it.
-    return PartitionResult(
-        index=index,
-        error_code=error.code,
-        base_offset=-1,
-        log_start_offset=topic.partitions[index].log_start_offset,
-        record_errors=[
-            ProduceResponse.BatchIndexAndErrorMessage(
-                batch_index=fault.batch_index, batch_index_error_message=fault.message
-            )
-            for fault in error.record_errors
-        ],
-        error_message=error.message,
-    )
-
-
-def _answer_all(request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse:
-    """The same error for every partition."""
-    return ProduceResponse(
-        responses=[
-            ProduceResponse.TopicProduceResponse(
-                name=topic_data.name,
-                topic_id=topic_data.topic_id,
-                partition_responses=[
-                    PartitionResult(
-                        index=data.index, error_code=code, base_offset=-1, error_message=message
-                    )
-                    for data in topic_data.partition_data
-                ],
-            )
-            for topic_data in request.topic_data
-        ]
-    )
-
-
-def _closing_if_unheard(request: ProduceRequest, response: ProduceResponse) -> ProduceResponse:
-    if request.acks == 0:
-        raise CloseConnection("produce with acks=0 failed")
-    return response
