@@ -124,9 +124,7 @@ def fetched(response: object) -> dict[int, FetchResponse.PartitionData]:
     """Partitions of an answer by number."""
     assert isinstance(response, FetchResponse)
     assert response.error_code == 0
-    return {
-        data.partition_index: data for topic in response.responses for data in topic.partitions
-    }
+    return {data.partition_index: data for topic in response.responses for data in topic.partitions}
 
 
 async def fetch(

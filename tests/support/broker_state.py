@@ -46,7 +46,7 @@ class SocketlessBroker:
         return answer
 
     def ask(self, request: Request, api_version: int) -> Response | None:
-        """Send a request and read its answer back from its bytes; None when it has none or parks."""
+        """Send a request and read its answer back from its bytes; None when there is none yet."""
         answer = self.dispatch(request, api_version)
         result = answer.result
         if isinstance(result, Deferred):

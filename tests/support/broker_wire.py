@@ -6,14 +6,16 @@ It negotiates nothing and retries nothing, so that a test sees exactly what the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk.protocol.api import API
+from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.frame import FrameSplitter, decode_response_header, encode_request
 from onceflow.sdk.protocol.records import decode_batch, encode_batch
-from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.schema import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -47,10 +49,8 @@ class Wire:
         traceback: TracebackType | None,
     ) -> None:
         self.writer.close()
-        try:
+        with contextlib.suppress(OSError):
             await self.writer.wait_closed()
-        except OSError:
-            pass
 
     def send(self, request: Request, api_version: int, client_id: str | None = "test") -> None:
         """Send a request; its answer is to be taken with `receive`, in order."""
@@ -79,7 +79,7 @@ class Wire:
         return bytes(self._frames.pop(0))
 
     async def receive(self) -> Response:
-        """The answer to the oldest request without one; checks id, layout and that nothing is left."""
+        """The answer to the oldest request without one; checks its id and that nothing is left."""
         request_type, api_version, correlation_id = self._sent.pop(0)
         frame = await self.receive_frame()
         answered, end = decode_response_header(frame, request_type.api_key, api_version)
@@ -104,6 +104,13 @@ class Wire:
         except ConnectionError:
             return True
         return not data
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until a condition holds, within the deadline."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - the condition is not ours to signal
+            await asyncio.sleep(0)
 
 
 def batch(
