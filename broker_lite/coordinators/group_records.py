@@ -7,7 +7,6 @@ other kinds of groups are passed over.
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.group import ClassicGroup, GroupProtocol, Member
@@ -16,13 +15,14 @@ from onceflow.broker_lite.coordinators.state_log import KeyValue
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.internal_topics import (
+    VERSION_SIZE,
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    encode_with_version,
+    read_version,
 )
-
-_VERSION = struct.Struct(">h")
 
 OFFSET_KEY_TYPES = (0, 1)
 GROUP_KEY_TYPE = 2
@@ -47,35 +47,35 @@ class GroupKey(NamedTuple):
 
 
 def _value_version(data: bytes, known: tuple[int, int], what: str) -> int:
-    if len(data) < _VERSION.size:
-        raise RemoteProtocolError(f"{what} is shorter than its version")
-    version: int = _VERSION.unpack_from(data)[0]
+    version = read_version(data)
     if not known[0] <= version <= known[1]:
         raise RemoteProtocolError(f"{what} has unknown version {version}")
     return version
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for record types of other kinds of groups."""
-    if len(data) < _VERSION.size:
-        return None
-    (record_type,) = _VERSION.unpack_from(data)
+    """What a record is about; None for record types of other kinds of groups.
+
+    Raises:
+        RemoteProtocolError: The bytes are not the key that they say they are.
+    """
+    record_type = read_version(data)
     if record_type in OFFSET_KEY_TYPES:
-        key, _ = OffsetCommitKey.decode(data, record_type, _VERSION.size)
+        key, _ = OffsetCommitKey.decode(data, record_type, VERSION_SIZE)
         return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
     if record_type == GROUP_KEY_TYPE:
-        group_key, _ = GroupMetadataKey.decode(data, record_type, _VERSION.size)
+        group_key, _ = GroupMetadataKey.decode(data, record_type, VERSION_SIZE)
         return GroupKey(group_key.group)
     return None
 
 
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
     key = OffsetCommitKey(group=group_id, topic=partition.topic, partition=partition.partition)
-    return _VERSION.pack(_OFFSET_KEY_TYPE) + key.encode(_OFFSET_KEY_TYPE)
+    return encode_with_version(key, _OFFSET_KEY_TYPE)
 
 
 def _group_key(group_id: str) -> bytes:
-    return _VERSION.pack(GROUP_KEY_TYPE) + GroupMetadataKey(group=group_id).encode(GROUP_KEY_TYPE)
+    return encode_with_version(GroupMetadataKey(group=group_id), GROUP_KEY_TYPE)
 
 
 def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOffset) -> KeyValue:
@@ -91,9 +91,7 @@ def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOff
         value.expire_timestamp = offset.expire_timestamp_ms
     else:
         value.leader_epoch = offset.committed_leader_epoch
-    return KeyValue(
-        _offset_key(group_id, partition), _VERSION.pack(version) + value.encode(version)
-    )
+    return KeyValue(_offset_key(group_id, partition), encode_with_version(value, version))
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> KeyValue:
@@ -112,7 +110,7 @@ def decode_offset(data: bytes, log_offset: int) -> CommittedOffset:
         RemoteProtocolError: The bytes are no offset value of a known version.
     """
     version = _value_version(data, OffsetCommitValue.versions, "offset commit value")
-    value, _ = OffsetCommitValue.decode(data, version, _VERSION.size)
+    value, _ = OffsetCommitValue.decode(data, version, VERSION_SIZE)
     return CommittedOffset(
         committed_offset=value.offset,
         committed_leader_epoch=value.leader_epoch,
@@ -154,10 +152,7 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = Non
             for member in group.members.values()
         ],
     )
-    return KeyValue(
-        _group_key(group.group_id),
-        _VERSION.pack(_GROUP_VALUE_VERSION) + value.encode(_GROUP_VALUE_VERSION),
-    )
+    return KeyValue(_group_key(group.group_id), encode_with_version(value, _GROUP_VALUE_VERSION))
 
 
 def group_tombstone(group_id: str) -> KeyValue:
@@ -183,17 +178,16 @@ def decode_group(data: bytes) -> StoredGroup:
         RemoteProtocolError: The bytes are no group value of a known version.
     """
     version = _value_version(data, GroupMetadataValue.versions, "group metadata value")
-    value, _ = GroupMetadataValue.decode(data, version, _VERSION.size)
+    value, _ = GroupMetadataValue.decode(data, version, VERSION_SIZE)
     members = []
     for stored in value.members:
-        rebalance_timeout = stored.rebalance_timeout
         members.append(
             Member(
                 stored.member_id,
                 stored.group_instance_id,
                 stored.client_id,
                 stored.client_host,
-                stored.session_timeout if rebalance_timeout < 0 else rebalance_timeout,
+                stored.rebalance_timeout if version >= 1 else stored.session_timeout,
                 stored.session_timeout,
                 (GroupProtocol(value.protocol or "", bytes(stored.subscription)),),
                 bytes(stored.assignment),

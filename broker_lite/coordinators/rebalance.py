@@ -284,8 +284,7 @@ class Rebalancer:
         group.generation_id += 1
         group.protocol_name = group.elect_protocol()
         group.enter(GroupState.COMPLETING_REBALANCE)
-        group.pending_sync = set(group.members)
-        self._arm_sync(group, now_ms)
+        self._await_sync(group, now_ms)
         answers: list[tuple[Deferred[JoinResult], JoinResult]] = []
         for member in group.members.values():
             parked, member.awaiting_join = member.awaiting_join, None
@@ -316,7 +315,7 @@ class Rebalancer:
 
     # --- waiting for SyncGroup
 
-    def _arm_sync(self, group: ClassicGroup, now_ms: int) -> None:
+    def _await_sync(self, group: ClassicGroup, now_ms: int) -> None:
         generation_id = group.generation_id
 
         def due(now_ms: int) -> None:
@@ -324,6 +323,7 @@ class Rebalancer:
                 self._expel_unsynced(group, now_ms)
 
         self._cancel_sync(group)
+        group.pending_sync = set(group.members)
         group.sync_timer = self._timers.schedule(now_ms + group.rebalance_timeout_ms, due)
 
     def _expel_unsynced(self, group: ClassicGroup, now_ms: int) -> None:

@@ -8,7 +8,6 @@ the feature ``transaction.version`` is at least 1. Which change is legal is deci
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
@@ -22,25 +21,29 @@ from onceflow.broker_lite.coordinators.state_log import (
 from onceflow.broker_lite.coordinators.transaction_states import TransactionEntry, TransactionState
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model import TopicPartition
-from onceflow.sdk.protocol.internal_topics import TransactionLogKey, TransactionLogValue
+from onceflow.sdk.protocol.internal_topics import (
+    VERSION_SIZE,
+    TransactionLogKey,
+    TransactionLogValue,
+    encode_with_version,
+    read_version,
+)
 
 logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
 
-_VERSION = struct.Struct(">h")
 _KEY_VERSION = 0
 
 
 def encode_key(transactional_id: str) -> bytes:
     """Key of the records of one transactional id."""
-    key = TransactionLogKey(transactional_id=transactional_id)
-    return _VERSION.pack(_KEY_VERSION) + key.encode(_KEY_VERSION)
+    return encode_with_version(TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
 def decode_key(data: bytes) -> str | None:
     """Transactional id of a key, None for a record type that is not known here."""
-    if len(data) < _VERSION.size or _VERSION.unpack_from(data)[0] != _KEY_VERSION:
+    if read_version(data) != _KEY_VERSION:
         return None
-    key, _ = TransactionLogKey.decode(data, _KEY_VERSION, _VERSION.size)
+    key, _ = TransactionLogKey.decode(data, _KEY_VERSION, VERSION_SIZE)
     return key.transactional_id
 
 
@@ -73,7 +76,7 @@ def encode_value(entry: TransactionEntry, value_version: int) -> bytes:
         value.previous_producer_id = entry.previous_producer_id
         value.next_producer_id = entry.next_producer_id
         value.client_transaction_version = entry.client_transaction_version
-    return _VERSION.pack(value_version) + value.encode(value_version)
+    return encode_with_version(value, value_version)
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionEntry:
@@ -82,13 +85,11 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionEntry:
     Raises:
         RemoteProtocolError: The bytes are not a transaction log value of a known version.
     """
-    if len(data) < _VERSION.size:
-        raise RemoteProtocolError("transaction log value is shorter than its version")
-    (version,) = _VERSION.unpack_from(data)
+    version = read_version(data)
     lowest, highest = TransactionLogValue.versions
     if not lowest <= version <= highest:
         raise RemoteProtocolError(f"transaction log value has unknown version {version}")
-    value, _ = TransactionLogValue.decode(data, version, _VERSION.size)
+    value, _ = TransactionLogValue.decode(data, version, VERSION_SIZE)
     return TransactionEntry(
         transactional_id=transactional_id,
         producer_id=value.producer_id,
