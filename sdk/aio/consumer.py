@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Final, Self
 
 from onceflow.sdk.aio.consumer_engine import (
-    CallbackOutcome,
     ConsumerEngine,
     Listeners,
     PendingCallback,
@@ -62,6 +61,11 @@ class AsyncConsumer:
         self._closed = False
         if topics:
             self.subscribe(topics)
+
+    @property
+    def engine(self) -> ConsumerEngine:
+        """What the blocking face shares with this one; not part of the public API."""
+        return self._engine
 
     @property
     def config(self) -> ConsumerConfig:
@@ -137,7 +141,7 @@ class AsyncConsumer:
         """Give up all partitions and leave the group; `on_revoked` is called."""
         pending = await self._engine.begin_release(self.config.default_api_timeout_ms, commit=True)
         try:
-            await self._run_last_callback(pending)
+            await _run_callback(pending)
         finally:
             self._engine.end_release()
 
@@ -172,28 +176,41 @@ class AsyncConsumer:
             SerializationError: A deserializer refused a record; seek past it to go on.
             KafkaError: Anything else that the background work met and that does not pass.
         """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        return await self._poll(timeout_ms, limit, fill=False)
+
+    async def _poll(self, timeout_ms: int, max_records: int, *, fill: bool) -> Polled:
         engine = self._engine
         engine.pool.check_usable()
-        limit = self.config.max_poll_records if max_records is None else max_records
         deadline_ms = engine.pool.now_ms() + timeout_ms
-        outcome = None
+        done = None
         while True:
-            step = await engine.poll_step(deadline_ms, limit, outcome)
+            step = await engine.poll_step(deadline_ms, max_records, done, fill=fill)
             if not isinstance(step, PendingCallback):
                 return step
-            outcome = await _run_callback(step)
+            try:
+                await _run_callback(step)
+            except BaseException:
+                engine.finish_event(step.event)
+                raise
+            done = step.event
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record, waiting for it. `poll` tells what may be raised."""
-        cursor = self._engine.cursor
+        engine = self._engine
         while True:
-            record = cursor.next()
+            if not engine.needs_poll:
+                record = engine.cursor.next()
+                if record is not None:
+                    engine.note_poll()
+                    return record
+            await self._poll(ITERATION_WAIT_MS, self.config.max_poll_records, fill=True)
+            record = engine.cursor.next()
             if record is not None:
                 return record
-            cursor.load(await self.poll(ITERATION_WAIT_MS))
 
     def wakeup(self) -> None:
         """Let the running poll, or else the next one, return at once without records."""
@@ -427,24 +444,14 @@ class AsyncConsumer:
         deadline_ms = engine.pool.now_ms() + timeout_ms if engine.pool.is_started else 0
         try:
             pending = await engine.begin_release(timeout_ms, commit=commit)
-            await self._run_last_callback(pending)
+            await _run_callback(pending)
         finally:
             left_ms = max(0, deadline_ms - engine.pool.now_ms()) if engine.pool.is_started else 0
             await engine.close(left_ms)
 
-    @staticmethod
-    async def _run_last_callback(pending: PendingCallback | None) -> None:
-        if pending is not None:
-            outcome = await _run_callback(pending)
-            if outcome.error is not None:
-                raise outcome.error
 
-
-async def _run_callback(pending: PendingCallback) -> CallbackOutcome:
-    try:
+async def _run_callback(pending: PendingCallback | None) -> None:
+    if pending is not None:
         result = pending.callback(pending.partitions)
         if inspect.isawaitable(result):
             await result
-    except Exception as error:  # noqa: BLE001 - the poll raises it after the rebalance
-        return CallbackOutcome(pending.event, error)
-    return CallbackOutcome(pending.event)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceflow.sdk.aio.fetch_runner import FetchRunner
-from onceflow.sdk.aio.group_runner import GroupRunner, commit_offsets
+from onceflow.sdk.aio.group_runner import GroupRunner
+from onceflow.sdk.aio.offset_commits import OffsetCommits
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.topic_watch import TopicWatch
 from onceflow.sdk.aio.waker import Waker
@@ -27,13 +28,7 @@ from onceflow.sdk.core.group_steps import GroupSettings, RebalanceEvent, Rebalan
 from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import PartitionState, Subscription
-from onceflow.sdk.errors import (
-    CommitFailedError,
-    ConfigError,
-    IllegalStateError,
-    KafkaError,
-    RequestTimedOutError,
-)
+from onceflow.sdk.errors import ConfigError, IllegalStateError, KafkaError, RequestTimedOutError
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -83,14 +78,6 @@ class PendingCallback:
     partitions: list[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackOutcome:
-    """A callback that was run, and what it raised."""
-
-    event: RebalanceEvent
-    error: BaseException | None = None
-
-
 class ConsumerEngine:
     """One consumer without its face.
 
@@ -108,18 +95,18 @@ class ConsumerEngine:
         self.subscription = Subscription(config.auto_offset_reset)
         self.cursor = RecordCursor(self.subscription)
         self._waker = Waker()
-        self.fetching = FetchRunner(self.pool, config, self.subscription, self._waker.wake)
+        self._attention = True
+        self.fetching = FetchRunner(self.pool, config, self.subscription, self._on_fetched)
         self._topics = TopicWatch(self.pool, config, self.subscription, self._on_metadata)
         self._group: GroupRunner | None = None
+        self._commits: OffsetCommits | None = None
         if config.group_id is not None:
-            self._group = GroupRunner(self.pool, _group_settings(config), self._waker.wake)
+            self._group = GroupRunner(self.pool, _group_settings(config), self._call_for_poll)
+            self._commits = OffsetCommits(self.pool, config, self.subscription, self._group)
         self._listeners = Listeners()
         self._woken = False
         self._polling = False
-        self._callback_error: BaseException | None = None
-        self._auto_commit_due_ms = 0
-        self._auto_commit: asyncio.Task[None] | None = None
-        self._auto_committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._late_failure: KafkaError | None = None
 
     async def start(self) -> None:
         """Reach the cluster; calling it again does nothing.
@@ -131,7 +118,6 @@ class ConsumerEngine:
             self.pool.check_usable()
             return
         await self.pool.start()
-        self._auto_commit_due_ms = self.pool.now_ms() + self.config.auto_commit_interval_ms
         self._topics.start()
         if self._group is not None:
             self._group.start()
@@ -202,9 +188,33 @@ class ConsumerEngine:
             self._group.wake()
         if self.pool.is_started:
             self.fetching.pump()
+        self._call_for_poll()
+
+    def _on_fetched(self) -> None:
+        if self.fetching.has_failure or self.subscription.failure() is not None:
+            self._attention = True
+        self._waker.wake()
+
+    def _call_for_poll(self) -> None:
+        self._attention = True
         self._waker.wake()
 
     # --- poll ---
+
+    @property
+    def needs_poll(self) -> bool:
+        """Whether a poll may have more to do than to return records: an event, an error, a commit.
+
+        May be asked from any thread.
+        """
+        commits = self._commits
+        return self._attention or self._woken or (commits is not None and commits.is_due())
+
+    def note_poll(self) -> None:
+        """The application took records that were polled before: it is alive. From any thread."""
+        member = self._member()
+        if member is not None:
+            member.poll_ended(self.pool.now_ms())
 
     def wakeup(self) -> None:
         """Let the running poll, or the next one, return at once without records."""
@@ -212,14 +222,21 @@ class ConsumerEngine:
         self._waker.wake()
 
     async def poll_step(
-        self, deadline_ms: int, max_records: int, outcome: CallbackOutcome | None = None
+        self,
+        deadline_ms: int,
+        max_records: int,
+        done: RebalanceEvent | None = None,
+        *,
+        fill: bool = False,
     ) -> Polled | PendingCallback:
         """Go on with a poll until there are records, a callback is due, or time is up.
 
         Args:
             deadline_ms: When to give up, on the pool's clock.
-            max_records: Most records to return.
-            outcome: The callback that the last step asked for.
+            max_records: Most records to return or to load.
+            done: Event of the callback that the last step asked for and that was run.
+            fill: Leave the records in the cursor, with the positions before them, rather than
+                return them; a cursor that still holds some is left as it is.
 
         Returns:
             Records by partition, or the callback to be run.
@@ -232,25 +249,29 @@ class ConsumerEngine:
         if member is not None:
             member.poll_started(self.pool.now_ms())
         try:
-            if outcome is not None:
-                self._finish_event(outcome)
-            return await self._poll_loop(deadline_ms, max_records)
+            if done is not None:
+                self.finish_event(done)
+            return await self._poll_loop(deadline_ms, max_records, fill)
         finally:
             self._polling = False
             if member is not None and self.pool.is_started:
                 member.poll_ended(self.pool.now_ms())
 
-    async def _poll_loop(self, deadline_ms: int, max_records: int) -> Polled | PendingCallback:
+    async def _poll_loop(
+        self, deadline_ms: int, max_records: int, fill: bool
+    ) -> Polled | PendingCallback:
         yielded = False
         while True:
+            self._attention = False
             self._raise_failures()
             pending = await self._next_callback()
             if pending is not None:
                 return pending
-            self._maybe_auto_commit()
-            records = self._take(max_records)
+            if self._commits is not None:
+                self._commits.start_if_due()
+            records = self._take(max_records, fill)
             self.fetching.pump()
-            if records:
+            if records or (fill and self.cursor.has_records):
                 return records
             if self._woken:
                 self._woken = False
@@ -264,30 +285,35 @@ class ConsumerEngine:
                 await asyncio.sleep(0)
                 continue
             yielded = True
-            if self._auto_commits:
-                left_ms = min(left_ms, max(1, self._auto_commit_due_ms - self.pool.now_ms()))
+            if self._commits is not None:
+                left_ms = min(left_ms, self._commits.due_in_ms())
             await self._waker.wait(left_ms)
 
-    def _take(self, max_records: int) -> Polled:
+    def _take(self, max_records: int, fill: bool) -> Polled:
+        if fill:
+            if not self.cursor.has_records:
+                self.cursor.load(self.fetching.fetcher.take(max_records))
+            return {}
         left_over = self.cursor.take(max_records)
         if left_over:
             return left_over
         return self.fetching.fetcher.take(max_records)
 
     def _raise_failures(self) -> None:
-        if self._callback_error is not None:
-            error, self._callback_error = self._callback_error, None
-            raise error
+        if self._late_failure is not None:
+            late, self._late_failure = self._late_failure, None
+            raise late
         failure = self.fetching.take_failure() or self._topics.failure()
         if failure is None and self._group is not None and self.subscription.uses_group:
             failure = self._group.take_failure()
             if failure is not None and self._group.member.next_event() is not None:
                 # First tell the application which partitions it lost; then why.
-                self._callback_error = failure
+                self._late_failure = failure
                 failure = None
         if failure is None:
             failure = self.subscription.failure()
         if failure is not None:
+            self._attention = True  # Until nothing is wrong any more.
             raise failure
 
     # --- rebalances ---
@@ -310,7 +336,7 @@ class ConsumerEngine:
             callback = self._listeners.for_kind(event.kind)
             if callback is not None:
                 return PendingCallback(event, callback, list(event.partitions))
-            self._finish_event(CallbackOutcome(event))
+            self.finish_event(event)
         return None
 
     async def _begin_event(self, event: RebalanceEvent) -> None:
@@ -319,91 +345,22 @@ class ConsumerEngine:
             self.fetching.pump()
             return
         self.subscription.mark_revoking(event.partitions)
-        if event.kind is RebalanceKind.REVOKED and self._auto_commits:
-            await self._commit_before_revoke()
+        if event.kind is RebalanceKind.REVOKED and self._commits is not None:
+            await self._commits.commit_before_revoke(REVOKE_COMMIT_LIMIT_MS)
         logger.info("partitions %s: %s", event.kind.value, ", ".join(map(str, event.partitions)))
 
-    def _finish_event(self, outcome: CallbackOutcome) -> None:
-        event = outcome.event
+    def finish_event(self, event: RebalanceEvent) -> None:
+        """The application has heard of an event; the rebalance goes on."""
         if event.kind is not RebalanceKind.ASSIGNED:
             self.subscription.remove(event.partitions)
             self.fetching.fetcher.discard(event.partitions)
-            for partition in event.partitions:
-                self._auto_committed.pop(partition, None)
+            if self._commits is not None:
+                self._commits.forget(event.partitions)
         if self._group is not None:
             self._group.member.confirm_event(event)
             self._group.wake()
-        if outcome.error is not None:
-            raise outcome.error
 
-    # --- commits ---
-
-    @property
-    def _auto_commits(self) -> bool:
-        return self.config.enable_auto_commit and self.config.group_id is not None
-
-    def _maybe_auto_commit(self) -> None:
-        """Commit what earlier polls returned; the result shows up in the log only."""
-        now_ms = self.pool.now_ms()
-        if not self._auto_commits or now_ms < self._auto_commit_due_ms:
-            return
-        if self._auto_commit is not None and not self._auto_commit.done():
-            return
-        self._auto_commit_due_ms = now_ms + self.config.auto_commit_interval_ms
-        self._auto_commit = self._start_auto_commit()
-
-    def _start_auto_commit(self) -> asyncio.Task[None] | None:
-        positions = self.subscription.positions()
-        changed = {p: o for p, o in positions.items() if self._auto_committed.get(p) != o}
-        member = self._member()
-        if not changed or (member is not None and not member.is_member):
-            return None
-        loop = asyncio.get_running_loop()
-        return loop.create_task(self._auto_commit_now(changed), name="onceflow-auto-commit")
-
-    async def _auto_commit_now(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        try:
-            await self._commit(offsets, self.config.auto_commit_interval_ms)
-        except KafkaError as error:
-            logger.warning("group %s: automatic commit failed: %s", self.config.group_id, error)
-        else:
-            held = self.subscription.assignment()
-            self._auto_committed.update({p: o for p, o in offsets.items() if p in held})
-
-    async def _commit_before_revoke(self, limit_ms: int = REVOKE_COMMIT_LIMIT_MS) -> None:
-        if self._auto_commit is not None and not self._auto_commit.done():
-            # An older commit must not arrive after the last one.
-            await asyncio.wait([self._auto_commit], timeout=limit_ms / 1000)
-        task = self._start_auto_commit()
-        if task is not None:
-            _, unfinished = await asyncio.wait([task], timeout=limit_ms / 1000)
-            for late in unfinished:
-                late.cancel()
-
-    def offsets_to_commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit would store: what is given, or all positions.
-
-        Raises:
-            CommitFailedError: A partition does not belong to this member of the group.
-        """
-        if offsets is None:
-            return self.subscription.positions()
-        wanted = {
-            TopicPartition(*partition): OffsetAndMetadata(offset)
-            if isinstance(offset, int)
-            else offset
-            for partition, offset in offsets.items()
-        }
-        if self.subscription.uses_group:
-            foreign = sorted(wanted.keys() - self.subscription.assignment())
-            if foreign:
-                raise CommitFailedError(
-                    f"{', '.join(map(str, foreign))} is not assigned to this consumer; the group "
-                    "has given it to another member, whose commits must not be overwritten"
-                )
-        return wanted
+    # --- group and offsets ---
 
     async def commit(
         self,
@@ -412,45 +369,25 @@ class ConsumerEngine:
     ) -> None:
         """Commit; see the consumer's method."""
         self.pool.check_usable()
-        await self._commit(self.offsets_to_commit(offsets), timeout_ms)
+        await self._require_commits("commit()").commit(offsets, timeout_ms)
 
-    async def _commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int | None
+    def commit_in_background(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> None:
-        group = self._require_group("commit")
-        if not offsets:
-            return
-        member = self._member()
-        if member is not None and not member.is_member:
-            raise CommitFailedError(
-                f"this consumer is no member of group {self.config.group_id!r} any more, and its "
-                "partitions may belong to others; poll to join again, then process anew what "
-                "was not committed"
-            )
-        try:
-            await commit_offsets(self.pool, self._commit_identity(), offsets, timeout_ms)
-        except CommitFailedError:
-            if member is not None:
-                member.expect_expulsion()
-                group.wake()
-            raise
+        """Start a commit that nobody waits for; see the blocking consumer's method."""
+        self.pool.check_usable()
+        self._require_commits("commit_async()").commit_in_background(offsets)
 
-    def _commit_identity(self) -> ConsumerGroupMetadata:
-        member = self._member()
-        if member is not None:
-            return member.metadata()
-        return ConsumerGroupMetadata(self.config.group_id or "")
-
-    def _require_group(self, what: str) -> GroupRunner:
-        if self._group is None:
+    def _require_commits(self, what: str) -> OffsetCommits:
+        if self._commits is None:
             raise IllegalStateError(f"{what} needs a group_id")
-        return self._group
+        return self._commits
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Committed offsets; see the consumer's method."""
-        self._require_group("committed()")
+        self._require_commits("committed()")
         self.pool.check_usable()
         return await self.fetching.reader.committed(
             self.config.group_id or "",
@@ -461,21 +398,21 @@ class ConsumerEngine:
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Membership as of now; see the consumer's method."""
-        self._require_group("group_metadata()")
+        commits = self._require_commits("group_metadata()")
         member = self._member()
         if member is not None and not member.is_member:
             raise IllegalStateError(
                 f"this consumer is no member of group {self.config.group_id!r} at the moment; "
                 "poll until it has partitions"
             )
-        return self._commit_identity()
+        return commits.identity()
 
     async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
         """Ask the coordinator for the membership; see the consumer's method."""
         self.pool.check_usable()
-        group = self._require_group("ensure_membership()")
-        if self._member() is not None:
-            await group.ensure_membership(expected)
+        self._require_commits("ensure_membership()")
+        if self._group is not None and self.subscription.uses_group:
+            await self._group.ensure_membership(expected)
 
     async def position(self, partition: TopicPartition, timeout_ms: int | None) -> int:
         """Next offset to be returned; see the consumer's method."""
@@ -514,8 +451,8 @@ class ConsumerEngine:
             return None
         member = self._member()
         lost = member is not None and not member.is_member
-        if commit and self._auto_commits and not lost and timeout_ms > 0:
-            await self._commit_before_revoke(timeout_ms)
+        if commit and self._commits is not None and not lost and timeout_ms > 0:
+            await self._commits.commit_before_revoke(timeout_ms)
         held = self.subscription.assignment()
         self.subscription.mark_revoking(held)
         if member is None or not held:
@@ -529,7 +466,6 @@ class ConsumerEngine:
         """Forget partitions and subscription; the member leaves its group."""
         self.fetching.fetcher.discard(self.subscription.assignment())
         self.subscription.unsubscribe()
-        self._auto_committed.clear()
         self._listeners = Listeners()
         if self._group is not None:
             self._group.member.forget_owned()
@@ -538,8 +474,8 @@ class ConsumerEngine:
 
     async def close(self, timeout_ms: int) -> None:
         """Leave the group and close the connections."""
-        if self._auto_commit is not None:
-            self._auto_commit.cancel()
+        if self._commits is not None:
+            await self._commits.close()
         await self._topics.close()
         await self.fetching.close()
         if self._group is not None and self.pool.is_started:
@@ -578,7 +514,6 @@ def _group_settings(config: ConsumerConfig) -> GroupSettings:
 
 
 __all__ = [
-    "CallbackOutcome",
     "ConsumerEngine",
     "Listeners",
     "PendingCallback",

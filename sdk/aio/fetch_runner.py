@@ -81,6 +81,11 @@ class FetchRunner:
         self._timer_ms = 0
         self._closed = False
 
+    @property
+    def has_failure(self) -> bool:
+        """Whether a poll has something to raise."""
+        return self._failure is not None
+
     def take_failure(self) -> KafkaError | None:
         """What went wrong since the last call and must be raised by a poll."""
         failure, self._failure = self._failure, None

@@ -1,4 +1,4 @@
-"""The task that keeps a consumer in its group, and the offset commits that go with it.
+"""The task that keeps a consumer in its group.
 
 It carries out the membership machine's steps on a connection of their own, since the coordinator
 answers in order and lets JoinGroup wait for minutes. Which partitions may be read or committed is
@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.waker import Waker
-from onceflow.sdk.core import offset_lookup
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.group_member import GroupMember
 from onceflow.sdk.core.group_steps import (
@@ -26,23 +25,17 @@ from onceflow.sdk.core.group_steps import (
     Step,
     Wait,
 )
-from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
-from onceflow.sdk.errors import (
-    BrokerConnectionError,
-    CommitFailedError,
-    KafkaError,
-    RequestTimedOutError,
-)
-from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.errors import BrokerConnectionError, CommitFailedError, KafkaError
+from onceflow.sdk.model import ConsumerGroupMetadata
 from onceflow.sdk.protocol.api.groups import HeartbeatResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 logger = logging.getLogger("onceflow.sdk.group")
 
 GROUP_CONNECTION: Final = "group"
-"""For JoinGroup, SyncGroup and heartbeats; commits use another one."""
+"""For JoinGroup, SyncGroup and heartbeats; everything else uses another one."""
 
-FORCED_HEARTBEAT_CONNECTION: Final = "coordinator"
+OTHER_CONNECTION: Final = "coordinator"
 
 _EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
@@ -106,7 +99,7 @@ class GroupRunner:
                     self._group_id, CoordinatorType.GROUP, timeout_ms=timeout_ms
                 )
                 await self._pool.request(
-                    node_id, request, timeout_ms=timeout_ms, connection="coordinator"
+                    node_id, request, timeout_ms=timeout_ms, connection=OTHER_CONNECTION
                 )
 
     # --- the task ---
@@ -125,7 +118,7 @@ class GroupRunner:
                 self._on_change()
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             # A fault of this library: polls must show it rather than wait for ever.
             logger.exception("group %s: the membership task failed", self._group_id)
             self._crash = KafkaError(f"internal error of the group membership: {error!r}")
@@ -173,7 +166,7 @@ class GroupRunner:
             )
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
         reply = await self._pool.request(
-            node_id, member.heartbeat_request(), connection=FORCED_HEARTBEAT_CONNECTION
+            node_id, member.heartbeat_request(), connection=OTHER_CONNECTION
         )
         if not isinstance(reply, HeartbeatResponse):
             raise BrokerConnectionError("the coordinator answered something else")
@@ -189,88 +182,3 @@ class GroupRunner:
             )
         if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             raise error_for(code, f"Heartbeat in group {self._group_id!r}")
-
-    # --- commits ---
-
-    async def commit(
-        self,
-        member: ConsumerGroupMetadata,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Commit offsets under the given membership; see `commit_offsets`."""
-        await commit_offsets(self._pool, member, offsets, timeout_ms)
-
-
-async def commit_offsets(
-    pool: ConnectionPool,
-    member: ConsumerGroupMetadata,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    timeout_ms: int | None = None,
-) -> None:
-    """Commit offsets, asking again while the failure may pass (a commit may be repeated).
-
-    Args:
-        pool: Connections.
-        member: Group and membership under which to commit.
-        offsets: What to store.
-        timeout_ms: Limit, default ``default_api_timeout_ms``.
-
-    Raises:
-        CommitFailedError: The group went on without this member.
-        RequestTimedOutError: Time ran out; the offsets may or may not be stored.
-        KafkaError: The coordinator refused for good; the error names the partition.
-    """
-    if not offsets:
-        return
-    limit_ms = pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-    deadline_ms = pool.now_ms() + limit_ms
-    group_id = member.group_id
-    failures = 0
-    while True:
-        try:
-            async with asyncio.timeout(max(1, deadline_ms - pool.now_ms()) / 1000):
-                codes = await pool.run(
-                    offset_lookup.commit_offsets(member, offsets), timeout_ms=limit_ms
-                )
-            failed = _worst_commit_error(group_id, codes)
-        except TimeoutError:
-            raise RequestTimedOutError(
-                f"the coordinator of group {group_id!r} did not answer an offset commit within "
-                f"{limit_ms} ms"
-            ) from None
-        except KafkaError as error:
-            failed = error
-        if failed is None:
-            return
-        recovery = recovery_for(failed, coordinator=True)
-        if isinstance(failed, CommitFailedError) or recovery is Recovery.NONE:
-            raise failed
-        if recovery is Recovery.FIND_COORDINATOR:
-            pool.forget_coordinator(group_id, CoordinatorType.GROUP)
-        failures += 1
-        delay_ms = pool.backoff.delay_ms(failures)
-        if pool.now_ms() + delay_ms >= deadline_ms:
-            raise RequestTimedOutError(
-                f"offsets of group {group_id!r} were not committed within {limit_ms} ms: {failed}"
-            ) from failed
-        await asyncio.sleep(delay_ms / 1000)
-
-
-def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:
-    """The error that decides about the whole commit: one that does not pass, if there is any."""
-    worst: KafkaError | None = None
-    for partition, code in codes.items():
-        if code == ErrorCode.NONE:
-            continue
-        if code in _EXPELLED:
-            return CommitFailedError(
-                f"offsets of group {group_id!r} were not committed: the group went on without "
-                f"this member ({ErrorCode(code).name}), others own its partitions now. Poll more "
-                "often, lower max.poll.records or raise max.poll.interval.ms"
-            )
-        error = error_for(code, f"commit of {partition} in group {group_id!r}")
-        if recovery_for_code(code) is Recovery.NONE or code == ErrorCode.REBALANCE_IN_PROGRESS:
-            return error
-        worst = error
-    return worst

@@ -1,8 +1,8 @@
-"""Records that were polled for iteration and not handed out yet.
+"""Records that were decoded ahead of the application and not handed out yet.
 
-Iteration polls many records at once but hands them out one by one. Until a record was handed out,
-the partition's position stays before it, so that a commit never covers a record that the
-application has not seen. Nothing is fetched here.
+Iteration, and the blocking face, decode many records at once but hand out fewer. Until a record
+was handed out, the partition's position stays before it, so that a commit never covers a record
+that the application has not seen. Nothing is fetched here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ class _Run:
 
 
 class RecordCursor:
-    """Hands out polled records one by one, as long as their partitions stay as they were."""
+    """Hands out records as long as their partitions stay as they were.
+
+    The blocking face takes from it in the caller's thread while the loop's thread fetches. That is
+    safe because only polls, of which there is one at a time, load it or move positions.
+    """
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
@@ -53,6 +57,11 @@ class RecordCursor:
             state = self._subscription.get(partition)
             if state is not None and records:
                 self._runs.append(_Run(state, records))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is a record to hand out."""
+        return self._current() is not None
 
     def next(self) -> ConsumerRecord | None:
         """The next record, or None when another poll is needed."""

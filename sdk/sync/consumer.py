@@ -1,0 +1,484 @@
+"""Consumer: reading topics with blocking calls.
+
+A thin face over the engine that the asyncio consumer uses too: one background loop per consumer
+does the work, callbacks run in the caller's thread. Records are decoded some way ahead and handed
+out without crossing threads; a call goes to the loop only when there is more to do than that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from onceflow.sdk.aio.consumer import DEFAULT_CLOSE_TIMEOUT_MS, ITERATION_WAIT_MS, AsyncConsumer
+from onceflow.sdk.aio.consumer_engine import (
+    PendingCallback,
+    Polled,
+    RebalanceCallback,
+)
+from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.group_steps import RebalanceEvent
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from onceflow.sdk.sync.portal import Portal
+
+READ_AHEAD_RECORDS: Final = 5_000
+"""How many records one crossing into the loop's thread decodes at most, if they are there."""
+
+CLOSE_MARGIN_S: Final = 1.0
+"""How much longer than its timeout closing may take to end the background loop."""
+
+
+class Consumer:
+    """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
+
+    Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
+    thread at a time, not always the same one; `wakeup` may be called from any thread and from a
+    signal handler.
+    """
+
+    def __init__(self, *topics: str, **settings: object) -> None:
+        """Make a consumer and connect it.
+
+        Args:
+            *topics: Topics to subscribe to, as by `subscribe`.
+            **settings: Fields of `onceflow.sdk.ConsumerConfig`.
+
+        Raises:
+            ConfigError: A setting is unknown or has a value that cannot work.
+            NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
+        """
+        self._async = AsyncConsumer(*topics, **settings)
+        self._engine = self._async.engine
+        self._closed = False
+        self._portal = Portal("consumer")
+        try:
+            self._portal.call(self._async.start)
+        except BaseException:
+            self._portal.close()
+            raise
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings, defaults included."""
+        return self._engine.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an exception nobody knows which of the polled records were processed.
+        self.close(commit=kind is None)
+
+    # --- what to read ---
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Let the group hand out the partitions of some topics; the next poll joins it.
+
+        Callbacks run within `poll`, in the thread that polls, and take a list of partitions; they
+        may call this consumer. What they raise is raised by that poll, after the rebalance went
+        on.
+
+        Args:
+            topics: Topic names.
+            pattern: Regular expression that must match whole names; instead of `topics`.
+            on_assigned: New partitions; called after each rebalance, also without any.
+            on_revoked: Partitions that are about to be given up; they may still be committed.
+            on_lost: Partitions that were lost without warning; they may belong to others already,
+                so nothing of them may be committed.
+
+        Raises:
+            IllegalStateError: No group_id, partitions were assigned by hand, or neither or both
+                of topics and pattern were given.
+        """
+
+        async def subscribe() -> None:
+            self._async.subscribe(
+                topics,
+                pattern=pattern,
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                on_lost=on_lost,
+            )
+
+        self._portal.call(subscribe)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without a group's rebalances.
+
+        Positions start at the group's committed offsets if there is a group_id, else at
+        ``auto_offset_reset``.
+
+        Raises:
+            IllegalStateError: Topics are subscribed.
+        """
+
+        async def assign() -> None:
+            self._engine.assign(partitions)
+
+        self._portal.call(assign)
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions and leave the group; `on_revoked` is called."""
+        limit_ms = self.config.default_api_timeout_ms
+        pending = self._portal.call(lambda: self._engine.begin_release(limit_ms, commit=True))
+
+        async def end() -> None:
+            self._engine.end_release()
+
+        try:
+            _run_callback(pending)
+        finally:
+            self._portal.call(end)
+
+    def subscription(self) -> set[str]:
+        """Topics that are subscribed, or that the pattern matches at present."""
+        return self._async.subscription()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Partitions that belong to this consumer now."""
+        return self._async.assignment()
+
+    # --- records ---
+
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Polled:
+        """Records that have arrived; joins the group and runs rebalance callbacks.
+
+        Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
+        (a warning is logged at half of that time). Ctrl-C interrupts the wait.
+
+        Args:
+            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            max_records: Most records to return, default ``max_poll_records``.
+
+        Returns:
+            Records by partition, in offset order; empty when time is up or `wakeup` was called.
+
+        Raises:
+            NoOffsetForPartitionError: A partition has no usable offset and ``auto_offset_reset``
+                is "none"; raised by every poll until a seek.
+            FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
+            SerializationError: A deserializer refused a record; seek past it to go on.
+            KafkaError: Anything else that the background work met and that does not pass.
+        """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        cursor = self._engine.cursor
+        if not self._engine.needs_poll:
+            polled = cursor.take(limit)
+            if polled:
+                self._engine.note_poll()
+                return polled
+        self._fill(timeout_ms, limit)
+        return cursor.take(limit)
+
+    def _fill(self, timeout_ms: int, limit: int) -> None:
+        """One poll that leaves its records in the cursor, so that Ctrl-C cannot lose them."""
+        self._portal.check_usable()
+        engine = self._engine
+        deadline_ms = engine.pool.now_ms() + timeout_ms
+        ahead = max(limit, READ_AHEAD_RECORDS)
+        done: RebalanceEvent | None = None
+
+        async def go_on() -> Polled | PendingCallback:
+            return await engine.poll_step(deadline_ms, ahead, done, fill=True)
+
+        while True:
+            step = self._portal.call(go_on)
+            if not isinstance(step, PendingCallback):
+                return
+            try:
+                _run_callback(step)
+            except BaseException:
+                self._finish(step.event)
+                raise
+            done = step.event
+
+    def _finish(self, event: RebalanceEvent) -> None:
+        async def finish() -> None:
+            self._engine.finish_event(event)
+
+        self._portal.call(finish)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record, waiting for it. `poll` tells what may be raised."""
+        engine = self._engine
+        while True:
+            if not engine.needs_poll:
+                record = engine.cursor.next()
+                if record is not None:
+                    engine.note_poll()
+                    return record
+            self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
+            record = engine.cursor.next()
+            if record is not None:
+                return record
+
+    def wakeup(self) -> None:
+        """Let the running poll, or else the next one, return at once without records.
+
+        May be called from any thread and from a signal handler.
+        """
+        self._portal.wake(self._engine.wakeup)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these partitions until `resume`; what was fetched is kept.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a pause.
+
+        Raises:
+            IllegalStateError: One of them is not assigned.
+        """
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
+        async def set_paused() -> None:
+            self._engine.set_paused(partitions, paused)
+
+        self._portal.call(set_paused)
+
+    def paused(self) -> set[TopicPartition]:
+        """Partitions that are paused."""
+        return self._async.paused()
+
+    # --- positions ---
+
+    def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        """Offset of the next record to be returned; it steps over transaction markers.
+
+        Args:
+            partition: An assigned partition.
+            timeout_ms: Longest wait for the position, default ``default_api_timeout_ms``.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            NoOffsetForPartitionError: There is none, and ``auto_offset_reset`` is "none".
+            RequestTimedOutError: It was not known in time.
+        """
+        return self._portal.call(lambda: self._engine.position(partition, timeout_ms))
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on at an offset; records fetched before are dropped.
+
+        Args:
+            partition: An assigned partition.
+            offset: Offset of the next record, with its leader epoch if known.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            ValueError: The offset is negative.
+        """
+
+        async def seek() -> None:
+            self._async.seek(partition, offset)
+
+        self._portal.call(seek)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the first record; None means all assigned partitions."""
+
+        async def seek() -> None:
+            self._async.seek_to_beginning(partitions)
+
+        self._portal.call(seek)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the end: under read_committed, at the first offset of an open transaction."""
+
+        async def seek() -> None:
+            self._async.seek_to_end(partitions)
+
+        self._portal.call(seek)
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit offsets to the group.
+
+        Args:
+            offsets: Offset of the next record to be processed, by partition; None commits the
+                positions of all partitions, that is everything that polls returned.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            CommitFailedError: The group went on without this member; others own the partitions.
+            RebalanceInProgressError: The group is dividing its partitions; poll, then commit.
+            RequestTimedOutError: Time ran out; the offsets may or may not be stored.
+            IllegalStateError: There is no group_id.
+        """
+        self._portal.call(lambda: self._engine.commit(offsets, timeout_ms))
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit without waiting; a failure is logged, and the next commit makes up for it.
+
+        Args:
+            offsets: As for `commit`; None takes the positions as of now.
+
+        Raises:
+            CommitFailedError: A partition does not belong to this consumer.
+            IllegalStateError: There is no group_id.
+        """
+
+        async def start() -> None:
+            self._engine.commit_in_background(offsets)
+
+        self._portal.call(start)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Offsets that the group committed; None where there is none.
+
+        Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
+
+        Raises:
+            RequestTimedOutError: There was no stable answer in time.
+            IllegalStateError: There is no group_id.
+        """
+        return self._portal.call(lambda: self._engine.committed(partitions, timeout_ms))
+
+    def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """First offset that exists, by partition."""
+        return self._portal.call(
+            lambda: self._async.beginning_offsets(partitions, timeout_ms=timeout_ms)
+        )
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Where reading ends at present, by partition.
+
+        Under read_committed that is the last stable offset, else the high watermark.
+        """
+        return self._portal.call(lambda: self._async.end_offsets(partitions, timeout_ms=timeout_ms))
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """First record at or after a time, by partition; None where there is none.
+
+        Args:
+            timestamps_ms: Milliseconds since 1970 by partition.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            ValueError: A time is negative.
+        """
+        return self._portal.call(
+            lambda: self._async.offsets_for_times(timestamps_ms, timeout_ms=timeout_ms)
+        )
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end, as of the last fetch.
+
+        Returns:
+            The distance in offsets (not records: markers count), None while it is unknown.
+        """
+        return self._async.lag(partition)
+
+    # --- cluster and group ---
+
+    def partitions_for_topic(self, topic: str, *, timeout_ms: int | None = None) -> set[int] | None:
+        """Partition numbers of a topic, None if it does not exist."""
+        return self._portal.call(
+            lambda: self._async.partitions_for_topic(topic, timeout_ms=timeout_ms)
+        )
+
+    def topics(self, *, timeout_ms: int | None = None) -> set[str]:
+        """All topics of the cluster that this client may see, internal ones excluded."""
+        return self._portal.call(lambda: self._async.topics(timeout_ms=timeout_ms))
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Membership as of now, for ``send_offsets_to_transaction`` (KIP-447).
+
+        Take it when a batch is polled, not when it is committed: a rebalance in between must make
+        the commit fail.
+
+        Raises:
+            IllegalStateError: There is no group_id, or this consumer is no member at the moment.
+        """
+        return self._engine.group_metadata()
+
+    def ensure_membership(self, expected: ConsumerGroupMetadata | None = None) -> None:
+        """Ask the coordinator whether this consumer still counts, by a heartbeat out of turn.
+
+        A rebalance in progress is fine: until it polls, this member keeps its partitions.
+
+        Args:
+            expected: Membership under which work was done, to be compared with the present one.
+
+        Raises:
+            CommitFailedError: The group went on without this member, or the membership differs.
+            FencedInstanceIdError: Another consumer runs with the same group_instance_id.
+            KafkaError: The coordinator could not be asked.
+        """
+        self._portal.call(lambda: self._engine.ensure_membership(expected))
+
+    # --- the end ---
+
+    def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS, *, commit: bool = True) -> None:
+        """Commit, call `on_revoked`, leave the group and close. Calling it again does nothing.
+
+        Args:
+            timeout_ms: Longest wait for the brokers.
+            commit: False leaves out the automatic commit.
+
+        Raises:
+            BaseException: What the callback raised; the consumer is closed nevertheless.
+        """
+        if self._closed or self._portal.is_closed:
+            return
+        self._closed = True
+        engine = self._engine
+        deadline_ms = engine.pool.now_ms() + timeout_ms
+        try:
+            pending = self._portal.call(lambda: engine.begin_release(timeout_ms, commit=commit))
+            _run_callback(pending)
+        finally:
+            left_ms = max(0, deadline_ms - engine.pool.now_ms())
+            try:
+                self._portal.call(
+                    lambda: engine.close(left_ms), timeout_s=left_ms / 1000 + CLOSE_MARGIN_S
+                )
+            finally:
+                self._portal.close()
+
+
+def _run_callback(pending: PendingCallback | None) -> None:
+    if pending is not None:
+        pending.callback(pending.partitions)
