@@ -86,6 +86,7 @@ def compile_constructor(message_type: type[Message]) -> Callable[..., None]:
     source.line("self.unknown_tagged_fields = unknown_tagged_fields")
     source.arguments = ", ".join([*arguments, "unknown_tagged_fields=None"])
     constructor: Callable[..., None] = source.compile(f"{message_type.__qualname__}.__init__")
+    constructor.__qualname__ = f"{message_type.__qualname__}.__init__"
     return constructor
 
 

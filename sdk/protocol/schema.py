@@ -240,6 +240,16 @@ def struct(
     return Field("struct", versions, struct_type=struct_type, **options)
 
 
+def _first_construction(self: Message, **values: Any) -> None:
+    """Stands in as a class's `__init__` until it is called: compiles the real one."""
+    from onceflow.sdk.protocol.compiler import compile_constructor
+
+    message_type = type(self)
+    constructor = compile_constructor(message_type)
+    message_type.__init__ = constructor  # type: ignore[method-assign]
+    constructor(self, **values)
+
+
 @dataclass_transform(
     kw_only_default=True,
     field_specifiers=(
@@ -275,8 +285,10 @@ class MessageMeta(type):
         fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
         for key in fields:
             del namespace[key]
+        inherited = getattr(bases[0], "_fields", {}) if bases else {}
         namespace["__slots__"] = tuple(fields)
-        namespace["_fields"] = fields if bases else {}
+        namespace["_fields"] = {**inherited, **fields} if bases else {}
+        namespace["__init__"] = _first_construction
         namespace["_encoders"] = {}
         namespace["_decoders"] = {}
         if versions:
@@ -308,16 +320,6 @@ class Message(metaclass=MessageMeta):
     _fields: ClassVar[dict[str, Field]]
     _encoders: ClassVar[dict[int, Encoder]]
     _decoders: ClassVar[dict[int, Decoder]]
-
-    def __init__(self, **values: Any) -> None:
-        """Make a message; the real constructor is compiled at the first call."""
-        from onceflow.sdk.protocol import compiler
-
-        message_type = type(self)
-        constructor = compiler.compile_constructor(message_type)
-        constructor.__qualname__ = f"{message_type.__qualname__}.__init__"
-        message_type.__init__ = constructor  # type: ignore[method-assign]
-        constructor(self, **values)
 
     @classmethod
     def fields(cls) -> dict[str, Field]:
@@ -353,8 +355,11 @@ class Message(metaclass=MessageMeta):
         try:
             encoder(self, write)
         except (_struct.error, TypeError, AttributeError, ValueError, OverflowError) as error:
+            from onceflow.sdk.protocol.faults import find_fault
+
             raise LocalProtocolError(
-                f"{type(self).__qualname__} cannot be written in version {version}: {error}"
+                f"{type(self).__qualname__} cannot be written in version {version}: "
+                f"{find_fault(self, version) or error}"
             ) from error
 
     @classmethod

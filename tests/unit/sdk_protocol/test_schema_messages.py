@@ -206,21 +206,28 @@ def test_an_ignorable_value_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("message", "fault"),
     [
-        Texts(name=None, blob=b""),  # type: ignore[arg-type]
-        Texts(name="x" * 32768, blob=b""),
-        Texts(name="x", blob=None),  # type: ignore[arg-type]
-        Texts(name="\ud800", blob=b""),
-        Tree(leaves=[Tree.Leaf(index=2**31)]),
-        Tree(leaves=[None]),  # type: ignore[list-item]
-        Tree(leaves=None),  # type: ignore[arg-type]
-        Tree(leaves=[], ids=[2**31]),
+        (Texts(name=None, blob=b""), "name is None"),  # type: ignore[arg-type]
+        (Texts(name=b"x", blob=b""), "name is a bytes, not a string"),  # type: ignore[arg-type]
+        (Texts(name="x" * 32768, blob=b""), "name has 32768 bytes"),
+        (Texts(name="x", blob=None), "blob is None"),  # type: ignore[arg-type]
+        (Texts(name="\ud800", blob=b""), "surrogates not allowed"),
+        (Tree(leaves=[Tree.Leaf(index=2**31)]), r"leaves\[0\]\.index is 2147483648"),
+        (Tree(leaves=[None]), r"leaves\[0\] is None"),  # type: ignore[list-item]
+        (Tree(leaves=None), "leaves is None"),  # type: ignore[arg-type]
+        (Tree(leaves=5), "leaves is a int, not a list"),  # type: ignore[arg-type]
+        (Tree(leaves=[7]), r"leaves\[0\] is a int, not a struct"),  # type: ignore[list-item]
+        (Tree(leaves=[], ids=[1, 2**31]), r"ids\[1\] is 2147483648, which is no int32"),
     ],
 )
 @pytest.mark.parametrize("version", [0, 2])
-def test_values_outside_the_type_are_refused(message: Message, version: int) -> None:
-    with pytest.raises(LocalProtocolError):
+def test_a_value_outside_its_type_is_refused_by_name(
+    message: Message, fault: str, version: int
+) -> None:
+    if version == 2 and isinstance(message, Texts):
+        message.batch = b""
+    with pytest.raises(LocalProtocolError, match=fault):
         message.encode(version)
 
 
@@ -263,6 +270,14 @@ def test_messages_compare_by_value_and_are_not_hashable() -> None:
     assert Tree.Leaf(index=1) != Tree.Leaf(index=1, unknown_tagged_fields={0: b""})
     with pytest.raises(TypeError):
         hash(Tree.Leaf(index=1))
+
+
+def test_a_subclass_has_the_fields_of_its_base() -> None:
+    class Wider(Texts, versions="0-2", flexible="1+"):
+        more: int = int8()
+
+    message = Wider(name="n", blob=b"", more=3)
+    assert message.encode(0) == Texts(name="n", blob=b"").encode(0) + b"\x03"
 
 
 def test_messages_have_no_other_attributes() -> None:
