@@ -14,6 +14,7 @@ from onceflow.sdk.model import (
     ConsumerRecord,
     Headers,
     OffsetAndMetadata,
+    RecordMetadata,
     TopicPartition,
 )
 from onceflow.transactions.colour import Maybe
@@ -22,10 +23,15 @@ Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
 RebalanceHook: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
 
 
+class SentRun(Protocol):
+    """Tells where the last record of a run was stored, once it is acknowledged."""
+
+    def result(self, timeout: float | None = None) -> RecordMetadata: ...
+
+
 class SessionProducer(Protocol):
     """The transactional producer as a session uses it."""
 
-    def init_transactions(self, *, timeout_ms: int | None = None) -> Maybe[None]: ...
     def begin_transaction(self) -> Maybe[None]: ...
     def send(
         self,
@@ -44,7 +50,8 @@ class SessionProducer(Protocol):
         keys: Sequence[object] | None = None,
         *,
         partition: int | None = None,
-    ) -> object: ...
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> SentRun: ...
     def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
     def send_offsets_to_transaction(
         self,

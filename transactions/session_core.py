@@ -20,6 +20,7 @@ from onceflow.sdk.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
     DeliveryTimeoutError,
+    IllegalStateError,
     InvalidTransactionTimeoutError,
     KafkaError,
     OffsetOutOfRangeError,
@@ -210,8 +211,15 @@ class SessionCore:
         # The callbacks of this poll have settled what was revoked or lost, so all work that is
         # still open belongs to partitions that were owned all the time. From here to the next
         # poll a newer membership must not speak for it: hence the snapshot (KIP-447).
-        self._snapshot = self.consumer.group_metadata()
+        self._snapshot = self._membership()
         return records
+
+    def _membership(self) -> ConsumerGroupMetadata | None:
+        """Membership as of now, or None when the consumer is no member."""
+        try:
+            return self.consumer.group_metadata()
+        except IllegalStateError:
+            return None
 
     @property
     def commit_due(self) -> bool:
@@ -317,7 +325,7 @@ class SessionCore:
         snapshot = self._snapshot
         if snapshot is None or not snapshot.member_id or snapshot.generation_id < 0:
             raise CommitFailedError("the consumer is not a member of its group")
-        if self.consumer.group_metadata() != snapshot:
+        if self._membership() != snapshot:
             raise CommitFailedError("the membership changed since the records were polled")
         if not self._in_callback:  # Within it, what is revoked is ours until it returns.
             gone = set(offsets) - set(self.consumer.assignment())
@@ -385,7 +393,7 @@ class SessionCore:
     async def _abort(
         self,
         verdict: Verdict,
-        cause: KafkaError | None,
+        cause: Exception | None,
         leaving: Sequence[TopicPartition] = (),
     ) -> None:
         """End the transaction without effect and go back, whatever has to be replaced for it."""
@@ -521,16 +529,17 @@ class SessionCore:
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
         # That we are asked to give up the partitions shows that they were ours all the time,
         # also where a cooperative rebalance has already brought the next generation.
-        self._snapshot = self.consumer.group_metadata()
-        offsets = await self._mark(self._listener.progress())
-        if not offsets and not self.in_transaction:
-            return
+        self._snapshot = self._membership()
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
+            offsets = await self._mark(self._listener.progress())
+            if not offsets and not self.in_transaction:
+                return
             await self._try_commit(offsets, self._left_ms(deadline))
         except CommitOutcomeUnknownError as error:
             if not await self._outcome_is_commit(offsets, error, leaving=partitions):
                 return
-        except KafkaError as error:
+        except Exception as error:
             verdict = judge(error)
             if self._left_ms(deadline) == 0:
                 verdict = Verdict(AbortReason.REBALANCE, verdict.reaction)

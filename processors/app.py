@@ -1,0 +1,247 @@
+"""An application: processors declared by decorator, and the ways to run them.
+
+Declaring needs no network and no files. Everything that happens at run time is in ``runner``; this
+module only chooses how it is driven: blocking, or beside an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from onceflow.processors.calls import DirectCalls, ThreadCalls
+from onceflow.processors.decorators import F, build_spec
+from onceflow.processors.errors import DeclarationError, ForcedShutdown
+from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.runner import Runner, Services
+from onceflow.processors.settings import AppSettings
+from onceflow.processors.signals import ShutdownSignals
+from onceflow.processors.topology import ProcessorSpec, StoreKind, Topology, check_topology
+from onceflow.processors.values import Format
+from onceflow.transactions.colour import run_blocking
+
+NO_LIMITS = DeadLetterLimits()
+
+EXIT_FORCED = 130
+"""Exit status after a forced shutdown, as after an interrupt in a shell."""
+
+
+class App:
+    """A stream processing application.
+
+    ::
+
+        app = App("shout", bootstrap_servers="localhost:9092")
+
+        @app.processor("words", to="loud-words")
+        def shout(word: str) -> str:
+            return word.upper()
+
+        app.run()
+
+    Every process that runs it is one worker; the group spreads the partitions over them.
+
+    Args:
+        name: Names the group, the transactional ids and the changelog topics: keep it.
+        bootstrap_servers: Addresses as ``host:port``.
+        group_id: Consumer group, the name by default.
+        state_dir: Directory for state and process identity.
+        slot: This process's name in the group; found by lock files in ``state_dir`` by default.
+        commit_interval_ms: Longest time between commits.
+        commit_records: Most records in one transaction.
+        transaction_timeout_ms: After this the coordinator aborts.
+        session_timeout_ms: ``session.timeout.ms``.
+        max_poll_interval_ms: ``max.poll.interval.ms``.
+        start_from: ``earliest`` or ``latest``, for partitions without a committed offset.
+        auto_offset_reset: ``none`` stops when a committed offset is gone.
+        create_inputs: Create missing input topics.
+        partitions: Partition count of inputs that are created.
+        replication_factor: Replication of topics that are created.
+        shutdown_timeout_ms: Time from the first signal to a forced end.
+        consumer_settings: Further settings of the consumer, by the SDK's names.
+        producer_settings: Further settings of the producer, by the SDK's names.
+
+    Raises:
+        ConfigError: A setting cannot work.
+        DeclarationError: The name cannot be part of a topic name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        *,
+        group_id: str | None = None,
+        state_dir: str | Path = ".onceflow",
+        slot: str | None = None,
+        commit_interval_ms: int = 100,
+        commit_records: int = 10_000,
+        transaction_timeout_ms: int = 10_000,
+        session_timeout_ms: int = 45_000,
+        max_poll_interval_ms: int = 300_000,
+        start_from: str = "earliest",
+        auto_offset_reset: str = "none",
+        create_inputs: bool = False,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        shutdown_timeout_ms: int = 10_000,
+        consumer_settings: Mapping[str, object] | None = None,
+        producer_settings: Mapping[str, object] | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,100}", name):
+            raise DeclarationError(
+                f"application name {name!r} becomes part of topic names: use 1 to 100 characters "
+                "of [a-zA-Z0-9._-]"
+            )
+        self.name = name
+        self.settings = AppSettings(
+            bootstrap_servers=bootstrap_servers,
+            group_id=group_id,
+            state_dir=Path(state_dir),
+            slot=slot,
+            commit_interval_ms=commit_interval_ms,
+            commit_records=commit_records,
+            transaction_timeout_ms=transaction_timeout_ms,
+            session_timeout_ms=session_timeout_ms,
+            max_poll_interval_ms=max_poll_interval_ms,
+            start_from=start_from,
+            auto_offset_reset=auto_offset_reset,
+            create_inputs=create_inputs,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            shutdown_timeout_ms=shutdown_timeout_ms,
+            consumer_settings=consumer_settings or {},
+            producer_settings=producer_settings or {},
+        )
+        self._specs: list[ProcessorSpec] = []
+        self._runner: Runner | None = None
+
+    def processor(
+        self,
+        topic: str,
+        *,
+        to: str | None = None,
+        name: str | None = None,
+        dead_letter: str | None = None,
+        retries: int | Retries = 0,
+        on_error: OnError | str | None = None,
+        limits: DeadLetterLimits = NO_LIMITS,
+        format: Format | str = Format.JSON,
+        store: StoreKind | str = StoreKind.LMDB,
+    ) -> Callable[[F], F]:
+        """Declare a function as the processor of a topic.
+
+        What the function returns is what is written: a value goes to ``to`` under the record's
+        key, a list or whatever is yielded gives several, an ``Output`` names topic, key, headers
+        or partition itself, None writes nothing.
+
+        Args:
+            topic: Input topic.
+            to: Topic of returned values.
+            name: Name of the processor, the function's by default; names the changelogs.
+            dead_letter: Topic of records that fail for good; makes that the policy.
+            retries: Further attempts at a record that fails: a number, or ``Retries``.
+            on_error: What follows the last attempt: ``stop`` (default) or ``skip``.
+            limits: How many dead letters are too many.
+            format: ``json`` or ``msgpack`` for structured values.
+            store: ``lmdb`` or ``memory`` for committed state.
+
+        Returns:
+            A decorator that returns the function unchanged.
+
+        Raises:
+            DeclarationError: A parameter cannot be filled, a type has no codec, or the topic has
+                a processor already.
+        """
+
+        def declare(function: F) -> F:
+            spec = build_spec(
+                function,
+                app=self.name,
+                input_topic=topic,
+                to=to,
+                name=name,
+                dead_letter=dead_letter,
+                retries=retries,
+                on_error=on_error,
+                limits=limits,
+                format=format,
+                store=store,
+                scope_depth=2,
+            )
+            check_topology(self.name, [*self._specs, spec])
+            self._specs.append(spec)
+            return function
+
+        return declare
+
+    def topology(self) -> Topology:
+        """The declared processors; ``print`` it to read it."""
+        return check_topology(self.name, self._specs)
+
+    def configure(self, **changes: object) -> None:
+        """Change settings of a declared application, as the command line does.
+
+        Raises:
+            ConfigError: A setting cannot work.
+        """
+        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+
+    # Running -------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Process until SIGINT, SIGTERM or ``stop``.
+
+        The first signal lets the record in hand finish and commits what is processed, within
+        ``shutdown_timeout_ms``; a second one, or the end of that time, aborts instead and exits
+        with status 130.
+
+        Raises:
+            ProcessingError: A record failed and the policy is to stop.
+            TopicSetupError: A topic is missing or does not fit.
+            KafkaError: The brokers cannot be reached, or refuse.
+            SystemExit: The shutdown was forced.
+        """
+        runner = self._make_runner()
+        try:
+            with ShutdownSignals(runner.stop, self.settings.shutdown_timeout_ms):
+                if self.topology().is_async:
+                    asyncio.run(runner.run(ThreadCalls(runner.interrupt)))
+                else:
+                    run_blocking(runner.run(DirectCalls()))
+        except ForcedShutdown:
+            raise SystemExit(EXIT_FORCED) from None
+        finally:
+            self._runner = None
+
+    async def run_async(self) -> None:
+        """Process until ``stop`` or cancellation, within a running event loop.
+
+        Installs no signal handlers. Heartbeats go on while a handler blocks the loop. Raises what
+        ``run`` raises.
+        """
+        runner = self._make_runner()
+        try:
+            await runner.run(ThreadCalls(runner.interrupt))
+        finally:
+            self._runner = None
+
+    def stop(self) -> None:
+        """Ask a running application for an orderly end; callable from any thread."""
+        if self._runner is not None:
+            self._runner.stop()
+
+    def _make_runner(self, services: Services | None = None) -> Runner:
+        if not self._specs:
+            raise DeclarationError(f"application {self.name} has no processors")
+        if self._runner is not None:
+            raise DeclarationError(f"application {self.name} is running; start another process")
+        if services is None:
+            from onceflow.processors.kafka_services import KafkaServices
+
+            services = KafkaServices(self.settings)
+        self._runner = Runner(self.topology(), self.settings, services)
+        return self._runner

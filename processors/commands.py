@@ -1,0 +1,79 @@
+"""The command ``onceflow run``: finds an application and runs it as one worker.
+
+Decides how an application is named on the command line, and the exit status: 0 after an orderly
+stop, 1 for a processing error, 2 for a wrong call, 130 after a forced shutdown.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+import click
+
+from onceflow.processors.app import App
+from onceflow.sdk.errors import KafkaError
+
+
+def load_app(target: str) -> App:
+    """Import the application that ``MODULE:NAME`` stands for.
+
+    Raises:
+        click.BadParameter: There is no such module, or no application in it.
+    """
+    module_name, _, attribute = target.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name.removesuffix(".py").replace("/", "."))
+    except ModuleNotFoundError as error:
+        raise click.BadParameter(f"no module {error.name!r}; run it in its directory") from error
+    found = getattr(module, attribute or "app", None)
+    if not isinstance(found, App):
+        raise click.BadParameter(f"{module_name} has no App named {attribute or 'app'!r}")
+    return found
+
+
+@click.command(
+    epilog="Example: onceflow run my_module:app --bootstrap localhost:9092",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("target", metavar="MODULE:APP")
+@click.option("--bootstrap", help="Brokers as HOST:PORT[,HOST:PORT]; replaces the App's own.")
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for state and process identity.",
+)
+@click.option("--slot", help="Name of this process in the group, if its disk does not survive.")
+@click.option("--topology", is_flag=True, help="Print the processors and exit.")
+@click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
+def run(
+    target: str,
+    bootstrap: str | None,
+    state_dir: Path | None,
+    slot: str | None,
+    topology: bool,
+    verbose: bool,
+) -> None:
+    """Run a processor app as one worker; start more processes for more workers.
+
+    Exit status: 0 after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was forced.
+    """
+    app = load_app(target)
+    changes = {"bootstrap_servers": bootstrap, "state_dir": state_dir, "slot": slot}
+    app.configure(**{name: value for name, value in changes.items() if value is not None})
+    if topology:
+        click.echo(app.topology().describe())
+        return
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        app.run()
+    except KafkaError as error:
+        click.echo(f"onceflow run {target}: {type(error).__name__}: {error}", err=True)
+        raise SystemExit(1) from error

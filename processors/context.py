@@ -1,0 +1,110 @@
+"""What a handler can ask and do beyond its arguments: outputs to any topic, and where it stands.
+
+``Output`` says where a value goes. ``Context`` belongs to one attempt at one record and refuses to
+send after the handler returned, so that a forgotten task cannot write into the transaction of a
+later record. Buffering and sending are done in ``outputs``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from onceflow.processors.errors import OutputRefusedError
+from onceflow.sdk.model import ConsumerRecord, Headers, TopicPartition
+
+
+class Inherit(enum.Enum):
+    """Marks what an output takes from the record that it was made from."""
+
+    KEY = "the record's key"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output record.
+
+    Attributes:
+        value: Encoded like a returned value; None writes a tombstone.
+        topic: Target, the processor's ``to`` topic by default.
+        key: Encoded like a value; the record's key by default, None for no key.
+        headers: Headers of the output.
+        partition: Partition, chosen by key by default.
+        timestamp_ms: Timestamp, the record's by default.
+    """
+
+    value: object = None
+    topic: str | None = field(default=None, kw_only=True)
+    key: object = field(default=Inherit.KEY, kw_only=True)
+    headers: Headers = field(default=(), kw_only=True)
+    partition: int | None = field(default=None, kw_only=True)
+    timestamp_ms: int | None = field(default=None, kw_only=True)
+
+
+class Context:
+    """The attempt at one record that is going on.
+
+    Attributes:
+        record: The record as it was read, with bytes as key and value.
+        attempt: 1 for the first attempt, counted since this process read the record.
+        processor: Name of the processor.
+    """
+
+    __slots__ = ("_open", "_outputs", "attempt", "processor", "record")
+
+    def __init__(self, record: ConsumerRecord, attempt: int, processor: str) -> None:
+        self.record = record
+        self.attempt = attempt
+        self.processor = processor
+        self._outputs: list[Output] = []
+        self._open = True
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Where the record comes from."""
+        return TopicPartition(self.record.topic, self.record.partition)
+
+    @property
+    def record_id(self) -> str:
+        """``topic-partition-offset``: the same in every attempt.
+
+        Hand it to systems outside of Kafka as idempotency key: their effects are not part of the
+        transaction, and an abort makes the record come again.
+        """
+        return f"{self.record.topic}-{self.record.partition}-{self.record.offset}"
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = Inherit.KEY,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send to a topic within the record's transaction, like returning an ``Output``.
+
+        Raises:
+            OutputRefusedError: The handler has returned already (a task was not awaited).
+        """
+        if not self._open:
+            raise OutputRefusedError(
+                f"output to {topic!r} after record {self.record_id} was finished; "
+                "await the task in the handler"
+            )
+        self._outputs.append(
+            Output(
+                value,
+                topic=topic,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        )
+
+    def _finish(self) -> list[Output]:
+        """End of the handler: gives what was sent, and refuses more."""
+        self._open = False
+        return self._outputs

@@ -1,0 +1,322 @@
+"""Runs one processor's handler on one record at a time: all of the record, or nothing.
+
+Outputs and state writes are collected while the handler runs and kept only when it returned and
+everything is encoded; that is the record's savepoint. What happens after a failure follows the
+processor's policy. The engine neither reads, commits nor waits: the runner does, and the test
+driver in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import cast
+
+from onceflow.processors.context import Context, Inherit, Output
+from onceflow.processors.errors import (
+    DeclarationError,
+    DeserializationError,
+    ProcessingError,
+    StateKeyError,
+    TooManyDeadLettersError,
+)
+from onceflow.processors.outputs import Lane, OutputBuffer
+from onceflow.processors.policies import DeadLetterMeter, OnError, dead_letter_headers
+from onceflow.processors.signatures import Argument, ArgumentKind
+from onceflow.processors.state import State, finish_states
+from onceflow.processors.tasks import Task
+from onceflow.processors.topology import ProcessorSpec
+from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.sdk.errors import RecordTooLargeError
+from onceflow.sdk.model import ConsumerRecord
+
+logger = logging.getLogger("onceflow.processors")
+
+Wait = Callable[[int], Awaitable[bool]]
+"""Waits some milliseconds; False when the record is not ours any more and is to be left alone."""
+
+_PLAIN = frozenset({bytes, str, int, float, bool, dict})
+
+Encoded = tuple[Lane, bytes | None, bytes | None, Output | None]
+
+
+class _Call:
+    """One attempt at one record: what its arguments are made from."""
+
+    __slots__ = ("context", "record", "states", "task")
+
+    def __init__(self, record: ConsumerRecord, task: Task, context: Context | None) -> None:
+        self.record = record
+        self.task = task
+        self.context = context
+        self.states: list[State[object]] = []
+
+
+Binder = Callable[[_Call], object]
+
+
+class Engine:
+    """One processor at work.
+
+    Args:
+        spec: The processor.
+        buffer: Takes the outputs of records that succeeded.
+        record_bytes_max: Largest key and value of an output together.
+    """
+
+    def __init__(
+        self, spec: ProcessorSpec, buffer: OutputBuffer, record_bytes_max: int = 1_000_000
+    ) -> None:
+        self.spec = spec
+        self.is_async = spec.signature.is_async
+        self._function = spec.signature.function
+        self._buffer = buffer
+        self._bytes_max = record_bytes_max
+        self._lane = buffer.lane(spec.output_topic) if spec.output_topic else None
+        self._encode = encoder_for(spec.format)
+        self._binders = [(a.name, self._binder(a)) for a in spec.signature.arguments]
+        self._wants_context = any(a.kind is ArgumentKind.CONTEXT for a in spec.signature.arguments)
+        self._meter = DeadLetterMeter(spec.dead_letter_limits)
+        self._count_good = spec.on_error is OnError.DEAD_LETTER
+
+    # Arguments -----------------------------------------------------------------------------
+
+    def _binder(self, argument: Argument) -> Binder:
+        kind, format = argument.kind, self.spec.format
+        if kind is ArgumentKind.VALUE:
+            decode = decoder_for(argument.annotation, format, f"value of {self.spec.name}")
+            return lambda call: decode(cast("bytes | None", call.record.value))
+        if kind is ArgumentKind.KEY:
+            decode_key = decoder_for(argument.annotation, format, f"key of {self.spec.name}")
+            return lambda call: decode_key(cast("bytes | None", call.record.key))
+        if kind is ArgumentKind.HEADERS:
+            return lambda call: call.record.headers
+        if kind is ArgumentKind.RECORD:
+            return lambda call: call.record
+        if kind is ArgumentKind.CONTEXT:
+            return lambda call: call.context
+        return self._state_binder(argument.name)
+
+    def _state_binder(self, name: str) -> Binder:
+        spec = next(state for state in self.spec.states if state.name == name)
+        decode = None
+        if spec.key_type is not None:
+            decode = decoder_for(spec.key_type, self.spec.format, f"key of {self.spec.name}")
+
+        def bind(call: _Call) -> object:
+            key = cast("bytes | None", call.record.key)
+            if key is None:
+                raise StateKeyError(
+                    f"{self.spec.name} keeps state {name!r} by key, but the record has no key"
+                )
+            state: State[object] = State(
+                call.task.states[name], key, key if decode is None else decode(key)
+            )
+            call.states.append(state)
+            return state
+
+        return bind
+
+    def _open(self, record: ConsumerRecord, task: Task, attempt: int) -> _Call:
+        context = Context(record, attempt, self.spec.name) if self._wants_context else None
+        return _Call(record, task, context)
+
+    # One attempt ---------------------------------------------------------------------------
+
+    def run(self, record: ConsumerRecord, task: Task, attempt: int = 1) -> None:
+        """Process a record with a blocking handler; raises what the handler raises."""
+        call = self._open(record, task, attempt)
+        try:
+            result = self._function(**{name: bind(call) for name, bind in self._binders})
+            encoded = self._encode_result(call, result)
+        except BaseException:
+            self._drop(call)
+            raise
+        self._keep(call, encoded)
+
+    async def run_async(self, record: ConsumerRecord, task: Task, attempt: int = 1) -> None:
+        """Process a record with any handler; raises what the handler raises."""
+        call = self._open(record, task, attempt)
+        try:
+            result = self._function(**{name: bind(call) for name, bind in self._binders})
+            if isinstance(result, Awaitable):
+                result = await result
+            if isinstance(result, AsyncIterator):
+                result = [item async for item in result]
+            encoded = self._encode_result(call, result)
+        except BaseException:
+            self._drop(call)
+            raise
+        self._keep(call, encoded)
+
+    @staticmethod
+    def _drop(call: _Call) -> None:
+        """The attempt failed: nothing of it stays, and its stray tasks are refused."""
+        finish_states(call.states, keep=False)
+        if call.context is not None:
+            call.context._finish()
+
+    def _encode_result(self, call: _Call, result: object) -> list[Encoded]:
+        """Everything that the handler gave, as bytes; nothing is kept yet."""
+        if call.context is None:
+            if result is None:
+                return []
+            if type(result) in _PLAIN:
+                return [self._encode_plain(call.record, result)]
+        items: list[object]
+        if result is None:
+            items = []
+        elif isinstance(result, list | Iterator):
+            items = list(result)
+        else:
+            items = [result]
+        encoded = [
+            self._encode_output(call.record, item)
+            if isinstance(item, Output)
+            else self._encode_plain(call.record, item)
+            for item in items
+            if item is not None
+        ]
+        if call.context is not None:
+            sent = call.context._finish()
+            encoded[:0] = [self._encode_output(call.record, output) for output in sent]
+        return encoded
+
+    def _encode_plain(self, record: ConsumerRecord, value: object) -> Encoded:
+        lane = self._lane
+        if lane is None:
+            raise DeclarationError(
+                f"{self.spec.name} returned {type(value).__name__} but has no to= topic; "
+                "declare one, or return Output(..., topic=...)"
+            )
+        data = self._encode(value)
+        key = cast("bytes | None", record.key)
+        self._check_size(data, key)
+        return lane, data, key, None
+
+    def _encode_output(self, record: ConsumerRecord, output: Output) -> Encoded:
+        if output.topic is not None:
+            lane: Lane | None = self._buffer.lane(output.topic)
+        else:
+            lane = self._lane
+        if lane is None:
+            raise DeclarationError(
+                f"{self.spec.name} gave an Output without a topic and has no to= topic"
+            )
+        data = self._encode(output.value)
+        if output.key is Inherit.KEY:
+            key = cast("bytes | None", record.key)
+        else:
+            key = self._encode(output.key)
+        self._check_size(data, key)
+        return lane, data, key, output
+
+    def _check_size(self, data: bytes | None, key: bytes | None) -> None:
+        size = (len(data) if data else 0) + (len(key) if key else 0)
+        if size > self._bytes_max:
+            raise RecordTooLargeError(
+                f"an output of {self.spec.name} has {size} bytes, the limit is {self._bytes_max}; "
+                "raise max_request_size and the topic's max.message.bytes"
+            )
+
+    def _keep(self, call: _Call, encoded: list[Encoded]) -> None:
+        """The record succeeded: its state writes and outputs count from here on."""
+        record = call.record
+        if call.states:
+            finish_states(call.states, keep=True)
+        for lane, value, key, output in encoded:
+            if output is None:
+                lane.add(value, key, record.timestamp_ms)
+            else:
+                timestamp_ms = output.timestamp_ms
+                lane.add(
+                    value,
+                    key,
+                    record.timestamp_ms if timestamp_ms is None else timestamp_ms,
+                    output.headers,
+                    output.partition,
+                )
+        if self._count_good:
+            self._meter.good(record.partition)
+
+    # After a failure -----------------------------------------------------------------------
+
+    async def recover(
+        self, record: ConsumerRecord, task: Task, error: Exception, wait: Wait
+    ) -> bool:
+        """Try a failed record again as often as declared, then follow the policy.
+
+        Args:
+            record: The record whose first attempt failed.
+            task: Its task.
+            error: What the first attempt raised.
+            wait: Waits between attempts.
+
+        Returns:
+            True when the record is dealt with, False when ``wait`` told to leave it alone.
+
+        Raises:
+            ProcessingError: The policy is to stop, or dead letters exceed their limit.
+        """
+        retries = self.spec.retries
+        attempt = 1
+        while (
+            attempt <= retries.count_max
+            and isinstance(error, retries.only)
+            and not isinstance(error, DeserializationError | StateKeyError | DeclarationError)
+        ):
+            logger.info(
+                "%s: attempt %d at %s-%d@%d failed: %r",
+                self.spec.name,
+                attempt,
+                record.topic,
+                record.partition,
+                record.offset,
+                error,
+            )
+            if not await wait(retries.delay_ms(attempt)):
+                return False
+            attempt += 1
+            try:
+                if self.is_async:
+                    await self.run_async(record, task, attempt)
+                else:
+                    self.run(record, task, attempt)
+            except Exception as again:  # noqa: BLE001 - any failure of a handler meets the policy
+                error = again
+            else:
+                return True
+        self.give_up(record, error, attempt)
+        return True
+
+    def give_up(self, record: ConsumerRecord, error: Exception, attempts: int) -> None:
+        """Follow the policy for a record that failed for good.
+
+        Raises:
+            ProcessingError: The policy is to stop, or dead letters exceed their limit.
+        """
+        where = f"{record.topic}-{record.partition}@{record.offset}"
+        coordinates = (record.topic, record.partition, record.offset, attempts)
+        name = self.spec.name
+        if self.spec.on_error is OnError.SKIP:
+            logger.warning("%s: skipped %s after %d attempts: %r", name, where, attempts, error)
+            return
+        if self.spec.on_error is OnError.STOP or self.spec.dead_letter_topic is None:
+            raise ProcessingError(
+                f"{name} failed at {where} after {attempts} attempts: {error!r}. The record is "
+                "not committed and comes again after a restart; to go on without it, declare "
+                "dead_letter= or on_error=OnError.SKIP",
+                *coordinates,
+            ) from error
+        exceeded = self._meter.bad(record.partition)
+        if exceeded is not None:
+            raise TooManyDeadLettersError(
+                f"{name} stops at {where}: {exceeded}; the last failure: {error!r}", *coordinates
+            ) from error
+        logger.warning("%s: dead letter for %s after %d attempts: %r", name, where, attempts, error)
+        self._buffer.lane(self.spec.dead_letter_topic).add(
+            cast("bytes | None", record.value),
+            cast("bytes | None", record.key),
+            record.timestamp_ms,
+            dead_letter_headers(record, error, attempts, name),
+        )

@@ -1,0 +1,154 @@
+"""What is done about a record that fails: how often it is tried, and what happens after that.
+
+Values and pure decisions only. The engine tries, the runner waits (without leaving the group) and
+carries the decision out inside of the transaction.
+"""
+
+from __future__ import annotations
+
+import enum
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tenacity
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model import ConsumerRecord
+
+TRACEBACK_BYTES_MAX = 8_192
+"""Longest traceback that a dead letter carries."""
+
+HEADER_PREFIX = "onceflow.error."
+"""Dead letters carry the original headers and then these: topic, partition, offset, class,
+message, traceback, attempts, processor."""
+
+Wait = Callable[[tenacity.RetryCallState], float]
+
+
+class OnError(enum.Enum):
+    """What follows when the last attempt failed."""
+
+    STOP = "stop"
+    SKIP = "skip"
+    DEAD_LETTER = "dead-letter"
+
+
+def exponential(backoff_ms: int, backoff_max_ms: int) -> Wait:
+    """Waits that double with every attempt, by tenacity."""
+    return tenacity.wait_exponential(
+        multiplier=backoff_ms / 1000, min=backoff_ms / 1000, max=backoff_max_ms / 1000
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How a failing record is tried again.
+
+    The partition waits meanwhile, so that order is kept; the consumer stays in its group.
+
+    Attributes:
+        count_max: Further attempts after the first one.
+        backoff_ms: Wait before the first of them; doubles each time.
+        backoff_max_ms: Longest wait.
+        only: Exceptions worth another attempt; others go to the policy at once.
+        wait: A tenacity wait strategy that replaces the exponential one.
+    """
+
+    count_max: int = 0
+    backoff_ms: int = 100
+    backoff_max_ms: int = 10_000
+    only: tuple[type[Exception], ...] = (Exception,)
+    wait: Wait | None = None
+
+    def __post_init__(self) -> None:
+        if self.count_max < 0:
+            raise ConfigError("retries", self.count_max, "must be 0 or more")
+        if not 0 <= self.backoff_ms <= self.backoff_max_ms:
+            raise ConfigError("backoff_ms", self.backoff_ms, "must be 0 up to backoff_max_ms")
+
+    def delay_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the given attempt (1 for the first)."""
+        state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+        state.attempt_number = attempt
+        wait = self.wait or exponential(self.backoff_ms, self.backoff_max_ms)
+        return int(wait(state) * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterLimits:
+    """When dead letters are so many that the application stops instead.
+
+    Attributes:
+        consecutive_max: Dead letters of one partition in a row.
+        ratio_max: Share of dead letters among the latest ``ratio_window`` records.
+        ratio_window: Records over which the share is measured; it counts once they are seen.
+    """
+
+    consecutive_max: int = 100
+    ratio_max: float = 0.5
+    ratio_window: int = 1_000
+
+
+class DeadLetterMeter:
+    """Counts dead letters of one processor against the limits."""
+
+    __slots__ = ("_bad", "_consecutive", "_limits", "_seen")
+
+    def __init__(self, limits: DeadLetterLimits) -> None:
+        self._limits = limits
+        self._consecutive: dict[int, int] = {}
+        self._bad = 0
+        self._seen = 0
+
+    def good(self, partition: int, count: int = 1) -> None:
+        """Records were processed."""
+        self._consecutive.pop(partition, None)
+        self._seen += count
+        self._age()
+
+    def bad(self, partition: int) -> str | None:
+        """A record is about to become a dead letter.
+
+        Returns:
+            Which limit that exceeds, or None.
+        """
+        row = self._consecutive[partition] = self._consecutive.get(partition, 0) + 1
+        self._bad += 1
+        self._seen += 1
+        limits = self._limits
+        if row > limits.consecutive_max:
+            return f"{row} dead letters in a row, the limit is {limits.consecutive_max}"
+        if self._seen >= limits.ratio_window and self._bad > limits.ratio_max * self._seen:
+            return (
+                f"{self._bad} of the latest {self._seen} records are dead letters, "
+                f"the limit is {limits.ratio_max:.0%}"
+            )
+        self._age()
+        return None
+
+    def _age(self) -> None:
+        # Halving keeps a moving share without a list of outcomes.
+        if self._seen >= 2 * self._limits.ratio_window:
+            self._seen //= 2
+            self._bad //= 2
+
+
+def dead_letter_headers(
+    record: ConsumerRecord, error: Exception, attempts: int, processor: str
+) -> list[tuple[str, bytes | None]]:
+    """The original headers followed by where the record came from and what went wrong."""
+    text = "".join(traceback.format_exception(error))[-TRACEBACK_BYTES_MAX:]
+    kind = type(error)
+    described = {
+        "topic": record.topic,
+        "partition": str(record.partition),
+        "offset": str(record.offset),
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+        "message": str(error),
+        "traceback": text,
+        "attempts": str(attempts),
+        "processor": processor,
+    }
+    added = [(HEADER_PREFIX + name, value.encode()) for name, value in described.items()]
+    return [*record.headers, *added]

@@ -1,0 +1,116 @@
+"""Reads a handler's signature: which parameter gets what, and which states it declares.
+
+Pure inspection at declaration time; no network and no files. The rules: a parameter annotated
+``ConsumerRecord``, ``Context`` or ``State[...]`` gets that; one named ``key`` or ``headers`` gets
+these; the one that is left gets the value, decoded by its annotation.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from onceflow.processors.context import Context
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.state import State
+from onceflow.sdk.model import ConsumerRecord
+
+Handler = Callable[..., object]
+
+
+class ArgumentKind(enum.Enum):
+    """What a parameter of a handler gets."""
+
+    VALUE = "value"
+    KEY = "key"
+    HEADERS = "headers"
+    RECORD = "record"
+    CONTEXT = "context"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter of a handler."""
+
+    name: str
+    kind: ArgumentKind
+    annotation: object
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A handler and what it takes.
+
+    Attributes:
+        function: The decorated function itself.
+        arguments: Its parameters in order.
+        is_async: Whether calling it gives a coroutine or an asynchronous generator.
+    """
+
+    function: Handler
+    arguments: tuple[Argument, ...]
+    is_async: bool
+
+    def states(self) -> list[Argument]:
+        """The parameters that are states."""
+        return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
+
+
+def read_signature(function: Handler, localns: Mapping[str, object] | None = None) -> Signature:
+    """Inspect a handler.
+
+    Args:
+        function: The decorated function.
+        localns: Names of the scope in which it was declared, for annotations kept as text.
+
+    Returns:
+        What its parameters get.
+
+    Raises:
+        DeclarationError: A parameter cannot be filled.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        hints = typing.get_type_hints(function, localns=dict(localns or {}), include_extras=True)
+    except NameError as error:
+        raise DeclarationError(f"{name}: annotation cannot be resolved: {error}") from error
+    arguments: list[Argument] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise DeclarationError(
+                f"{name}: *{parameter.name} cannot be filled; name every parameter"
+            )
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
+            continue  # The user's own option, with its default.
+        annotation = hints.get(parameter.name, inspect.Parameter.empty)
+        arguments.append(Argument(parameter.name, _kind(parameter.name, annotation), annotation))
+    values = [a.name for a in arguments if a.kind is ArgumentKind.VALUE]
+    if len(values) > 1:
+        raise DeclarationError(
+            f"{name}: which of {', '.join(values)} gets the record's value? Annotate the others "
+            "(ConsumerRecord, Context, State[...]) or name them key or headers"
+        )
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    return Signature(function, tuple(arguments), is_async)
+
+
+def _kind(name: str, annotation: object) -> ArgumentKind:
+    if annotation is ConsumerRecord:
+        return ArgumentKind.RECORD
+    if annotation is Context:
+        return ArgumentKind.CONTEXT
+    if annotation is State:
+        raise DeclarationError(f"{name}: write State[...] with the type of the value")
+    if typing.get_origin(annotation) is State:
+        if len(typing.get_args(annotation)) not in (1, 2):
+            raise DeclarationError(f"{name}: write State[value] or State[key, value]")
+        return ArgumentKind.STATE
+    if name == "key":
+        return ArgumentKind.KEY
+    if name == "headers":
+        return ArgumentKind.HEADERS
+    return ArgumentKind.VALUE

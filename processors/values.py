@@ -1,0 +1,153 @@
+"""Turns annotated types into decoders, and values into bytes.
+
+``bytes`` stays bytes, ``str`` is UTF-8 text, and everything else (dict, list, numbers, dataclass,
+msgspec Struct, TypedDict, ...) is JSON or MessagePack, checked against the annotation by msgspec.
+State values are MessagePack behind one byte that names the layout, so that types survive exactly.
+Which argument gets which decoder is decided in ``signatures``.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Callable
+
+import msgspec
+
+from onceflow.processors.errors import DeclarationError, DeserializationError
+
+Decoder = Callable[[bytes | None], object]
+Encoder = Callable[[object], bytes | None]
+
+STATE_LAYOUT = b"\x01"
+"""First byte of every stored state value: MessagePack by msgspec."""
+
+
+class Format(enum.Enum):
+    """How structured values are written."""
+
+    JSON = "json"
+    MSGPACK = "msgpack"
+
+
+def _identity(data: bytes | None) -> object:
+    return data
+
+
+def _split_optional(annotation: object) -> tuple[object, bool]:
+    """The annotation, and whether it allows None (a tombstone)."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        arguments = typing.get_args(annotation)
+        if types.NoneType in arguments:
+            rest = tuple(a for a in arguments if a is not types.NoneType)
+            return (rest[0] if len(rest) == 1 else annotation), True
+    return annotation, annotation in (None, types.NoneType, object)
+
+
+def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
+    """Make the decoder of an annotated argument.
+
+    Args:
+        annotation: The type; ``inspect.Parameter.empty`` passes bytes and None through.
+        format: Layout of structured values.
+        what: Name of the argument, for messages.
+
+    Returns:
+        A function from bytes (or None, a tombstone) to the value. It raises
+        ``DeserializationError``.
+
+    Raises:
+        DeclarationError: msgspec does not know the type.
+    """
+    if annotation is inspect.Parameter.empty or annotation is object:
+        return _identity
+    inner, optional = _split_optional(annotation)
+    if inner is bytes:
+        decode: Callable[[bytes], object] = bytes
+    elif inner is str:
+        decode = _decode_text
+    else:
+        decode = _structured_decoder(inner, format, what)
+    none_allowed = optional
+
+    def decode_value(data: bytes | None) -> object:
+        if data is None:
+            if none_allowed:
+                return None
+            raise DeserializationError(
+                f"{what} is None (a tombstone) but annotated {annotation!r}; "
+                "annotate it with | None to receive tombstones"
+            )
+        try:
+            return decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DeserializationError(f"{what} does not fit {annotation!r}: {error}") from error
+
+    return decode_value
+
+
+def _decode_text(data: bytes) -> str:
+    return data.decode() if type(data) is bytes else bytes(data).decode()
+
+
+def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[bytes], object]:
+    try:
+        if format is Format.JSON:
+            return msgspec.json.Decoder(typing.cast(type[object], kind)).decode
+        return msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
+    except TypeError as error:
+        raise DeclarationError(f"{what}: no decoder for {kind!r}: {error}") from error
+
+
+def encoder_for(format: Format) -> Encoder:
+    """Make the encoder of outputs: by the value's own type, not by an annotation."""
+    pack = msgspec.json.encode if format is Format.JSON else msgspec.msgpack.encode
+
+    def encode(value: object) -> bytes | None:
+        kind = type(value)
+        if kind is bytes or value is None:
+            return typing.cast("bytes | None", value)
+        if kind is str:
+            return typing.cast(str, value).encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        return pack(value)
+
+    return encode
+
+
+class StateCodec:
+    """Encodes and decodes the values of one state.
+
+    Args:
+        kind: The annotated type.
+        what: Name of the state, for messages.
+
+    Raises:
+        DeclarationError: msgspec does not know the type.
+    """
+
+    __slots__ = ("_decode", "_encode", "what")
+
+    def __init__(self, kind: object, what: str) -> None:
+        self.what = what
+        self._encode = msgspec.msgpack.Encoder().encode
+        try:
+            self._decode = msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
+        except TypeError as error:
+            raise DeclarationError(f"{what}: no codec for {kind!r}: {error}") from error
+
+    def encode(self, value: object) -> bytes:
+        """The stored form."""
+        return STATE_LAYOUT + self._encode(value)
+
+    def decode(self, data: bytes) -> object:
+        """The value; raises ``DeserializationError`` for another layout or type."""
+        if data[:1] != STATE_LAYOUT:
+            raise DeserializationError(f"{self.what}: unknown layout {data[:1]!r} of stored value")
+        try:
+            return self._decode(memoryview(data)[1:])
+        except msgspec.DecodeError as error:
+            raise DeserializationError(f"{self.what}: stored value: {error}") from error
