@@ -45,10 +45,24 @@ _KAFKA_PYTHON_RENAMES = {
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
+def kafka_python_type(name: str) -> Any:
+    """kafka-python's class of a message, or None."""
+    return next((vars(m)[name] for m in _KAFKA_PYTHON if name in vars(m)), None)
+
+
+def kafka_python_fields(message_type: type[Message], struct: Any) -> dict[str, Any]:
+    """kafka-python's fields under our names, or under its own where we have none."""
+    names = _names(message_type)
+    fields = {}
+    for field in struct.fields.values():
+        renamed = _KAFKA_PYTHON_RENAMES.get((message_type.__name__, field.name), field.name)
+        fields[names.get(_plain(renamed), field.name)] = field
+    return fields
+
+
 def kafka_python_bytes(message: Message, version: int) -> bytes | None:
     """Encode with kafka-python, or return None where it lacks the message or the version."""
-    name = type(message).__name__
-    foreign = next((vars(m)[name] for m in _KAFKA_PYTHON if name in vars(m)), None)
+    foreign = kafka_python_type(type(message).__name__)
     if foreign is None or version > foreign.max_version:
         return None
     values = _kafka_python_values(message, foreign._struct, version)
@@ -57,12 +71,9 @@ def kafka_python_bytes(message: Message, version: int) -> bytes | None:
 
 def _kafka_python_values(message: Message, struct: Any, version: int) -> dict[str, object]:
     values: dict[str, object] = {}
-    names = _names(type(message))
-    for field in struct.fields.values():
+    for name, field in kafka_python_fields(type(message), struct).items():
         if not field.for_version_q(version):
             continue
-        renamed = (type(message).__name__, field.name)
-        name = names[_plain(_KAFKA_PYTHON_RENAMES.get(renamed, field.name))]
         value = getattr(message, name)
         if field.tag is not None and value == type(message).fields()[name].default:
             continue
