@@ -31,11 +31,13 @@ check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy
+	@$(BIN)/python tools/api_docs.py --check
 	@$(BIN)/pytest -q tests/house -p no:randomly
 
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python tools/api_docs.py
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
 	@$(BIN)/pytest -q -m kafka -p no:randomly $(ARGS)

@@ -21,10 +21,9 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_kafk
 
 
 @pytest.fixture(scope="session")
-def kafka_tools() -> Iterator[None]:
+def kafka_tools() -> None:
     """Kafka's own command-line tools (``real_kafka.tool``); skipped like ``apache_kafka``."""
     if reason := real_kafka.unavailable_reason():
         if os.environ.get("ONCEFLOW_REQUIRE_KAFKA"):
             pytest.fail(f"Apache Kafka's tools are required here: {reason}")
         pytest.skip(f"Apache Kafka's tools cannot run here: {reason}")
-    yield

@@ -27,7 +27,6 @@ BANNED_NAMES = {
     "leo": "log_end_offset",
     "hwm": "high_watermark",
     "required_acks": "acks",
-    "generation": "generation_id",
 }
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
