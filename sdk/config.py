@@ -228,6 +228,8 @@ class ProducerConfig(ClientConfig):
             aborts a transaction that is open for longer; at most the broker's maximum (15 min).
         joined_identity: Produce within a transaction that another producer owns; this one then
             never begins or ends it.
+        resumed_identity: Go on, in another process, with the open transaction of a producer that
+            had this identity: the producer starts inside it and may commit or abort it.
         compression_type: ``compression.type``, default None.
         linger_ms: ``linger.ms``, default 5: how long a batch waits for more records.
         batch_size: ``batch.size`` in bytes; 262,144 here (Kafka: 16,384), since the cost of a
@@ -250,6 +252,7 @@ class ProducerConfig(ClientConfig):
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
     joined_identity: ProducerIdentity | None = None
+    resumed_identity: ProducerIdentity | None = None
     compression_type: CompressionType | None = None
     linger_ms: int = 5
     batch_size: int = 262_144
@@ -339,7 +342,21 @@ class ProducerConfig(ClientConfig):
                     self.joined_identity,
                     "a producer either owns a transactional_id or joins another's transaction",
                 )
-        if (self.transactional_id or self.joined_identity) and not self.enable_idempotence:
+        resumed = self.resumed_identity
+        if resumed is not None:
+            if self.joined_identity is not None:
+                raise ConfigError(
+                    "joined_identity", self.joined_identity, "resume or join, not both"
+                )
+            if self.transactional_id not in (None, resumed.transactional_id):
+                raise ConfigError(
+                    "transactional_id",
+                    self.transactional_id,
+                    f"resumed_identity belongs to {resumed.transactional_id!r}",
+                )
+        if (
+            self.transactional_id or self.joined_identity or resumed
+        ) and not self.enable_idempotence:
             raise ConfigError(
                 "enable_idempotence", False, "transactions need the idempotent producer"
             )

@@ -76,11 +76,13 @@ def recovery_for_code(code: int) -> Recovery:
     """What an error code from a broker asks for.
 
     Args:
-        code: The code; 0 is no error and must not be asked about.
+        code: The code; 0 (no error) asks for nothing.
 
     Returns:
         The way to go on; NONE for codes that are not retriable.
     """
+    if not code:
+        return Recovery.NONE
     if code in _METADATA:
         return Recovery.REFRESH_METADATA
     if code in _COORDINATOR:

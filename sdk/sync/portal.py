@@ -53,6 +53,11 @@ class Portal:
         """Whether ``close`` was called."""
         return self._closed
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the one that made the portal."""
+        return self._pid != os.getpid()
+
     def check_usable(self) -> None:
         """Raise if the portal cannot take calls.
 

@@ -1,0 +1,442 @@
+"""The asyncio producer: records in, acknowledgements out, alone or in transactions.
+
+A thin face: appending happens in the caller, everything that moves batches lives in the engine,
+and the order of a transaction's steps in the transaction driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.aio.transaction_driver import TransactionDriver
+from onceflow.sdk.config import ProducerConfig
+from onceflow.sdk.core.appending import (
+    NO_HEADERS,
+    choose_partition,
+    to_bytes,
+    to_headers,
+)
+from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    PartitionInfo,
+    ProducerIdentity,
+    RecordMetadata,
+    TopicPartition,
+)
+from onceflow.sdk.settings import ProducerSettings
+
+log = logging.getLogger("onceflow.producer")
+
+CLOSE_TIMEOUT_MS = 30_000
+"""How long closing tries to send what waits, unless it is told otherwise."""
+
+
+class AsyncDelivery(DeliveryHandle):
+    """The fate of one record; await it for its RecordMetadata.
+
+    Cancelling the await does not take the record back.
+    """
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[object, None, RecordMetadata]:
+        self._mark_seen()
+        if not self._batch.done:
+            try:
+                yield from _wait_for((self._batch,)).__await__()
+            except BaseException:
+                self._mark_unseen()
+                raise
+        return self._metadata()
+
+
+class AsyncDeliveryGroup(DeliveryGroup):
+    """The fate of the records of one ``send_many``; await it for their RecordMetadata in order."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[object, None, list[RecordMetadata]]:
+        self._mark_seen()
+        yield from _wait_for(tuple(self.batches())).__await__()
+        return self._metadata()
+
+
+async def _wait_for(batches: Iterable[ProducerBatch]) -> None:
+    loop = asyncio.get_running_loop()
+    for batch in batches:
+        if batch.done:
+            continue
+        future: asyncio.Future[None] = loop.create_future()
+
+        def settle(future: asyncio.Future[None] = future) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        batch.add_done_callback(settle)
+        await future
+
+
+class AsyncTransaction:
+    """``async with producer.transaction():`` commits at the end, aborts on an exception."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: AsyncProducer) -> None:
+        self._producer = producer
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """See ``AsyncProducer.send_offsets_to_transaction``."""
+        await self._producer.send_offsets_to_transaction(offsets, group_metadata)
+
+    async def __aenter__(self) -> Self:
+        await self._producer.begin_transaction()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._producer._leave_transaction(error)
+
+
+class AsyncProducer:
+    """Sends records to Kafka from asyncio code.
+
+    Construct it anywhere, await ``start`` (or use ``async with``) in the loop that will use it.
+    Idempotent with ``acks="all"`` unless told otherwise: a retry never duplicates a record.
+
+    Every setting of ``ProducerConfig`` is a keyword argument.
+
+    Raises:
+        ConfigError: A setting does not exist, has a wrong value, or contradicts another.
+    """
+
+    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
+        self._config = ProducerConfig.from_settings(settings)
+        self._engine: ProducerEngine[AsyncDelivery] = ProducerEngine(self._config, AsyncDelivery)
+        self._transactions = TransactionDriver(self._engine)
+        self._append = self._engine.accumulator.append
+        self._topics = self._engine.accumulator.topics
+        self._started = False
+        self._starting: asyncio.Lock | None = None
+        self._closed = False
+
+    # life
+
+    async def start(self) -> None:
+        """Connect, and get the identity of a transactional producer. Again it does nothing.
+
+        Raises:
+            NoBrokersAvailableError: No broker could be reached within ``max_block_ms``.
+            KafkaError: The coordinator refuses the transactional id or its timeout.
+            IllegalStateError: It was started in another event loop.
+        """
+        if self._starting is None:
+            self._starting = asyncio.Lock()
+        async with self._starting:
+            await self._engine.start()
+            if self._started:
+                return
+            try:
+                await self._transactions.start()
+            except BaseException:
+                await self._engine.close(0)
+                raise
+            self._started = True
+
+    async def stop(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """The same as ``close``."""
+        await self.close(timeout_ms)
+
+    async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Send what waits, abort an open transaction, close the connections.
+
+        Args:
+            timeout_ms: After that time what is left fails with ClientClosedError.
+
+        Raises:
+            KafkaError: A record failed and nobody looked at its delivery.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        await self._transactions.close(timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except KafkaError as failure:
+            if error is None:
+                raise
+            log.error("while closing after another error: %s", failure)
+
+    # sending
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> AsyncDelivery:
+        """Hand over a record; it leaves with its batch.
+
+        Awaiting this waits for room and for the topic's metadata only. Await the delivery for the
+        acknowledgement. A failure that nobody looks at is raised by the next send, flush, commit
+        or close.
+
+        Args:
+            topic: Topic name.
+            value: Value; None is a tombstone.
+            key: Key; records of one key go to one partition.
+            headers: Pairs of name and bytes.
+            partition: Partition number; default by key, or sticky without one.
+            timestamp_ms: Milliseconds since 1970; default now.
+
+        Returns:
+            The record's delivery.
+
+        Raises:
+            RecordTooLargeError: It exceeds ``max_request_size``.
+            SerializationError: Key, value or headers cannot be turned into bytes.
+            BufferExhaustedError: There was no room for ``max_block_ms``.
+            KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
+                failure was not looked at.
+        """
+        config = self._config
+        state = self._topics.get(topic)
+        if state is None:
+            state = await self._engine.topic(topic)
+        if value is not None and (type(value) is not bytes or config.value_serializer is not None):
+            value = to_bytes(value, config.value_serializer, "value")
+        if key is not None and (type(key) is not bytes or config.key_serializer is not None):
+            key = to_bytes(key, config.key_serializer, "key")
+        number = choose_partition(state, key, partition, config.partitioner)
+        pairs = to_headers(headers) if headers else NO_HEADERS
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        while True:
+            delivery = self._append(state, number, key, value, pairs, timestamp_ms)
+            if delivery is not None:
+                return delivery
+            await self._engine.wait_memory()
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """``send``, and wait for the acknowledgement."""
+        return await (
+            await self.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | int | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> AsyncDeliveryGroup:
+        """Hand over many records of one topic in one call, several times faster than one by one.
+
+        Args:
+            topic: Topic name.
+            values: Values.
+            keys: Keys beside the values, or None.
+            partition: One partition for all; default by key.
+            timestamps_ms: One timestamp each, or one for all; default now.
+            headers: Headers of each record, or None.
+
+        Returns:
+            One delivery for all of them.
+
+        Raises:
+            KafkaError: As ``send``; the records before the refused one were taken.
+        """
+        state = self._topics.get(topic) or await self._engine.topic(topic)
+        bulk = self._engine.bulk(state, values, keys, partition, timestamps_ms, headers)
+        while not bulk.advance():
+            await self._engine.wait_memory()
+        return AsyncDeliveryGroup(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until every record handed over so far has its outcome.
+
+        Args:
+            timeout_ms: Limit; default ``delivery_timeout_ms``, within which every outcome is
+                known anyway.
+
+        Raises:
+            RequestTimedOutError: The limit passed; the records stay on their way.
+            KafkaError: A record failed and nobody looked at its delivery.
+        """
+        await self._engine.flush(timeout_ms)
+
+    # topics
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The partition numbers of a topic."""
+        return set(range(len((await self._engine.topic(topic)).queues)))
+
+    async def partition_infos(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic, with leaders and replicas."""
+        await self._engine.topic(topic)
+        return self._engine.pool.metadata.partition_infos(topic)
+
+    async def partition_for(self, topic: str, key: object) -> int:
+        """The partition that a record with this key goes to.
+
+        Args:
+            topic: Topic name.
+            key: Key, not None.
+        """
+        state = await self._engine.topic(topic)
+        data = None if key is None else to_bytes(key, self._config.key_serializer, "key")
+        number = choose_partition(state, data, None, self._config.partitioner)
+        return number if number >= 0 else state.sticky.current
+
+    # transactions
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Transactional id, producer id and epoch; None without transactions."""
+        return self._engine.identity
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings."""
+        return self._config
+
+    def transaction(self) -> AsyncTransaction:
+        """A context that begins a transaction, commits at its end, aborts on an exception."""
+        return AsyncTransaction(self)
+
+    async def init_transactions(self, timeout_ms: int | None = None) -> None:
+        """Take over the transactional id; ``start`` has done so already.
+
+        Calling it on a producer in use ends whatever is open under the id and raises the epoch,
+        which also settles a commit of unknown outcome.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The coordinator refuses or does not answer.
+        """
+        await self._transactions.init(timeout_ms)
+
+    async def begin_transaction(self) -> None:
+        """Open a transaction. The broker hears of it with the first record or offset.
+
+        Raises:
+            ProducerFencedError: A newer producer has the transactional id; close this one.
+            IllegalStateError: One is open, or this producer has no transactional id.
+        """
+        if not self._transactions.begin_now():
+            await self._transactions.begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit a group's offsets with the transaction (KIP-447).
+
+        Args:
+            offsets: Next offset to read by partition.
+            group_metadata: Taken from the consumer when the records were polled.
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The member was replaced, a record was lost, or a coordinator refuses:
+                abort then.
+        """
+        await self._transactions.send_offsets(offsets, group_metadata, timeout_ms)
+
+    async def commit_transaction(self, timeout_ms: int | None = None) -> None:
+        """Make the transaction visible.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            CommitOutcomeUnknownError: No answer: it may be committed or not, never half.
+            TransactionAbortedError: The coordinator had aborted it.
+            KafkaError: A record of it failed; abort it.
+        """
+        await self._transactions.commit(timeout_ms)
+
+    async def abort_transaction(self, timeout_ms: int | None = None) -> None:
+        """Drop the transaction; clears what broke it.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+        """
+        await self._transactions.abort(timeout_ms)
+
+    def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others produce to these partitions in this transaction, so committing must ask for it.
+
+        Args:
+            partitions: What producers with ``joined_identity`` wrote to.
+        """
+        self._transactions.note_partitions(partitions)
+
+    async def _leave_transaction(self, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                await self.commit_transaction()
+            except KafkaError:
+                await self._abort_quietly()
+                raise
+        else:
+            await self._abort_quietly()
+
+    async def _abort_quietly(self) -> None:
+        """Abort if that is possible, while another error is on its way to the user."""
+        await self._transactions.abort_quietly()

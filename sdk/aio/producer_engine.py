@@ -1,0 +1,688 @@
+"""The running part of a producer: its pool, its queues, and the timer that moves batches.
+
+Both faces share it. It decides when the sender looks at the queues, who waits for what, and why
+appending is refused; which batch goes and what an answer means is the sender's decision. All
+methods belong to the loop's thread unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Generic, TypeVar, cast
+
+from onceflow.sdk.aio.pool import ConnectionPool
+from onceflow.sdk.aio.transport import loop_ms
+from onceflow.sdk.config import ProducerConfig
+from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
+from onceflow.sdk.core.appending import (
+    BulkAppend,
+    all_to_bytes,
+    resolve_partitions,
+    to_headers,
+)
+from onceflow.sdk.core.batch import DeliveryHandle
+from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
+from onceflow.sdk.core.sender import Plan, Sender
+from onceflow.sdk.core.transaction_flows import add_partitions, init_producer_id
+from onceflow.sdk.core.transaction_manager import TransactionManager, TransactionState
+from onceflow.sdk.errors import (
+    BrokerConnectionError,
+    BufferExhaustedError,
+    ClientClosedError,
+    ConfigError,
+    IllegalStateError,
+    InvalidTopicError,
+    KafkaError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
+from onceflow.sdk.model import Headers, ProducerIdentity, TopicPartition
+from onceflow.sdk.protocol.api.produce import ProduceResponse
+from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.schema import Response
+
+log = logging.getLogger("onceflow.producer")
+
+D = TypeVar("D", bound=DeliveryHandle)
+PRODUCE = "produce"
+LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_WAITABLE = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NONE,
+)
+"""What Metadata says of a topic that is being created."""
+
+
+class ProducerEngine(Generic[D]):
+    """Everything of a producer that lives in its event loop.
+
+    Attributes:
+        config: The settings.
+        pool: Connections and metadata.
+        accumulator: The queues; appending is allowed from any thread.
+        sender: What is sent when.
+        transactions: Identity and transaction state.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        delivery_type: type[D],
+        wake: Callable[[Callable[[], object]], object] | None = None,
+    ) -> None:
+        """Make the producer's parts; nothing runs before ``start``.
+
+        Args:
+            config: The settings.
+            delivery_type: What appending returns.
+            wake: Runs a callback in the loop from another thread; None when appending happens in
+                the loop's own thread.
+        """
+        self.config = config
+        self.pool = ConnectionPool(config)
+        codec = CODEC_NAMES[config.compression_type or "none"]
+        require_codec(codec)
+        owner = config.resumed_identity or config.joined_identity
+        transactional_id = config.transactional_id if owner is None else owner.transactional_id
+        self.transactions = TransactionManager(
+            transactional_id, is_joined=config.joined_identity is not None
+        )
+        self.accumulator: Accumulator[D] = Accumulator(
+            lock=threading.Lock(),
+            clock_ms=self._clock_ms,
+            random=random.random,
+            delivery_type=delivery_type,
+            on_ready=self._on_ready,
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            max_request_size=config.max_request_size,
+            buffer_memory=config.buffer_memory,
+            codec=codec,
+        )
+        self.accumulator.refusal = self._refusal
+        self.sender = Sender(
+            cast("Accumulator[DeliveryHandle]", self.accumulator),
+            self.transactions,
+            self.pool.backoff,
+            acks=config.required_acks,
+            idempotent=config.enable_idempotence,
+            request_timeout_ms=config.request_timeout_ms,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            max_request_size=config.max_request_size,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+        )
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._wake = wake
+        self._wake_pending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._memory_waiters: list[asyncio.Future[None]] = []
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._next_refresh_ms = 0
+        self._closing = False
+        self._closed_error: Callable[[], KafkaError] = lambda: ClientClosedError(
+            "this producer is closed; make a new one"
+        )
+        self.accumulator.close_gate()
+
+    # life
+
+    async def start(self) -> None:
+        """Connect. Calling it again does nothing.
+
+        Raises:
+            NoBrokersAvailableError: No broker could be reached within ``max_block_ms``.
+        """
+        if self._closing:
+            raise self._closed_error()
+        if self.loop is not None:
+            self.pool.check_usable()
+            return
+        await self.pool.start(timeout_ms=self.config.max_block_ms)
+        self.loop = asyncio.get_running_loop()
+        self.pool.metadata_listeners.append(self._on_metadata)
+        if not self.transactions.is_transactional:
+            self.update_gate()
+            if self.config.enable_idempotence:
+                self._begin("identity", self._get_identity)
+            else:
+                self.transactions.move(TransactionState.INITIALIZING)
+                self.transactions.move(TransactionState.READY)
+
+    async def close(self, deadline_ms: int) -> None:
+        """Send what waits until the deadline, then fail the rest and close the connections.
+
+        Args:
+            deadline_ms: On the pool's clock.
+        """
+        if self.loop is None:
+            self._closing = True
+            return
+        self._closing = True
+        self.accumulator.close_gate()
+        try:
+            if not self.transactions.is_transactional:
+                try:
+                    await self.wait_complete(deadline_ms)
+                except RequestTimedOutError:
+                    log.warning(
+                        "closing although %d batches wait", len(self.accumulator.incomplete)
+                    )
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.fail_everything(
+                ClientClosedError("the producer was closed before the record was acknowledged")
+            )
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.pool.close()
+            self._wake_memory_waiters()
+
+    def fail_everything(self, error: KafkaError) -> None:
+        """Settle every record that is not settled with an error."""
+        self.sender.purge(error, count_as_failure=True)
+        for batch in list(self.sender.in_flight_batches()):
+            if not batch.done:
+                batch.fail(error)
+                self.sender.failures.append(batch)
+        for waiter in self._idle_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closing
+
+    def now_ms(self) -> int:
+        """The loop's clock."""
+        assert self.loop is not None
+        return loop_ms(self.loop)
+
+    def check_usable(self) -> None:
+        """Raise unless started, open, and used from the right loop."""
+        if self._closing:
+            raise self._closed_error()
+        self.pool.check_usable()
+
+    # the gate: asked from any thread
+
+    def _refusal(self) -> KafkaError | None:
+        """Why nothing may be appended now; the accumulator's lock is held."""
+        if self._closing:
+            return self._closed_error()
+        if self.loop is None:
+            return IllegalStateError("this producer is not started; await start() first")
+        manager = self.transactions
+        if manager.error is not None and manager.state in (
+            TransactionState.FATAL_ERROR,
+            TransactionState.ABORTABLE_ERROR,
+        ):
+            return manager.error
+        if manager.is_transactional:
+            try:
+                manager.require(TransactionState.IN_TRANSACTION, what="send()")
+            except KafkaError as error:
+                return error
+        failure = self.take_failure()
+        self.update_gate()
+        return failure
+
+    def update_gate(self) -> None:
+        """Let appending ask for a reason if there is one; callable from any thread."""
+        manager = self.transactions
+        good = not self._closing and self.loop is not None and not self.sender.failures
+        if manager.is_transactional:
+            good = good and manager.state is TransactionState.IN_TRANSACTION
+        else:
+            good = good and manager.state is not TransactionState.FATAL_ERROR
+        if good:
+            self.accumulator.open_gate()
+        else:
+            self.accumulator.close_gate()
+
+    def take_failure(self) -> KafkaError | None:
+        """The first failure that nobody has looked at, once; later ones are counted in a note."""
+        failures, self.sender.failures = self.sender.failures, []
+        unseen = [batch for batch in failures if batch.unseen_failures]
+        if not unseen:
+            return None
+        first = unseen[0]
+        assert first.error is not None
+        count = sum(batch.unseen_failures for batch in unseen)
+        note = f"{count} records failed whose delivery was not looked at; this is the first cause"
+        if note not in getattr(first.error, "__notes__", ()):
+            first.error.add_note(note)
+        return first.error
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong and was not seen."""
+        manager = self.transactions
+        if manager.error is not None:
+            raise manager.error
+        failure = self.take_failure()
+        self.update_gate()
+        if failure is not None:
+            raise failure
+
+    # the clockwork
+
+    def _clock_ms(self) -> int:
+        # The loop's clock is time.monotonic; asking the loop would need it to exist.
+        return int(time.monotonic() * 1000)
+
+    def _on_ready(self) -> None:
+        """Something is ready to be sent; called in the thread that appended it."""
+        if self._wake_pending:
+            return
+        self._wake_pending = True
+        if self._wake is not None:
+            self._wake(self._step)
+        elif self.loop is not None:
+            self.loop.call_soon(self._step)
+
+    def poke(self) -> None:
+        """Look at the queues soon."""
+        if not self._wake_pending and self.loop is not None:
+            self._wake_pending = True
+            self.loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._wake_pending = False
+        if self.loop is None or self.loop.is_closed() or not self.pool.is_started:
+            return
+        now_ms = self.now_ms()
+        plan = self.sender.plan(self.pool.metadata, self._is_connected, now_ms)
+        for job in plan.jobs:
+            self._send(job)
+        self._serve(plan, now_ms)
+        self.accumulator.next_wake_ms = plan.wake_at_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if plan.wake_at_ms <= now_ms:
+            self.poke()
+        elif plan.wake_at_ms < NEVER_MS:
+            self._timer = self.loop.call_later((plan.wake_at_ms - now_ms) / 1000, self._step)
+        self._after_settling()
+
+    def _serve(self, plan: Plan, now_ms: int) -> None:
+        """Start what batches wait for."""
+        for node_id in plan.connect:
+            self._begin(f"connect-{node_id}", functools.partial(self._connect, node_id))
+        if plan.identity_needed and not self.transactions.is_transactional:
+            self._begin("identity", self._get_identity)
+        if plan.register:
+            self._begin("register", functools.partial(self._register, plan.register))
+        if plan.metadata_topics or self.sender.metadata_stale:
+            if now_ms >= self._next_refresh_ms:
+                self._begin("metadata", self._refresh)
+            else:
+                plan.wake_at(self._next_refresh_ms)
+
+    def _send(self, job: ProduceJob) -> None:
+        channel = self.pool.open_connection(job.node_id, PRODUCE)
+        answered = self.config.required_acks != 0
+        try:
+            if channel is None:
+                raise BrokerConnectionError(f"the connection to node {job.node_id} is gone")
+            future = channel.send(job.request, max_version=job.max_version, expects_answer=answered)
+        except KafkaError as error:
+            self.sender.failed(job, error, self.now_ms())
+            self.poke()
+            return
+        if answered:
+            future.add_done_callback(functools.partial(self._on_answer, job))
+        else:
+            self.sender.sent_without_answer(job)
+
+    def _on_answer(self, job: ProduceJob, future: asyncio.Future[Response]) -> None:
+        now_ms = self.now_ms()
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or isinstance(error, KafkaError):
+            reason = error if isinstance(error, KafkaError) else BrokerConnectionError("cancelled")
+            self.sender.failed(job, reason, now_ms)
+        else:
+            reply = future.result()
+            assert isinstance(reply, ProduceResponse)
+            self.pool.apply_metadata(with_named_leaders(self.pool.metadata, job, reply))
+            self.sender.answered(job, reply, now_ms)
+        self._after_settling()
+        self.poke()
+
+    def _after_settling(self) -> None:
+        """Tell those who wait that something was settled."""
+        if self.sender.failures or self.transactions.error is not None:
+            self.update_gate()
+            manager = self.transactions
+            if manager.error is not None and self.accumulator.active:
+                self.sender.purge(manager.error)
+        if self._memory_waiters and self.accumulator.memory_used < self.config.buffer_memory:
+            self._wake_memory_waiters()
+        if self._idle_waiters and not any(True for _ in self.sender.in_flight_batches()):
+            for waiter in self._idle_waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._idle_waiters.clear()
+
+    def _is_connected(self, node_id: int) -> bool:
+        return self.pool.open_connection(node_id, PRODUCE) is not None
+
+    # background work, one task per name
+
+    def _begin(self, name: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        if name in self._tasks or self.loop is None:
+            return
+        task = self.loop.create_task(work(), name=f"onceflow-producer-{name}")
+        self._tasks[name] = task
+        task.add_done_callback(functools.partial(self._ended, name))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(name, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("producer task %s failed", name, exc_info=task.exception())
+        if not self._closing or self.accumulator.incomplete:
+            self.poke()
+
+    async def _connect(self, node_id: int) -> None:
+        try:
+            await self.pool.connect(node_id, PRODUCE)
+            wait_ms = 0
+        except KafkaError as error:
+            log.debug("no connection to node %d: %s", node_id, error)
+            self.sender.metadata_stale = True
+            wait_ms = self.config.reconnect_backoff_ms
+        if wait_ms:
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def _refresh(self) -> None:
+        self.sender.metadata_stale = False
+        self._next_refresh_ms = self.now_ms() + self.config.retry_backoff_ms
+        try:
+            await self.pool.refresh_metadata(timeout_ms=self.config.request_timeout_ms)
+        except KafkaError as error:
+            log.info("metadata could not be refreshed: %s", error)
+
+    async def _get_identity(self) -> None:
+        """Get a producer id for the idempotent producer, trying until it works."""
+        manager = self.transactions
+        if manager.has_identity and not manager.bump_required:
+            return
+        failures = 0
+        while not self._closing or self.accumulator.incomplete:
+            try:
+                if manager.state is not TransactionState.INITIALIZING:
+                    manager.move(TransactionState.INITIALIZING)
+                flow = init_producer_id(None, self.config.transaction_timeout_ms, self.pool.backoff)
+                producer_id, producer_epoch = await self.pool.run(
+                    flow, timeout_ms=self.config.request_timeout_ms
+                )
+            except KafkaError as error:
+                if not error.retriable:
+                    manager.fatal(error)
+                    self.sender.purge(error, count_as_failure=True)
+                    self.update_gate()
+                    return
+                failures += 1
+                log.info("no producer id yet: %s", error)
+                await asyncio.sleep(self.pool.backoff.delay_ms(failures) / 1000)
+                continue
+            manager.initialized(producer_id, producer_epoch, 1)
+            return
+
+    async def _register(self, partitions: set[TopicPartition]) -> None:
+        """Take partitions into the transaction before records go there (version 1)."""
+        manager = self.transactions
+        identity = manager.identity
+        if identity is None or not manager.may_send:
+            return
+        number = manager.number
+        # From now on the coordinator may know the transaction, whatever we hear of it.
+        manager.has_content = True
+        try:
+            await self.pool.run(
+                add_partitions(identity, partitions, self.pool.backoff),
+                timeout_ms=self.config.delivery_timeout_ms,
+            )
+        except KafkaError as error:
+            if manager.number == number:
+                manager.fail(error)
+                self._after_settling()
+            return
+        if manager.number == number:
+            manager.registered |= partitions
+
+    def _on_metadata(self, metadata: ClusterMetadata) -> None:
+        for name in list(self.accumulator.topics):
+            self._apply_topic(metadata, name)
+        self.poke()
+
+    def _apply_topic(self, metadata: ClusterMetadata, name: str) -> TopicState | None:
+        topic = metadata.topic(name)
+        if topic is None or not topic.partitions:
+            return None
+        return self.accumulator.topic_state(name, len(topic.partitions), topic.available)
+
+    def bulk(
+        self,
+        state: TopicState,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        partition: int | None,
+        timestamps_ms: Sequence[int] | int | None,
+        headers: Sequence[Headers] | None,
+    ) -> BulkAppend:
+        """Prepare a bulk call; callable from any thread.
+
+        Raises:
+            ConfigError: The sequences differ in length, or there is no such partition.
+            SerializationError: A key, value or header cannot be turned into bytes.
+        """
+        config = self.config
+        for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
+            if isinstance(items, Sequence) and len(items) != len(values):
+                raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
+        data = all_to_bytes(values, config.value_serializer, "value")
+        key_data = None if keys is None else all_to_bytes(keys, config.key_serializer, "key")
+        return BulkAppend(
+            self.accumulator,
+            state,
+            data,
+            key_data,
+            resolve_partitions(state, key_data, len(values), partition, config.partitioner),
+            int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+            None if headers is None else [to_headers(item) for item in headers],
+        )
+
+    # what callers wait for
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait for the outcome of everything appended so far.
+
+        Args:
+            timeout_ms: Limit, default ``delivery_timeout_ms``.
+
+        Raises:
+            KafkaError: Something failed and was not seen; or the limit passed.
+        """
+        self.check_usable()
+        limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        await self.wait_complete(self.now_ms() + limit_ms)
+        self.raise_failure()
+
+    async def topic(self, name: str, timeout_ms: int | None = None) -> TopicState:
+        """The state of a topic, asked for if it is not known.
+
+        Args:
+            name: Topic name.
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            InvalidTopicError: The name is not legal; nothing was asked.
+            UnknownTopicOrPartitionError: The topic did not appear within the limit.
+            KafkaError: The broker refuses.
+        """
+        self.check_usable()
+        check_topic_name(name)
+        limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
+        deadline_ms = self.now_ms() + limit_ms
+        failures = 0
+        while True:
+            state = self._apply_topic(self.pool.metadata, name)
+            if state is not None:
+                return state
+            left_ms = max(1, deadline_ms - self.now_ms())
+            await self.pool.refresh_metadata(
+                (name,), allow_auto_topic_creation=True, timeout_ms=left_ms
+            )
+            found = self.pool.metadata.topics.get(name)
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
+            if code and code not in _WAITABLE:
+                self.pool.forget_topics((name,))
+                raise error_for(code, f"topic {name!r}")
+            if self.pool.metadata.topic(name) is not None:
+                continue
+            failures += 1
+            delay_ms = self.pool.backoff.delay_ms(failures)
+            if self.now_ms() + delay_ms >= deadline_ms:
+                self.pool.forget_topics((name,))
+                raise UnknownTopicOrPartitionError(
+                    f"topic {name!r} did not appear within {limit_ms} ms; create it first"
+                )
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def wait_memory(self, timeout_ms: int | None = None) -> None:
+        """Wait until ``buffer_memory`` has room.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            BufferExhaustedError: It stayed full.
+        """
+        limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
+        accumulator = self.accumulator
+        if accumulator.memory_used < self.config.buffer_memory or self._closing:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._memory_waiters.append(waiter)
+        accumulator.memory_waiters += 1
+        self.poke()
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await waiter
+        except TimeoutError:
+            raise BufferExhaustedError(
+                f"buffer_memory ({self.config.buffer_memory} bytes) stayed full for {limit_ms} "
+                "ms: brokers take records more slowly than they are sent"
+            ) from None
+        finally:
+            accumulator.memory_waiters -= 1
+            if waiter in self._memory_waiters:
+                self._memory_waiters.remove(waiter)
+
+    def _wake_memory_waiters(self) -> None:
+        waiters, self._memory_waiters = self._memory_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_complete(self, deadline_ms: int) -> None:
+        """Send everything that was appended so far without lingering, and wait for its outcome.
+
+        Args:
+            deadline_ms: On the pool's clock.
+
+        Raises:
+            RequestTimedOutError: The deadline passed; the records stay on their way.
+        """
+        accumulator = self.accumulator
+        with accumulator.lock:
+            batches = [batch for batch in accumulator.incomplete if not batch.done]
+        if not batches:
+            return
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        open_count = len(batches)
+
+        def one_done() -> None:
+            nonlocal open_count
+            open_count -= 1
+            if not open_count and not done.done():
+                done.set_result(None)
+
+        accumulator.flush_count += 1
+        for batch in batches:
+            batch.add_done_callback(one_done)
+        self.poke()
+        left_ms = max(0, deadline_ms - self.now_ms())
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await done
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"{open_count} batches were not acknowledged within {left_ms} ms"
+            ) from None
+        finally:
+            accumulator.flush_count -= 1
+
+    async def wait_idle(self, deadline_ms: int) -> None:
+        """Wait until no request is on its way.
+
+        Raises:
+            RequestTimedOutError: The deadline passed.
+        """
+        if not any(True for _ in self.sender.in_flight_batches()):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle_waiters.append(waiter)
+        left_ms = max(0, deadline_ms - self.now_ms())
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                await waiter
+        except TimeoutError:
+            raise RequestTimedOutError(f"requests were not answered within {left_ms} ms") from None
+        finally:
+            if waiter in self._idle_waiters:
+                self._idle_waiters.remove(waiter)
+
+    async def stop_registering(self) -> None:
+        """Stop taking partitions into the transaction."""
+        task = self._tasks.get("register")
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Identity of a transactional producer."""
+        return self.transactions.identity
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that no broker takes.
+
+    Args:
+        name: Topic name.
+
+    Raises:
+        InvalidTopicError: It is empty, too long, a dot or two, or has other characters than
+            ``[a-zA-Z0-9._-]``.
+    """
+    if not isinstance(name, str) or not LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidTopicError(
+            f"{name!r} is no topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
+        )

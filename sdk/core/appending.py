@@ -1,0 +1,285 @@
+"""From the user's call to the accumulator: serializers, partition, headers, bulk calls.
+
+The same for both faces; nothing here waits. What to do when memory is full or a topic is unknown
+is decided by the face, which can block or await.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from onceflow.sdk.config import Partitioner, SerializerFunction
+from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, RecordHeaders, TopicState
+from onceflow.sdk.core.batch import ProducerBatch
+from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
+from onceflow.sdk.model import Headers
+
+CHUNK = 1_000
+"""Records of a bulk call that are appended under one lock, so that the sender gets its turn."""
+NO_HEADERS: RecordHeaders = []
+
+
+def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> bytes | None:
+    """Bytes of a key or value that is not None.
+
+    Args:
+        data: What the user gave.
+        serializer: The producer's serializer, or None for bytes and text.
+        what: "key" or "value", for the message.
+
+    Raises:
+        SerializationError: The serializer raised, or gave no bytes.
+    """
+    if serializer is not None:
+        try:
+            data = serializer(data)
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise SerializationError(f"the {what}_serializer failed: {error!r}") from error
+        if data is None:
+            return None
+    if type(data) is bytes:
+        return data
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise SerializationError(
+        f"a {what} must be bytes or text, not {type(data).__name__}; "
+        f"set {what}_serializer, for example onceflow.sdk.serde.JSON.serialize"
+    )
+
+
+def to_headers(headers: Headers) -> RecordHeaders:
+    """Headers as the batch builder takes them.
+
+    Raises:
+        SerializationError: A header is no pair of a text and bytes or None.
+    """
+    if not headers:
+        return NO_HEADERS
+    items = headers.items() if isinstance(headers, dict) else headers
+    found: RecordHeaders = []
+    for item in items:
+        try:
+            name, content = item
+        except (TypeError, ValueError):
+            raise SerializationError(
+                f"a header is a pair of name and bytes, not {item!r}"
+            ) from None
+        if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
+            raise SerializationError(f"header {name!r} must map text to bytes or None")
+        found.append((name, content))
+    return found
+
+
+def choose_partition(
+    state: TopicState, key: bytes | None, partition: int | None, partitioner: Partitioner | None
+) -> int:
+    """The partition of a record.
+
+    Args:
+        state: The topic.
+        key: The key's bytes or None.
+        partition: What the user asked for.
+        partitioner: The user's function, None for Kafka's own choice.
+
+    Returns:
+        A partition number, or STICKY for records without a key.
+
+    Raises:
+        ConfigError: There is no such partition.
+    """
+    if partition is None:
+        if partitioner is None:
+            return STICKY if key is None else state.partition_for(key)
+        numbers = range(len(state.queues))
+        partition = partitioner(state.topic, key, numbers, state.available)
+    if not isinstance(partition, int) or not 0 <= partition < len(state.queues):
+        raise ConfigError(
+            "partition",
+            partition,
+            f"topic {state.topic!r} has partitions 0 to {len(state.queues) - 1}",
+        )
+    return partition
+
+
+class BulkAppend:
+    """One call's records on their way into the accumulator, resumable where memory ran out.
+
+    Attributes:
+        position: Index of the next record.
+        timestamps_ms: Timestamp of each record, or the one of all.
+        parts: By partition: batch, index of the first record in it, and how many.
+        partitions: Partition of each record so far.
+    """
+
+    def __init__(
+        self,
+        accumulator: Accumulator[D],
+        state: TopicState,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        partitions: Sequence[int],
+        timestamps_ms: Sequence[int] | int,
+        headers: Sequence[RecordHeaders] | None,
+    ) -> None:
+        self._accumulator = accumulator
+        self._state = state
+        self._values = values
+        self._keys = keys
+        self._wanted = partitions
+        self.timestamps_ms = timestamps_ms
+        self._headers = headers
+        self.position = 0
+        self.partitions: list[int] = []
+        self.parts: dict[int, list[tuple[ProducerBatch, int, int]]] = {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every record was taken."""
+        return self.position >= len(self._values)
+
+    def advance(self) -> bool:
+        """Append as many records as memory allows.
+
+        Returns:
+            Whether every record was taken; False when memory is full.
+
+        Raises:
+            KafkaError: The gate is closed, or a record is refused; those before it were taken.
+        """
+        while not self.is_finished:
+            stop = min(self.position + CHUNK, len(self._values))
+            before = self.position
+            wake = False
+            accumulator = self._accumulator
+            try:
+                with accumulator.lock:
+                    if not accumulator.has_room():
+                        return False
+                    wake = self._append_chunk(stop)
+            except (TypeError, ValueError, OverflowError, AttributeError) as error:
+                raise SerializationError(
+                    f"record {self.position} of the call cannot be written: {error}"
+                ) from error
+            finally:
+                if wake:
+                    accumulator.on_ready()
+            if self.position == before:
+                return False
+        return True
+
+    def _append_chunk(self, stop: int) -> bool:
+        """Append up to ``stop``; the lock is held. Returns whether to wake the sender."""
+        accumulator, state = self._accumulator, self._state
+        queues, limit = state.queues, accumulator.buffer_memory
+        values, keys, wanted, headers = self._values, self._keys, self._wanted, self._headers
+        times = self.timestamps_ms
+        many_times = None if isinstance(times, int) else times
+        timestamp_ms = times if isinstance(times, int) else 0
+        partitions = self.partitions
+        touched: dict[int, tuple[ProducerBatch, int]] = {}
+        position, added_bytes, wake = self.position, 0, False
+        key: bytes | None = None
+        record_headers = NO_HEADERS
+        try:
+            while position < stop:
+                number = wanted[position]
+                if number < 0:
+                    number = state.sticky.current
+                entry = touched.get(number)
+                if entry is None:
+                    batch, new = accumulator.batch_with_room(state, queues[number])
+                    wake = wake or new
+                    touched[number] = (batch, batch.count)
+                else:
+                    batch = entry[0]
+                index = batch.count
+                value = values[position]
+                if keys is not None:
+                    key = keys[position]
+                if headers is not None:
+                    record_headers = headers[position]
+                if many_times is not None:
+                    timestamp_ms = many_times[position]
+                if not index:
+                    accumulator.check_size(key, value, record_headers)
+                added = batch.append(index, timestamp_ms, key, value, record_headers)
+                if added is None:
+                    self._close_part(number, touched)
+                    accumulator.seal(queues[number])
+                    wake = True
+                    if accumulator.memory_used + added_bytes >= limit:
+                        break
+                    accumulator.check_size(key, value, record_headers)
+                    continue
+                batch.count = index + 1
+                added_bytes += added.size
+                partitions.append(number)
+                position += 1
+        finally:
+            self.position = position
+            accumulator.memory_used += added_bytes
+            for number in list(touched):
+                self._close_part(number, touched)
+        return wake
+
+    def _close_part(self, number: int, touched: dict[int, tuple[ProducerBatch, int]]) -> None:
+        batch, first = touched.pop(number)
+        count = batch.count - first
+        if not batch.count:
+            self._accumulator.discard_empty(self._state.queues[number])
+        if count:
+            self.parts.setdefault(number, []).append((batch, first, count))
+
+
+def resolve_partitions(
+    state: TopicState,
+    keys: Sequence[bytes | None] | None,
+    count: int,
+    partition: int | None,
+    partitioner: Partitioner | None,
+) -> Sequence[int]:
+    """The partition of each record of a bulk call.
+
+    Args:
+        state: The topic.
+        keys: Keys or None.
+        count: How many records.
+        partition: One partition for all, or None.
+        partitioner: The user's function or None.
+    """
+    if partition is not None:
+        return [choose_partition(state, None, partition, None)] * count
+    if keys is None and partitioner is None:
+        return [STICKY] * count
+    if partitioner is not None:
+        return [
+            choose_partition(state, keys[i] if keys is not None else None, None, partitioner)
+            for i in range(count)
+        ]
+    assert keys is not None
+    known = state.partition_of_key
+    find: Callable[[bytes], int] = state.partition_for
+    return [STICKY if key is None else known[key] if key in known else find(key) for key in keys]
+
+
+def all_to_bytes(
+    items: Sequence[object], serializer: SerializerFunction | None, what: str
+) -> Sequence[bytes | None]:
+    """Bytes of the keys or values of a bulk call; None stays None.
+
+    Args:
+        items: What the user gave.
+        serializer: The producer's serializer, or None.
+        what: "key" or "value", for messages.
+    """
+    if serializer is None and set(map(type, items)) <= _PLAIN:
+        return cast("Sequence[bytes | None]", items)
+    return [None if item is None else to_bytes(item, serializer, what) for item in items]
+
+
+_PLAIN = {bytes, type(None)}

@@ -1,0 +1,381 @@
+"""A batch on its way to a partition, and the handles of the records in it.
+
+The batch knows how far it got and how it ended; a delivery is a batch and an index. This module
+decides how a result reaches whoever asks, and which failures nobody has seen. Where batches go
+and when they are tried again is decided by the accumulator and the sender.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model import RecordMetadata
+from onceflow.sdk.protocol.records import RecordBatchBuilder
+
+NO_OFFSET = -1
+NO_SEQUENCE = -1
+
+
+class ProducerBatch:
+    """Records for one partition that are sent, stored and acknowledged together.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        append: The builder's compiled append: ``append(index, timestamp_ms, key, value, headers)``.
+        count: Records in the batch.
+        created_ms: When the first record came, on the clock of the sender.
+        order: Place among the batches of its partition; pieces of a batch come in its place.
+        reserved: Bytes that it takes of ``buffer_memory``.
+        transaction: Number of the transaction that it belongs to; 0 outside of transactions.
+        data: The built bytes; None while it is open.
+        base_sequence: Sequence of its first record, -1 until first sent.
+        producer_id: Producer id that it was last built with.
+        producer_epoch: Epoch that it was last built with.
+        attempts: How often it was sent.
+        rejected: Whether a broker said for certain that it is not stored under its sequence.
+        done: Whether the outcome is known (or given up).
+        error: Why it failed, None on success.
+        base_offset: Offset of the first record once stored.
+        log_append_time_ms: Timestamp that the broker set, -1 if the records keep theirs.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_children",
+        "_record_errors",
+        "_unseen",
+        "_watched",
+        "append",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "builder",
+        "count",
+        "created_ms",
+        "data",
+        "done",
+        "error",
+        "log_append_time_ms",
+        "order",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "rejected",
+        "reserved",
+        "topic",
+        "transaction",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        batch_size: int,
+        codec: int,
+        created_ms: int,
+        order: tuple[int, ...] = (0,),
+        transaction: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.builder: RecordBatchBuilder | None = RecordBatchBuilder(batch_size, codec)
+        self.append = self.builder.append_raw
+        self.count = 0
+        self.created_ms = created_ms
+        self.order = order
+        self.reserved = 0
+        self.transaction = transaction
+        self.data: bytearray | None = None
+        self.base_sequence = NO_SEQUENCE
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.attempts = 0
+        self.rejected = False
+        self.done = False
+        self.error: KafkaError | None = None
+        self.base_offset = NO_OFFSET
+        self.log_append_time_ms = -1
+        self._record_errors: Mapping[int, KafkaError] | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        self._children: Sequence[tuple[int, ProducerBatch]] = ()
+        self._unseen = 0
+        self._watched: set[int] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"ProducerBatch({self.topic}-{self.partition}, {self.count} records, "
+            f"sequence {self.base_sequence}, attempts {self.attempts})"
+        )
+
+    @property
+    def unseen_failures(self) -> int:
+        """Failed records whose failure nobody has looked at."""
+        if self._children:
+            return sum(child.unseen_failures for _, child in self._children)
+        return self._unseen if self.error is not None else 0
+
+    def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
+        """The batch is stored.
+
+        Args:
+            base_offset: Offset of its first record, -1 if the broker does not tell.
+            log_append_time_ms: Timestamp set by the broker, -1 for none.
+        """
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self._finish()
+
+    def fail(
+        self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None
+    ) -> None:
+        """The batch is given up.
+
+        Args:
+            error: Why.
+            record_errors: More exact reasons for single records, by index.
+        """
+        self.error = error
+        self._record_errors = record_errors
+        self._finish()
+
+    def split_into(self, children: Sequence[tuple[int, ProducerBatch]]) -> None:
+        """Hand the records over to smaller batches; the outcome is theirs.
+
+        Args:
+            children: First index (of this batch) and batch, in order.
+        """
+        waiting = {id(child) for _, child in children}
+
+        def one_done(child: ProducerBatch) -> None:
+            waiting.discard(id(child))
+            if not waiting:
+                self.error = next((c.error for _, c in children if c.error is not None), None)
+                self._finish()
+
+        self._children = tuple(children)
+        watched, self._watched = self._watched, set()
+        for index in watched:
+            self.watch(index)
+        for _, child in children:
+            child.add_done_callback(functools.partial(one_done, child))
+
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
+        """Call when the outcome is known; at once if it is known already.
+
+        The callback runs in the sender's thread and must not block.
+        """
+        self._callbacks.append(callback)
+        if self.done:
+            self._run_callbacks()
+
+    def result(self, index: int, timestamp_ms: int) -> RecordMetadata:
+        """Where a record was stored.
+
+        Args:
+            index: Number of the record in the batch.
+            timestamp_ms: The record's own timestamp.
+
+        Raises:
+            KafkaError: Why it was not stored.
+        """
+        if self._children:
+            child, start = self._child(index)
+            return child.result(index - start, timestamp_ms)
+        error = self.failure(index)
+        if error is not None:
+            raise error
+        offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
+        if self.log_append_time_ms >= 0:
+            timestamp_ms = self.log_append_time_ms
+        return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)
+
+    def failure(self, index: int) -> KafkaError | None:
+        """Why a record failed, None if it did not (or not yet)."""
+        if self._children:
+            child, start = self._child(index)
+            return child.failure(index - start)
+        if self._record_errors is not None and index in self._record_errors:
+            return self._record_errors[index]
+        return self.error
+
+    def watch(self, index: int, count: int = 1) -> None:
+        """Somebody looks at the outcome of records, so it need not be raised elsewhere.
+
+        Args:
+            index: Number of the first record in the batch.
+            count: How many records.
+        """
+        if self._children:
+            for i in range(index, index + count):
+                child, start = self._child(i)
+                child.watch(i - start)
+        elif self.done:
+            self._unseen -= count
+        else:
+            self._watched.update(range(index, index + count))
+
+    def unwatch(self, index: int) -> None:
+        """Undo ``watch`` for one record whose waiter gave up before the end."""
+        if self._children:
+            child, start = self._child(index)
+            child.unwatch(index - start)
+        elif self.done:
+            self._unseen += 1
+        else:
+            self._watched.discard(index)
+
+    def _child(self, index: int) -> tuple[ProducerBatch, int]:
+        for start, child in reversed(self._children):
+            if start <= index:
+                return child, start
+        raise IndexError(index)
+
+    def _finish(self) -> None:
+        if self.done:
+            return
+        self._unseen = self.count - len(self._watched)
+        self.done = True
+        self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class DeliveryHandle:
+    """The fate of one record that was handed to a producer.
+
+    A failure that is never looked at (by ``result``, ``exception`` or awaiting) is raised by the
+    producer's next send, flush, commit or close.
+    """
+
+    __slots__ = ("_batch", "_index", "_seen", "_timestamp_ms")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+        self._seen = False
+
+    @property
+    def topic(self) -> str:
+        """Topic that the record goes to."""
+        return self._batch.topic
+
+    @property
+    def partition(self) -> int:
+        """Partition that the record goes to."""
+        return self._batch.partition
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._batch.done
+
+    def exception(self) -> KafkaError | None:
+        """Why the record failed; None if it was stored or the outcome is not known yet."""
+        if not self._batch.done:
+            return None
+        self._mark_seen()
+        return self._batch.failure(self._index)
+
+    def _mark_seen(self) -> None:
+        if not self._seen:
+            self._seen = True
+            self._batch.watch(self._index)
+
+    def _mark_unseen(self) -> None:
+        if self._seen:
+            self._seen = False
+            self._batch.unwatch(self._index)
+
+    def _metadata(self) -> RecordMetadata:
+        self._mark_seen()
+        return self._batch.result(self._index, self._timestamp_ms)
+
+    def __repr__(self) -> str:
+        batch = self._batch
+        state = "pending"
+        if batch.done:
+            state = "stored" if batch.failure(self._index) is None else "failed"
+        return f"<{type(self).__name__} {batch.topic}-{batch.partition} {state}>"
+
+
+class DeliveryGroup:
+    """The fate of records that were handed over in one call, in the order of the call."""
+
+    __slots__ = ("_partitions", "_parts", "_seen", "_timestamps_ms")
+
+    def __init__(
+        self,
+        parts: Mapping[int, Sequence[tuple[ProducerBatch, int, int]]],
+        partitions: Sequence[int],
+        timestamps_ms: Sequence[int] | int,
+    ) -> None:
+        """Made by the producer.
+
+        Args:
+            parts: By partition: batch, index of the first record in it, and how many, in order.
+            partitions: Partition of each record, in the order of the call.
+            timestamps_ms: Timestamp of each record, or the one of all.
+        """
+        self._parts = parts
+        self._partitions = partitions
+        self._timestamps_ms = timestamps_ms
+        self._seen = False
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def done(self) -> bool:
+        """Whether the outcome of every record is known."""
+        return all(batch.done for batch in self.batches())
+
+    def batches(self) -> Iterable[ProducerBatch]:
+        """The batches that hold the records."""
+        return [batch for parts in self._parts.values() for batch, _, _ in parts]
+
+    def exceptions(self) -> dict[int, KafkaError]:
+        """The failures so far, by position in the call; looking at them counts as seeing them."""
+        self._mark_seen()
+        if all(batch.error is None for batch in self.batches()):
+            return {}
+        found = {}
+        for position, (batch, index) in enumerate(self._locations()):
+            error = batch.failure(index) if batch.done else None
+            if error is not None:
+                found[position] = error
+        return found
+
+    def _metadata(self) -> list[RecordMetadata]:
+        self._mark_seen()
+        times = self._timestamps_ms
+        return [
+            batch.result(index, times if isinstance(times, int) else times[position])
+            for position, (batch, index) in enumerate(self._locations())
+        ]
+
+    def _locations(self) -> Iterable[tuple[ProducerBatch, int]]:
+        streams = {partition: _walk(parts) for partition, parts in self._parts.items()}
+        for partition in self._partitions:
+            yield next(streams[partition])
+
+    def _mark_seen(self) -> None:
+        if self._seen:
+            return
+        self._seen = True
+        for parts in self._parts.values():
+            for batch, index, count in parts:
+                batch.watch(index, count)
+
+
+def _walk(
+    parts: Sequence[tuple[ProducerBatch, int, int]],
+) -> Iterator[tuple[ProducerBatch, int]]:
+    for batch, first, count in parts:
+        for index in range(first, first + count):
+            yield batch, index

@@ -1,0 +1,472 @@
+"""The blocking producer: the same names as the asyncio one, for code without an event loop.
+
+``send`` appends in the caller's thread and wakes the background loop only when there is something
+for it to do, so that a record costs no hop between threads. Everything else is one call into the
+loop. Which results exist and when batches move is decided in the engine that both faces share.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from onceflow.sdk.aio.producer import CLOSE_TIMEOUT_MS
+from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.aio.transaction_driver import TransactionDriver
+from onceflow.sdk.config import ProducerConfig
+from onceflow.sdk.core.accumulator import STICKY
+from onceflow.sdk.core.appending import (
+    NO_HEADERS,
+    choose_partition,
+    to_bytes,
+    to_headers,
+)
+from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
+from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    PartitionInfo,
+    ProducerIdentity,
+    RecordMetadata,
+    TopicPartition,
+)
+from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.sync.portal import Portal
+
+log = logging.getLogger("onceflow.producer")
+
+
+class Delivery(DeliveryHandle):
+    """The fate of one record."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for the acknowledgement.
+
+        Args:
+            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
+
+        Returns:
+            Where the record was stored.
+
+        Raises:
+            RequestTimedOutError: The timeout passed; the record is still on its way.
+            KafkaError: Why it was not stored.
+        """
+        self._mark_seen()
+        if not self._batch.done and not _wait_for((self._batch,), timeout):
+            self._mark_unseen()
+            raise RequestTimedOutError(f"the record was not acknowledged within {timeout} s")
+        return self._metadata()
+
+
+class Deliveries(DeliveryGroup):
+    """The fate of the records of one ``send_many``."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Wait for every acknowledgement.
+
+        Args:
+            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
+
+        Returns:
+            Where each record was stored, in the order of the call.
+
+        Raises:
+            RequestTimedOutError: The timeout passed.
+            KafkaError: Why the first of the failed ones was not stored; ``exceptions`` has all.
+        """
+        self._mark_seen()
+        if not _wait_for(tuple(self.batches()), timeout):
+            raise RequestTimedOutError(f"not every record was acknowledged within {timeout} s")
+        return self._metadata()
+
+
+def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for batch in batches:
+        if batch.done:
+            continue
+        event = threading.Event()
+        batch.add_done_callback(event.set)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not event.wait(left):
+            return False
+    return True
+
+
+class Transaction:
+    """``with producer.transaction():`` commits at the end, aborts on an exception."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+    ) -> None:
+        """See ``Producer.send_offsets_to_transaction``."""
+        self._producer.send_offsets_to_transaction(offsets, group_metadata)
+
+    def __enter__(self) -> Self:
+        self._producer.begin_transaction()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._producer._leave_transaction(error)
+
+
+class Producer:
+    """Sends records to Kafka from blocking code.
+
+    Thread-safe, and connected when the constructor returns. Idempotent with ``acks="all"`` unless
+    told otherwise: a retry never duplicates a record. Make it after a fork, not before.
+
+    Every setting of ``ProducerConfig`` is a keyword argument.
+
+    Raises:
+        ConfigError: A setting does not exist, has a wrong value, or contradicts another.
+        NoBrokersAvailableError: No broker could be reached within ``max_block_ms``.
+        KafkaError: The coordinator refuses the transactional id or its timeout.
+    """
+
+    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
+        config = ProducerConfig.from_settings(settings)
+        self._config = config
+        self._portal = Portal("producer")
+        try:
+            self._engine: ProducerEngine[Delivery] = ProducerEngine(
+                config, Delivery, self._portal.wake
+            )
+            self._transactions = TransactionDriver(self._engine)
+            self._append = self._engine.accumulator.append
+            self._topics = self._engine.accumulator.topics
+            self._plain_key = config.key_serializer is None and config.partitioner is None
+            self._plain_value = config.value_serializer is None
+            self._portal.call(self._start)
+        except BaseException:
+            self._portal.close()
+            raise
+        _LIVE.add(self)
+
+    async def _start(self) -> None:
+        try:
+            await self._engine.start()
+            await self._transactions.start()
+        except BaseException:
+            await self._engine.close(0)
+            raise
+
+    # life
+
+    def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
+        """Send what waits, abort an open transaction, close connections and the thread.
+
+        Again it does nothing.
+
+        Args:
+            timeout_ms: After that time what is left fails with ClientClosedError.
+
+        Raises:
+            KafkaError: A record failed and nobody looked at its delivery.
+        """
+        if self._portal.is_closed:
+            return
+        if self._portal.is_foreign:
+            self._portal.close()
+            return
+        try:
+            self._portal.call(lambda: self._transactions.close(timeout_ms))
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except KafkaError as failure:
+            if error is None:
+                raise
+            log.error("while closing after another error: %s", failure)
+
+    # sending
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Hand over a record; it leaves with its batch.
+
+        Blocks only for a topic's metadata and when ``buffer_memory`` is full. A failure that
+        nobody looks at is raised by the next send, flush, commit or close.
+
+        Args:
+            topic: Topic name.
+            value: Value; None is a tombstone.
+            key: Key; records of one key go to one partition.
+            headers: Pairs of name and bytes.
+            partition: Partition number; default by key, or sticky without one.
+            timestamp_ms: Milliseconds since 1970; default now.
+
+        Returns:
+            The record's delivery; ``result()`` waits for the acknowledgement.
+
+        Raises:
+            RecordTooLargeError: It exceeds ``max_request_size``.
+            SerializationError: Key, value or headers cannot be turned into bytes.
+            BufferExhaustedError: There was no room for ``max_block_ms``.
+            KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
+                failure was not looked at.
+        """
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._portal.call(lambda: self._engine.topic(topic))
+        if value is not None and not (self._plain_value and type(value) is bytes):
+            value = to_bytes(value, self._config.value_serializer, "value")
+        if self._plain_key and partition is None and (key is None or type(key) is bytes):
+            number = STICKY if key is None else state.partition_of_key.get(key, -2)
+            if number == -2:
+                number = state.partition_for(key)
+        else:
+            if key is not None:
+                key = to_bytes(key, self._config.key_serializer, "key")
+            number = choose_partition(state, key, partition, self._config.partitioner)
+        pairs = to_headers(headers) if headers else NO_HEADERS
+        if timestamp_ms is None:
+            timestamp_ms = int(time.time() * 1000)
+        delivery = self._append(state, number, key, value, pairs, timestamp_ms)
+        while delivery is None:
+            self._portal.call(self._engine.wait_memory)
+            delivery = self._append(state, number, key, value, pairs, timestamp_ms)
+        return delivery
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | int | None = None,
+        headers: Sequence[Headers] | None = None,
+    ) -> Deliveries:
+        """Hand over many records of one topic in one call, several times faster than one by one.
+
+        Args:
+            topic: Topic name.
+            values: Values.
+            keys: Keys beside the values, or None.
+            partition: One partition for all; default by key.
+            timestamps_ms: One timestamp each, or one for all; default now.
+            headers: Headers of each record, or None.
+
+        Returns:
+            One delivery for all of them.
+
+        Raises:
+            KafkaError: As ``send``; the records before the refused one were taken.
+        """
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._portal.call(lambda: self._engine.topic(topic))
+        bulk = self._engine.bulk(state, values, keys, partition, timestamps_ms, headers)
+        while not bulk.advance():
+            self._portal.call(self._engine.wait_memory)
+        return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until every record handed over so far has its outcome.
+
+        Args:
+            timeout_ms: Limit; default ``delivery_timeout_ms``, within which every outcome is
+                known anyway.
+
+        Raises:
+            RequestTimedOutError: The limit passed; the records stay on their way.
+            KafkaError: A record failed and nobody looked at its delivery.
+        """
+        self._portal.call(lambda: self._engine.flush(timeout_ms))
+
+    # topics
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """The partition numbers of a topic."""
+        return set(range(len(self._portal.call(lambda: self._engine.topic(topic)).queues)))
+
+    def partition_infos(self, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic, with leaders and replicas."""
+        self._portal.call(lambda: self._engine.topic(topic))
+        return self._engine.pool.metadata.partition_infos(topic)
+
+    def partition_for(self, topic: str, key: object) -> int:
+        """The partition that a record with this key goes to.
+
+        Args:
+            topic: Topic name.
+            key: Key; None gives the partition that takes records without a key now.
+        """
+        state = self._topics.get(topic)
+        if state is None:
+            state = self._portal.call(lambda: self._engine.topic(topic))
+        data = None if key is None else to_bytes(key, self._config.key_serializer, "key")
+        number = choose_partition(state, data, None, self._config.partitioner)
+        return number if number >= 0 else state.sticky.current
+
+    # transactions
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """Transactional id, producer id and epoch; None without transactions."""
+        return self._engine.identity
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings."""
+        return self._config
+
+    def transaction(self) -> Transaction:
+        """A context that begins a transaction, commits at its end, aborts on an exception."""
+        return Transaction(self)
+
+    def init_transactions(self, timeout_ms: int | None = None) -> None:
+        """Take over the transactional id; the constructor has done so already.
+
+        Calling it on a producer in use ends whatever is open under the id and raises the epoch,
+        which also settles a commit of unknown outcome.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The coordinator refuses or does not answer.
+        """
+        self._portal.call(lambda: self._transactions.init(timeout_ms))
+
+    def begin_transaction(self) -> None:
+        """Open a transaction. The broker hears of it with the first record or offset.
+
+        Raises:
+            ProducerFencedError: A newer producer has the transactional id; close this one.
+            IllegalStateError: One is open, or this producer has no transactional id.
+        """
+        self._portal.check_usable()
+        if not self._transactions.begin_now():
+            self._portal.call(self._transactions.begin)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Commit a group's offsets with the transaction (KIP-447).
+
+        Args:
+            offsets: Next offset to read by partition.
+            group_metadata: Taken from the consumer when the records were polled.
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The member was replaced, a record was lost, or a coordinator refuses:
+                abort then.
+        """
+        self._portal.call(
+            lambda: self._transactions.send_offsets(offsets, group_metadata, timeout_ms)
+        )
+
+    def commit_transaction(self, timeout_ms: int | None = None) -> None:
+        """Make the transaction visible.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            CommitOutcomeUnknownError: No answer: it may be committed or not, never half.
+            TransactionAbortedError: The coordinator had aborted it.
+            KafkaError: A record of it failed; abort it.
+        """
+        self._portal.call(lambda: self._transactions.commit(timeout_ms))
+
+    def abort_transaction(self, timeout_ms: int | None = None) -> None:
+        """Drop the transaction; clears what broke it.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+        """
+        self._portal.call(lambda: self._transactions.abort(timeout_ms))
+
+    def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others produce to these partitions in this transaction, so committing must ask for it.
+
+        Args:
+            partitions: What producers with ``joined_identity`` wrote to.
+        """
+        self._portal.check_usable()
+        self._transactions.note_partitions(partitions)
+
+    def _leave_transaction(self, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                self.commit_transaction()
+            except KafkaError:
+                self._portal.call(self._transactions.abort_quietly)
+                raise
+        else:
+            self._portal.call(self._transactions.abort_quietly)
+
+    def _after_fork(self) -> None:
+        """In a forked child: refuse everything, since the thread and the sockets stayed behind."""
+        engine = self._engine
+        engine.accumulator.lock = threading.Lock()  # The parent may have held it.
+        engine.accumulator.refusal = _forked_error
+        engine.accumulator.close_gate()
+
+
+def _forked_error() -> KafkaError:
+    return IllegalStateError(
+        "this producer was made before a fork; its thread and sockets belong to the parent "
+        "process: make a new one in this process"
+    )
+
+
+_LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_LIVE):
+        producer._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
