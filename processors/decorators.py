@@ -39,7 +39,7 @@ def build_spec(
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
     """
-    called = name or getattr(function, "__name__", "processor")
+    called = name or str(getattr(function, "__name__", "processor"))
     localns = sys._getframe(scope_depth).f_locals
     signature = read_signature(function, localns)
     layout = Format(format)

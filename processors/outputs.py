@@ -13,9 +13,9 @@ from onceflow.sdk.model import Headers, RecordMetadata
 
 
 class SentRun(Protocol):
-    """Tells where the last record of a run was stored, once it is acknowledged."""
+    """Tells where the records of a run were stored, once they are acknowledged."""
 
-    def result(self, timeout: float | None = None) -> RecordMetadata: ...
+    def result(self, timeout: float | None = None) -> Sequence[RecordMetadata]: ...
 
 
 class Sends(Protocol):

@@ -84,7 +84,7 @@ class Task:
         if not self._sent or self.store is None:
             return
         writes = {name: self.states[name].overlay for name in self._sent}
-        offsets = {name: sent.result(0).offset + 1 for name, sent in self._sent.items()}
+        offsets = {name: sent.result(0)[-1].offset + 1 for name, sent in self._sent.items()}
         self.store.apply(writes, offsets)
         self._sent.clear()
         for state in self.states.values():

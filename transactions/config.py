@@ -106,6 +106,7 @@ class SessionConfig:
             "request_timeout_ms": min(30_000, self.transaction_timeout_ms),
             # A record that is not delivered while its transaction can live is of no use.
             "delivery_timeout_ms": 2 * self.transaction_timeout_ms,
+            "max_block_ms": self.operation_timeout_ms,
             **self.producer_settings,
         }
         options["bootstrap_servers"] = self.bootstrap_servers
@@ -116,7 +117,8 @@ class SessionConfig:
     def consumer_options(self) -> dict[str, object]:
         """Arguments for the consumer's constructor."""
         options: dict[str, object] = {
-            "partition_assignment_strategy": ("cooperative-sticky", "range"),
+            "partition_assignment_strategy": ("cooperative-sticky",),
+            "default_api_timeout_ms": self.operation_timeout_ms,
             **self.consumer_settings,
         }
         options["bootstrap_servers"] = self.bootstrap_servers

@@ -7,9 +7,11 @@ the session's rebalance callbacks and initialises the producer, so that both are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.settings import ProducerSettings
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import SessionConfig
@@ -21,13 +23,7 @@ class BlockingClients:
 
     def producer(self, config: SessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
-        producer = Producer(**config.producer_options())
-        try:
-            producer.init_transactions()
-        except BaseException:
-            producer.close(timeout_ms=0)
-            raise
-        return producer
+        return Producer(**cast(ProducerSettings, config.producer_options()))
 
     def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
@@ -56,10 +52,9 @@ class AsyncioClients:
 
     async def producer(self, config: SessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
-        producer = AsyncProducer(**config.producer_options())
+        producer = AsyncProducer(**cast(ProducerSettings, config.producer_options()))
         try:
             await producer.start()
-            await producer.init_transactions()
         except BaseException:
             await producer.close(timeout_ms=0)
             raise

@@ -23,6 +23,7 @@ from onceflow.sdk.errors import (
     IllegalStateError,
     InvalidTransactionTimeoutError,
     KafkaError,
+    NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     RecordError,
     TransactionAbortableError,
@@ -184,7 +185,7 @@ class SessionCore:
             records = await settle(
                 self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
             )
-        except OffsetOutOfRangeError as error:
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
             error.add_note(
                 "The offset to read is not in the log any more (retention, or a new topic of the "
                 "same name). Processing stopped rather than skip a gap; set auto_offset_reset to "

@@ -57,6 +57,16 @@ class FakeDelivery:
         return self.metadata
 
 
+class FakeDeliveries:
+    """Several of them."""
+
+    def __init__(self, metadata: list[RecordMetadata]) -> None:
+        self.metadata = metadata
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        return self.metadata
+
+
 class FakeCluster:
     """Logs, one group, transactional ids."""
 
@@ -186,14 +196,15 @@ class FakeProducer:
         keys: Sequence[object] | None = None,
         *,
         partition: int | None = None,
-        **more: object,
-    ) -> FakeDelivery:
-        delivery = None
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> FakeDeliveries:
+        found = []
         for index, value in enumerate(values):
             key = None if keys is None else keys[index]
-            delivery = self.send(topic, value, key=key, partition=partition)
-        assert delivery is not None
-        return delivery
+            time_ms = None if timestamps_ms is None else timestamps_ms[index]
+            sent = self.send(topic, value, key=key, partition=partition, timestamp_ms=time_ms)
+            found.append(sent.metadata)
+        return FakeDeliveries(found)
 
     def flush(self, timeout_ms: int | None = None) -> None:
         self.cluster.enter("flush")
@@ -233,7 +244,7 @@ class FakeProducer:
         self.cluster.end(self.transactional_id, commit=False)
         end()
 
-    def close(self, *, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: int = 0) -> None:
         self.closed = True
 
 
@@ -346,7 +357,7 @@ class FakeConsumer:
     def wakeup(self) -> None:
         self.cluster.calls.append("wakeup")
 
-    def close(self, *, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: int = 0) -> None:
         self.closed = True
         if self in self.cluster.members:
             self.cluster.members.remove(self)
