@@ -107,7 +107,7 @@ class GroupCoordinator:
 
     def load(self, now_ms: int) -> None:
         """Reload every group; members of a stable group have one session to come back."""
-        self._table.load()
+        self._table.load(now_ms)
         for group in self._table:
             for member in group.members.values():
                 self._rebalancer.touch(group, member, now_ms)

@@ -194,8 +194,9 @@ class GroupTable:
 
     # --- loading
 
-    def load(self) -> None:
+    def load(self, now_ms: int) -> None:
         """Read the topic; of each key the last record wins, transactions as their markers say."""
+        self._log.prepare(now_ms)
         self._groups.clear()
         self._open.clear()
         for partition_index in range(self._log.partition_count):

@@ -66,6 +66,20 @@ class InternalTopicLog:
         topic = self._topics.get(self._name)
         return self._default_partition_count if topic is None else len(topic.partitions)
 
+    def prepare(self, now_ms: int) -> None:
+        """Give a topic that no record was ever written to all of its partitions.
+
+        The process may have died while it made them. A topic with records keeps its number, since
+        the number decides where a key belongs.
+        """
+        topic = self._topics.get(self._name)
+        if (
+            topic is not None
+            and len(topic.partitions) < self._default_partition_count
+            and not any(log.log_end_offset for log in topic.partitions)
+        ):
+            self._topics.add_partitions(topic, self._default_partition_count, now_ms)
+
     def leader_epoch(self, partition: int) -> int:
         """Leader epoch of a partition, 0 before the topic exists."""
         log = self._topics.partition(self._name, partition)

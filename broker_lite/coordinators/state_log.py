@@ -70,6 +70,9 @@ class StateLog(Protocol):
     def partition_count(self) -> int:
         """Number of partitions of the topic, the modulus of the coordinator rule."""
 
+    def prepare(self, now_ms: int) -> None:
+        """Make ready for loading: finish a creation that a death cut short."""
+
     def leader_epoch(self, partition: int) -> int:
         """Leader epoch of a partition, which is the coordinator epoch in markers."""
 

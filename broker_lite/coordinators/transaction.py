@@ -104,7 +104,7 @@ class TransactionCoordinator:
         passes, which is counted from its start.
         """
         self._unmarked.clear()
-        self._producer_ids.note_used(self._log.load())
+        self._producer_ids.note_used(self._log.load(now_ms))
         for entry in self._log:
             if entry.state in PREPARED:
                 marker = self._marker_of(entry)

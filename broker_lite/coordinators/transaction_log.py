@@ -156,12 +156,16 @@ class TransactionLog:
         self._log.append(self.partition_for(transactional_id), [record], now_ms)
         self._entries.pop(transactional_id, None)
 
-    def load(self) -> int:
+    def load(self, now_ms: int) -> int:
         """Read the topic into the cache; the last record of an id wins.
+
+        Args:
+            now_ms: Wall milliseconds.
 
         Returns:
             The largest producer id seen, -1 for none.
         """
+        self._log.prepare(now_ms)
         self._entries.clear()
         largest = NO_PRODUCER_ID
         for partition in range(self._log.partition_count):

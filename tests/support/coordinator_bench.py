@@ -139,6 +139,9 @@ class FakeTopic:
     def partition_count(self) -> int:
         return len(self.partitions)
 
+    def prepare(self, now_ms: int) -> None:
+        pass
+
     def leader_epoch(self, partition: int) -> int:
         return 0
 
