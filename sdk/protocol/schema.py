@@ -351,7 +351,7 @@ class Message(metaclass=MessageMeta):
             LocalProtocolError: A field holds what this version cannot carry.
             UnsupportedVersionError: The version is outside `versions`.
         """
-        encoder = self._encoders.get(version) or self._compile(version)[0]
+        encoder = self._encoders.get(version) or self._compile_encoder(version)
         try:
             encoder(self, write)
         except (_struct.error, TypeError, AttributeError, ValueError, OverflowError) as error:
@@ -381,7 +381,7 @@ class Message(metaclass=MessageMeta):
             RemoteProtocolError: The bytes are not such a message.
             UnsupportedVersionError: The version is outside `versions`.
         """
-        decoder = cls._decoders.get(version) or cls._compile(version)[1]
+        decoder = cls._decoders.get(version) or cls._compile_decoder(version)
         try:
             return decoder(data, offset, len(data), [max_values])
         except (MalformedError, IndexError, _struct.error, UnicodeDecodeError) as error:
@@ -390,18 +390,27 @@ class Message(metaclass=MessageMeta):
             ) from error
 
     @classmethod
-    def _compile(cls, version: int) -> tuple[Encoder, Decoder]:
+    def _compile_encoder(cls, version: int) -> Encoder:
+        from onceflow.sdk.protocol.compiler import compile_encoder
+
+        cls._encoders[version] = encoder = compile_encoder(cls, version, cls._is_flexible(version))
+        return encoder
+
+    @classmethod
+    def _compile_decoder(cls, version: int) -> Decoder:
+        from onceflow.sdk.protocol.compiler import compile_decoder
+
+        cls._decoders[version] = decoder = compile_decoder(cls, version, cls._is_flexible(version))
+        return decoder
+
+    @classmethod
+    def _is_flexible(cls, version: int) -> bool:
         first, last = cls.versions
         if not first <= version <= last:
             raise UnsupportedVersionError(
                 f"{cls.__qualname__} has versions {first} to {last}, not {version}"
             )
-        from onceflow.sdk.protocol import compiler
-
-        flexible = cls.flexible_from is not None and version >= cls.flexible_from
-        cls._encoders[version] = encoder = compiler.compile_encoder(cls, version, flexible)
-        cls._decoders[version] = decoder = compiler.compile_decoder(cls, version, flexible)
-        return encoder, decoder
+        return cls.flexible_from is not None and version >= cls.flexible_from
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
