@@ -23,7 +23,7 @@ A struct is declared where it is used, and the message gives it a short name:
         topics: list[OffsetCommitRequestTopic] = array(OffsetCommitRequestTopic)
 
 Specifiers without `default` are required by the constructor, which takes keywords only. A range is
-"2" , "2-5" or "2+"; the first argument says in which versions the field is on the wire, `nullable`
+"2", "2-5" or "2+"; the first argument says in which versions the field is on the wire, `nullable`
 where None is allowed, `tagged` (with `tag`) where it travels as a tagged field (KIP-482). A field
 that a version lacks takes its default when read. Encoding a value other than the default into such
 a version raises `LocalProtocolError`, unless the field is `ignorable`. A tagged field is left out
@@ -57,7 +57,9 @@ VersionRange = tuple[int, int]
 Encoder = Callable[["Message", Callable[[Buffer], object]], None]
 Decoder = Callable[[Buffer, int, int, list[int]], tuple[Any, int]]
 
-_NEVER: Final[VersionRange] = (0, -1)
+NEVER: Final[VersionRange] = (0, -1)
+"""A range that holds no version."""
+
 _OPEN_END: Final = 0x7FFF
 
 
@@ -65,7 +67,7 @@ _OPEN_END: Final = 0x7FFF
 def version_range(text: str) -> VersionRange:
     """Read "3", "3-7" or "3+" as (first, last); "" is a range that holds nothing."""
     if not text:
-        return _NEVER
+        return NEVER
     if text.endswith("+"):
         return int(text[:-1]), _OPEN_END
     first, _, last = text.partition("-")

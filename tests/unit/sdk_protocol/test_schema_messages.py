@@ -174,6 +174,15 @@ def test_tagged_fields_are_written_in_the_order_of_their_tags() -> None:
     )
 
 
+def test_null_in_a_tagged_array_differs_from_its_empty_default() -> None:
+    class Marked(Message, versions="0", flexible="0+"):
+        marks: list[int] | None = array(int8, nullable="0+", default=[], tag=0, tagged="0+")
+
+    both_ways(Marked(), 0, b"\0")
+    both_ways(Marked(marks=None), 0, b"\x01\x00\x01\x00")
+    assert Marked(marks=()).encode(0) == b"\0"  # type: ignore[arg-type]
+
+
 def test_more_than_127_unknown_tags_survive() -> None:
     tree = Tree(leaves=[], unknown_tagged_fields=dict.fromkeys(range(300, 600), b"x"))
     assert Tree.decode(tree.encode(2), 2)[0] == tree
