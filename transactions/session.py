@@ -199,7 +199,7 @@ class TransactionSession:
 
     def wakeup(self) -> None:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
-        self._core.consumer.wakeup()
+        self._core.wakeup()
 
     def close(self, timeout_ms: int = 10_000) -> None:
         """Abort what is open, leave the group, close the clients; twice is fine."""

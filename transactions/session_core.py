@@ -176,6 +176,11 @@ class SessionCore:
             raise ClientClosedError(f"session {self._name} has no consumer; poll makes one")
         return self._consumer
 
+    def wakeup(self) -> None:
+        """Make a waiting poll return; nothing to do while there is no consumer."""
+        if self._consumer is not None:
+            self._consumer.wakeup()
+
     # Reading -------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, max_records: int | None) -> Records:

@@ -307,6 +307,7 @@ class FakeConsumer:
         elif gone:
             run_blocking(self.hooks.on_revoked(gone))
             self.owned -= set(gone)
+        self.paused &= wanted
         self.known_generation = generation
         added = sorted(wanted - self.owned)
         self.owned = set(wanted)

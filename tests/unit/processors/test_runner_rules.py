@@ -1,0 +1,462 @@
+"""Goal: a worker keeps records, outputs, state and offsets together whatever interrupts it.
+
+Method: real runner, session, engines and LMDB stores over an in-memory cluster with a virtual clock
+(``processor_worlds``). Numbers in the docstrings are the traps that the test stands for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from processor_worlds import World
+
+from onceflow.processors import (
+    App,
+    Context,
+    DeadLetterLimits,
+    OnError,
+    Output,
+    ProcessingError,
+    Retries,
+    State,
+    TooManyAbortsError,
+    TooManyDeadLettersError,
+    TopicSetupError,
+)
+from onceflow.sdk.errors import (
+    CommitOutcomeUnknownError,
+    MessageTooLargeError,
+    RequestTimedOutError,
+    TransactionAbortableError,
+)
+from onceflow.sdk.model import TopicPartition
+
+IN0 = TopicPartition("in", 0)
+IN1 = TopicPartition("in", 1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, "in")
+
+
+def counting(**options: object) -> App:
+    app = App("counts")
+
+    @app.processor("in", to="out", **options)  # type: ignore[arg-type]
+    def count(value: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return f"{value}{seen.get(0)}"
+
+    return app
+
+
+def flaky(failures: dict[str, int], **options: object) -> App:
+    """Raises on named values, as often as told."""
+    app = App("flaky")
+
+    @app.processor("in", to="out", **options)  # type: ignore[arg-type]
+    def shout(value: str) -> str:
+        if failures.get(value, 0) > 0:
+            failures[value] -= 1
+            raise ValueError(f"not {value}")
+        return value.upper()
+
+    return app
+
+
+def test_every_record_gives_its_output_once(world: World) -> None:
+    world.cluster.put("in", b"a", b"b", b"c")
+    world.run(flaky({}))
+    assert world.cluster.values("out") == [b"A", b"B", b"C"]
+    assert world.cluster.offset("in") == 3
+
+
+def test_failure_stops_before_the_record_and_keeps_what_precedes(world: World) -> None:
+    """Traps 35, 60; field case 68, default policy."""
+    world.cluster.put("in", *(str(n).encode() for n in range(1, 7)))
+    with pytest.raises(ProcessingError, match=r"shout failed at in-0@2 after 1 attempts") as caught:
+        world.run(flaky({"3": 99}))
+    assert caught.value.offset == 2
+    assert world.cluster.offset("in") == 2
+    assert world.cluster.values("out") == [b"1", b"2"]
+    world.run(flaky({}))
+    assert world.cluster.values("out") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert world.cluster.offset("in") == 6
+
+
+def test_retries_wait_as_a_member_and_without_a_transaction(world: World) -> None:
+    """Traps 48, 51: backoff polls (paused), and nothing is open meanwhile."""
+    world.cluster.put("in", b"a", b"b", b"c")
+    open_while_waiting = []
+    polls = []
+    app = flaky({"b": 2}, retries=Retries(3, backoff_ms=5_000, backoff_max_ms=60_000))
+
+    def watch() -> None:
+        polls.append(set(world.cluster.members[0].paused))
+        open_while_waiting.append(bool(world.cluster.open))
+
+    for _ in range(8):
+        world.cluster.do("poll", watch)
+    world.run(app)
+    assert world.cluster.values("out") == [b"A", b"B", b"C"]
+    assert any(paused == {IN0} for paused in polls)
+    assert not any(open_while_waiting)
+
+
+def test_retries_exhausted_stops(world: World) -> None:
+    """Field case 68: retry twice, then stop before the record."""
+    world.cluster.put("in", b"1", b"2", b"3", b"4")
+    with pytest.raises(ProcessingError, match="after 3 attempts"):
+        world.run(flaky({"3": 99}, retries=2))
+    assert world.cluster.offset("in") == 2
+    assert world.cluster.values("out") == [b"1", b"2"]
+
+
+def test_retry_only_what_is_declared(world: World) -> None:
+    world.cluster.put("in", b"1")
+    with pytest.raises(ProcessingError, match="after 1 attempts"):
+        world.run(flaky({"1": 1}, retries=Retries(5, only=(OSError,))))
+
+
+def test_skip_goes_on_behind_the_record(world: World) -> None:
+    """Field case 68: skip."""
+    world.cluster.put("in", *(str(n).encode() for n in range(1, 7)))
+    world.run(flaky({"3": 99}, on_error=OnError.SKIP))
+    assert world.cluster.values("out") == [b"1", b"2", b"4", b"5", b"6"]
+    assert world.cluster.offset("in") == 6
+
+
+def test_dead_letter_is_part_of_the_transaction(world: World) -> None:
+    """Traps 77, 78; field case 68: original bytes, key, headers, and what went wrong."""
+    world.cluster.put("in", b"1", b"2", b"3", key=b"k")
+    world.run(flaky({"2": 99}, dead_letter="dead", retries=1))
+    assert world.cluster.values("out") == [b"1", b"3"]
+    assert world.cluster.offset("in") == 3
+    (letter,) = world.cluster.logs[TopicPartition("dead", 0)]
+    assert (letter.key, letter.value, letter.state) == (b"k", b"2", "committed")
+    headers = dict(letter.headers)  # type: ignore[call-overload]
+    assert headers["onceflow.error.offset"] == b"1"
+    assert headers["onceflow.error.attempts"] == b"2"
+    assert headers["onceflow.error.message"] == b"not 2"
+    assert b"Traceback" in headers["onceflow.error.traceback"]
+
+
+def test_bytes_that_do_not_fit_go_the_same_way_without_retries(world: World) -> None:
+    """Trap 77: poison pill at deserialization."""
+    app = App("typed")
+
+    @app.processor("in", to="out", dead_letter="dead", retries=5)
+    def double(number: int) -> int:
+        return number * 2
+
+    world.cluster.put("in", b"1", b"junk", b"3")
+    world.run(app)
+    assert world.cluster.values("out") == [b"2", b"6"]
+    assert world.cluster.values("dead") == [b"junk"]
+
+
+def test_flood_of_dead_letters_stops(world: World) -> None:
+    """Trap 79."""
+    world.cluster.put("in", *(b"x" for _ in range(10)))
+    app = flaky({"x": 99}, dead_letter="dead", limits=DeadLetterLimits(consecutive_max=3))
+    with pytest.raises(TooManyDeadLettersError, match="4 dead letters in a row, the limit is 3"):
+        world.run(app)
+    assert len(world.cluster.values("dead")) == 3
+    assert world.cluster.offset("in") == 3
+
+
+def test_failed_record_leaves_neither_output_nor_state(world: World) -> None:
+    """Trap 60: the savepoint of a record covers sends, yields and state."""
+    app = App("savepoint")
+
+    @app.processor("in", to="out", on_error="skip")
+    def handle(value: str, seen: State[int], context: Context) -> object:
+        seen.set(seen.get(0) + 1)
+        context.send("side", value)
+        yield value
+        if value == "bad":
+            raise ValueError("late")
+        yield f"{value}:{seen.get()}"
+
+    world.cluster.put("in", b"a", b"bad", b"c", key=b"k")
+    world.run(app)
+    assert world.cluster.values("out") == [b"a", b"a:1", b"c", b"c:2"]
+    assert world.cluster.values("side") == [b"a", b"c"]
+
+
+def test_state_is_dropped_on_abort(world: World) -> None:
+    """Trap 52: overlay of uncommitted writes; the redone batch counts once."""
+    world.cluster.put("in", b"a", b"b", key=b"k")
+    world.cluster.fail("send_offsets_to_transaction", TransactionAbortableError())
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b2"]
+
+
+def test_state_survives_a_restart_from_disk_and_from_the_changelog(
+    world: World, tmp_path: Path
+) -> None:
+    """Traps 53, 55, 56."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.run(counting())
+    world.cluster.put("in", b"b", key=b"k")
+    world.run(counting())
+    world.state_dir = tmp_path / "another-host"
+    world.cluster.put("in", b"c", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b2", b"c3"]
+
+
+def test_commit_that_was_answered_late_reaches_the_store(world: World) -> None:
+    """Traps 13, 52: a commit found by its token applies the state."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"), after=True)
+    world.run(counting())
+    world.cluster.put("in", b"b", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b2"]
+
+
+def test_crash_between_commit_and_store_is_repaired_from_the_changelog(world: World) -> None:
+    """Trap 53: full values, replayed from the stored offset."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.run(counting())
+    changelog = TopicPartition("counts-count-seen-changelog", 0)
+    assert len(world.cluster.logs[changelog]) == 1
+    entry = world.cluster.logs[changelog][0]
+    # Another worker committed a change that this disk has not seen.
+    world.cluster.put(changelog.topic, b"\x01\x09", key=entry.key)
+    world.cluster.put("in", b"b", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b10"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "recreated"])
+def test_changelog_that_does_not_fit_the_store_rebuilds_it(world: World, damage: str) -> None:
+    """Trap 57: start above, or end below, the stored offset."""
+    world.cluster.put("in", b"a", b"b", key=b"k")
+    world.run(counting())
+    changelog = TopicPartition("counts-count-seen-changelog", 0)
+    log = world.cluster.logs[changelog]
+    if damage == "truncated":
+        world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
+        world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
+        world.log_starts[changelog] = 2
+    else:
+        log.clear()
+    world.cluster.put("in", b"c", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out")[-1] == (b"c8" if damage == "truncated" else b"c1")
+
+
+def test_restoration_waits_for_a_transaction_that_is_still_open(world: World) -> None:
+    """Trap 55: the high watermark is the bound, not the last stable offset."""
+    changelog = TopicPartition("counts-count-seen-changelog", 0)
+    world.cluster.put(changelog.topic, b"\x01\x05", key=b"k")
+    entry = world.cluster.logs[changelog][0]
+    entry.state = "open"
+    for _ in range(3):
+        world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: setattr(entry, "state", "committed"))
+    world.cluster.put("in", b"a", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a6"]
+
+
+def test_old_disk_is_not_trusted(world: World) -> None:
+    """Trap 58: tombstones may be compacted away."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.run(counting())
+    world.cluster.logs[TopicPartition("counts-count-seen-changelog", 0)].clear()
+    world.now_ms += 25 * 3600 * 1000
+    world.cluster.put("in", b"b", key=b"k")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b1"]
+
+
+def test_partition_count_that_changed_refuses_to_start(world: World) -> None:
+    """Trap 64."""
+    world.run(counting())
+    from onceflow.processors.provisioning import TopicFacts
+
+    world.topics["in"] = TopicFacts(3, "id-in")
+    with pytest.raises(TopicSetupError, match="has 1 partitions but input in has 3"):
+        world.run(counting())
+
+
+def test_changelog_that_expires_refuses_to_start(world: World) -> None:
+    """Trap 59."""
+    world.run(counting())
+    world.configs["counts-count-seen-changelog"] = {"cleanup.policy": "delete"}
+    with pytest.raises(TopicSetupError, match=r"cleanup\.policy=delete"):
+        world.run(counting())
+
+
+def test_missing_input_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TopicSetupError, match="input topics do not exist: in"):
+        World(tmp_path).run(flaky({}))
+
+
+def test_record_whose_output_is_refused_is_found_and_follows_the_policy(world: World) -> None:
+    """Traps 81, 83: the batch shrinks to one record, which then goes to the dead letters."""
+    world.cluster.put("in", b"a", b"big", b"c")
+    cluster = world.cluster
+
+    def refuse_big() -> None:
+        if any(e.value == b"BIG" and e.state == "open" for e in cluster.logs[OUT0]):
+            raise MessageTooLargeError()
+
+    for _ in range(50):
+        cluster.do("flush", refuse_big)
+    world.run(flaky({}, dead_letter="dead"))
+    assert cluster.values("out") == [b"A", b"C"]
+    assert cluster.values("dead") == [b"big"]
+    assert cluster.offset("in") == 3
+
+
+OUT0 = TopicPartition("out", 0)
+
+
+def test_record_whose_dead_letter_is_refused_too_stops(world: World) -> None:
+    """Trap 78: the offset does not move past it."""
+    world.cluster.put("in", b"a")
+    world.cluster.fail("flush", MessageTooLargeError(), times=10)
+    with pytest.raises(ProcessingError, match="neither the outputs of in-0@0 nor its dead letter"):
+        world.run(flaky({}, dead_letter="dead"))
+    assert world.cluster.offset("in") is None
+
+
+def test_endless_aborts_end_with_the_cause(world: World) -> None:
+    """Trap 81: not for ever."""
+    world.cluster.put("in", b"a", b"b")
+    world.cluster.fail("flush", TransactionAbortableError(), times=100)
+    with pytest.raises(TooManyAbortsError, match="21 transactions aborted in a row"):
+        world.run(flaky({}))
+    assert world.cluster.offset("in") is None
+
+
+def test_brokers_that_come_back_are_met_again_in_place(world: World) -> None:
+    """Trap 20: a coordinator that cannot be reached for a while does not end the process."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.cluster.fail("flush", RequestTimedOutError())
+    world.cluster.fail("abort_transaction", RequestTimedOutError())
+    world.cluster.do("init_transactions", lambda: None)
+    world.cluster.fail("init_transactions", RequestTimedOutError(), times=2)
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1"]
+
+
+def test_revoked_partition_is_committed_and_its_store_closed(tmp_path: Path) -> None:
+    """Traps 44, 47: commit in the callback, then the successor can open the store."""
+    world = World(tmp_path, "in", partitions=2)
+    world.cluster.put("in", b"a", partition=0, key=b"k")
+    world.cluster.put("in", b"x", partition=1, key=b"k")
+    app = counting()
+    app.configure(commit_interval_ms=5_000)
+    for _ in range(3):
+        world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: world.cluster.rebalance([IN0]))
+    world.cluster.do("poll", lambda: world.cluster.put("in", b"b", partition=0, key=b"k"))
+    world.run(app)
+    assert world.cluster.offset("in", 1) == 1
+    world.owned = [IN1]
+    world.cluster.put("in", b"y", partition=1, key=b"k")
+    world.run(counting())
+    assert sorted(world.cluster.values("out")) == [b"a1", b"b2", b"x1", b"y2"]
+
+
+def test_lost_partition_is_aborted(world: World) -> None:
+    """Trap 6: the next owner does the work again."""
+    world.cluster.put("in", b"a", key=b"k")
+    app = counting()
+    app.configure(commit_interval_ms=5_000)
+    for _ in range(2):
+        world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: world.cluster.rebalance([], lost=True))
+    world.run(app)
+    assert world.cluster.offset("in") is None
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1"]
+
+
+def test_partition_lost_while_a_record_waits_for_its_retry(world: World) -> None:
+    """Traps 6, 46: the record is left to the next owner."""
+    world.cluster.put("in", b"a", b"b")
+    app = flaky({"b": 1}, retries=Retries(1, backoff_ms=60_000, backoff_max_ms=60_000))
+    world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: world.cluster.rebalance([], lost=True))
+    world.run(app)
+    assert world.cluster.values("out") == [b"A"]
+    world.run(flaky({}))
+    assert world.cluster.values("out") == [b"A", b"B"]
+
+
+def test_commits_follow_the_record_limit(world: World) -> None:
+    world.cluster.put("in", *(b"%d" % n for n in range(10)))
+    app = flaky({})
+    app.configure(commit_records=4)
+    world.run(app)
+    assert world.cluster.calls.count("commit_transaction") == 3
+    assert world.cluster.offset("in") == 10
+
+
+def test_slow_handlers_commit_within_a_batch(world: World) -> None:
+    """Trap 18: the transaction's age counts, not the batch."""
+    app = App("slow")
+
+    @app.processor("in", to="out")
+    def slow(value: str) -> str:
+        world.now_ms += 150
+        return value
+
+    world.cluster.put("in", b"a", b"b", b"c")
+    world.run(app)
+    assert world.cluster.calls.count("commit_transaction") == 3
+
+
+def test_outputs_to_many_topics_with_own_keys_and_headers(world: World) -> None:
+    """Field case 64: every way of output is in the transaction."""
+    app = App("ways")
+
+    @app.processor("in", to="out")
+    def ways(value: str, key: str, context: Context) -> list[object]:
+        context.send("sent", value, headers=[("h", b"1")])
+        return [value, Output(value, topic="second", key="own"), Output(None)]
+
+    world.cluster.put("in", b"v", key=b"k")
+    world.run(app)
+    entries = world.cluster.logs
+    out = [(e.key, e.value, e.state) for e in entries[OUT0]]
+    assert out == [(b"k", b"v", "committed"), (b"k", None, "committed")]
+    (second,) = entries[TopicPartition("second", 0)]
+    assert (second.key, second.value) == (b"own", b"v")
+    (sent,) = entries[TopicPartition("sent", 0)]
+    assert sent.headers == [("h", b"1")]
+
+
+def test_chain_of_processors_in_one_application(world: World) -> None:
+    """An output may be the input of another processor; its topic is created like the input."""
+    app = App("chain")
+
+    @app.processor("in", to="middle")
+    def first(value: str) -> str:
+        return value + "1"
+
+    @app.processor("middle", to="out")
+    def second(value: str) -> str:
+        return value + "2"
+
+    world.cluster.put("in", b"a")
+    world.run(app)
+    assert world.cluster.values("out") == [b"a12"]
+
+
+def test_new_incarnation_of_a_worker_takes_the_same_slot(world: World) -> None:
+    """Trap 9: the transactional id survives a restart, and two live workers differ."""
+    world.run(flaky({}))
+    world.run(flaky({}))
+    assert len(world.cluster.epochs) == 1
+    (only,) = world.cluster.epochs
+    assert only.startswith("flaky-")
+    assert only.endswith("-0")
