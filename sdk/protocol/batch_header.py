@@ -173,7 +173,8 @@ def parse_batch_header(data: Buffer, position: int = 0) -> BatchHeader:
     header = BatchHeader._make(_HEADER.unpack_from(data, position))
     if header.magic != MAGIC:
         raise InvalidBatchError(
-            f"record format version {header.magic} is not supported; Kafka writes version 2"
+            f"record format version {header.magic} is not supported; Kafka writes version 2",
+            ErrorCode.INVALID_RECORD if header.magic in (0, 1) else ErrorCode.CORRUPT_MESSAGE,
         )
     if header.batch_length < HEADER_SIZE - LENGTH_END:
         raise InvalidBatchError(

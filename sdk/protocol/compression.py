@@ -191,6 +191,7 @@ def _bounded(codec: Codec, data: Buffer, bound: int | None, max_bytes: int) -> m
 # gzip ---------------------------------------------------------------------------------------
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def _gzip_chunks(data: memoryview, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -209,8 +210,8 @@ def _gzip_chunks(data: memoryview, chunk_bytes: int = CHUNK_BYTES) -> Iterator[b
             elif not pending and not member.eof:
                 raise DecompressionError("damaged gzip block: it ends too early")
         pending = member.unused_data
-        if not pending:
-            return
+        if not pending.startswith(_GZIP_MAGIC):
+            return  # Java's reader passes over whatever else follows, and so must we.
 
 
 def _gzip_decompress(data: Buffer, max_bytes: int) -> bytes:
@@ -313,7 +314,11 @@ def _lz4_is_divisible(data: memoryview) -> bool:
 
 
 def _lz4_blocks(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Positions of an lz4 frame's blocks: (start, end, most bytes that it can unpack to)."""
+    """Positions of an lz4 frame's blocks: (start, end, most bytes that it can unpack to).
+
+    The last entry is the frame's end, with nothing to unpack. Bytes behind it are ignored, as
+    Java's reader does.
+    """
     flags, descriptor = data[4], data[5]
     largest = 1 << (8 + 2 * ((descriptor >> 4) & 7))
     checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
@@ -323,9 +328,7 @@ def _lz4_blocks(data: memoryview) -> Iterator[tuple[int, int, int]]:
             raise DecompressionError("damaged lz4 block: it ends too early")
         size = int.from_bytes(data[position : position + 4], "little")
         if size == 0:
-            tail = 4 + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
-            if position + tail != len(data):
-                raise DecompressionError("damaged lz4 block: bytes after its end")
+            yield position, position + 4 + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0), 0
             return
         size &= 0x7FFFFFFF
         end = position + 4 + size + checksum
@@ -338,20 +341,20 @@ def _lz4_blocks(data: memoryview) -> Iterator[tuple[int, int, int]]:
 def _lz4_chunks(data: memoryview, max_bytes: int) -> Iterator[Buffer]:
     header = bytes(data[:7])
     for start, end, bound in _lz4_blocks(data):
-        frame = b"".join((header, data[start:end], b"\x00\x00\x00\x00"))
-        yield _bounded(Codec.LZ4, frame, bound, max_bytes)
+        if bound:
+            frame = b"".join((header, data[start:end], b"\x00\x00\x00\x00"))
+            yield _bounded(Codec.LZ4, frame, bound, max_bytes)
 
 
 def _lz4_decompress(data: Buffer, max_bytes: int) -> Buffer:
     view = memoryview(data)
     if len(view) < 7 or view[:4] != _LZ4_MAGIC:
         raise DecompressionError("damaged lz4 block: it does not start with a frame")
-    bound = 0
-    for _, _, most in _lz4_blocks(view):
+    bound = frame_end = 0
+    for _, end, most in _lz4_blocks(view):
         bound += most
-        if bound > max_bytes:
-            break
-    return _bounded(Codec.LZ4, view, bound, max_bytes)
+        frame_end = end
+    return _bounded(Codec.LZ4, view[:frame_end], bound, max_bytes)
 
 
 # zstd ---------------------------------------------------------------------------------------

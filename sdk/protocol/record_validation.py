@@ -128,12 +128,12 @@ def _held_batch(data: Buffer, header: BatchHeader) -> Buffer | None:
 
 def _checked_header(data: Buffer) -> BatchHeader:
     """Judge everything that the header alone tells, and the checksum."""
-    if not data:
+    if len(data) < HEADER_SIZE:
         raise InvalidBatchError("a partition's records must hold one batch, and hold none")
     header = parse_batch_header(data)
     size = header.batch_length + LENGTH_END
     if size > len(data):
-        raise InvalidBatchError("the batch is cut", ErrorCode.CORRUPT_MESSAGE)
+        raise InvalidBatchError("a partition's records must hold one batch, and hold a cut one")
     if size < len(data):
         raise InvalidBatchError("a partition's records must hold one batch, and hold more")
     check_crc(data, 0, header)

@@ -1,7 +1,7 @@
 """Goal: other Python libraries read what we write and we read what they write.
 
-Method: the pure-Python record code of aiokafka and kafka-python encodes and decodes the same records
-with each codec; batches go in both directions.
+Method: the pure-Python record code of aiokafka and kafka-python encodes and decodes the same
+records with each codec; batches go in both directions.
 """
 
 from __future__ import annotations
