@@ -1,0 +1,222 @@
+"""Reading record batches: records for a consumer, and look-ups by time for a broker.
+
+Decides how a batch is unpacked and opened with the compiled codec, and that every kind of damage
+is one error. Which batches a consumer may see, and from which record on, is decided by
+`core.fetcher`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    LENGTH_END,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    check_crc,
+    parse_batch_header,
+    plain_header,
+)
+from onceflow.sdk.protocol.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Codec,
+    DecompressionError,
+    decompress,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.record_walk import read_records
+
+if TYPE_CHECKING:
+    from onceflow.sdk.protocol.record_codec import RawRecord
+
+_T = TypeVar("_T")
+
+
+def decode_batch(
+    data: Buffer,
+    position: int = 0,
+    *,
+    header: BatchHeader | None = None,
+    verify_crc: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[RawRecord]:
+    """Read all records of the batch at `position`.
+
+    Args:
+        data: Bytes that hold the batch.
+        position: Where it begins.
+        header: Its header, if already read.
+        verify_crc: Whether to compare the checksum first (consumer property `check.crcs`).
+        max_bytes: Bound on the size of the records after decompression.
+
+    Returns:
+        Slotted records with `offset`, `timestamp` (None for none), `key`, `value`, `headers`.
+        Offsets keep the gaps that compaction left. A control batch's record is returned raw.
+
+    Raises:
+        InvalidBatchError: The batch is malformed, damaged or too large.
+        CodecUnavailableError: The library of its codec is missing.
+    """
+    return _read(data, position, header, verify_crc, max_bytes, list)
+
+
+def decode_values(
+    data: Buffer,
+    position: int = 0,
+    *,
+    header: BatchHeader | None = None,
+    verify_crc: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[bytes | None]:
+    """Read only the values of the batch at `position`; see `decode_batch`."""
+
+    def values(reader: Iterable[RawRecord]) -> list[bytes | None]:
+        return [record.value for record in reader]
+
+    return _read(data, position, header, verify_crc, max_bytes, values)
+
+
+def consumer_records(
+    data: Buffer,
+    header: BatchHeader,
+    position: int,
+    topic: str,
+    partition: int,
+    *,
+    verify_crc: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> list[ConsumerRecord]:
+    """Read the batch at `position` as records for a consumer; see `decode_batch`.
+
+    A broker answers with the whole batch that holds the offset asked for, so the first records
+    may lie before it; the caller drops them.
+
+    Args:
+        data: Bytes that hold the batch.
+        header: The batch's header.
+        position: Where it begins.
+        topic: Topic of the records.
+        partition: Partition of the records.
+        verify_crc: Whether to compare the checksum first (`check.crcs`).
+        max_bytes: Bound on the size of the records after decompression.
+
+    Raises:
+        InvalidBatchError: The batch is malformed, damaged or too large.
+        CodecUnavailableError: The library of its codec is missing.
+    """
+    kind = header.timestamp_type
+    epoch = header.partition_leader_epoch
+
+    def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
+        return [
+            ConsumerRecord(
+                topic,
+                partition,
+                record.offset,
+                NO_TIMESTAMP if (timestamp := record.timestamp) is None else timestamp,
+                kind,
+                record.key,
+                record.value,
+                record.headers,
+                epoch,
+            )
+            for record in reader
+        ]
+
+    return _read(data, position, header, verify_crc, max_bytes, records)
+
+
+def _read(
+    data: Buffer,
+    position: int,
+    header: BatchHeader | None,
+    verify_crc: bool,
+    max_bytes: int,
+    collect: Callable[[Iterable[RawRecord]], list[_T]],
+) -> list[_T]:
+    """Open one batch with the compiled reader and collect what the caller wants of it."""
+    from onceflow.sdk.protocol import record_codec
+
+    if header is None:
+        header = parse_batch_header(data, position)
+    end = position + header.batch_length + LENGTH_END
+    if end > len(data):
+        raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+    if verify_crc:
+        check_crc(data, position, header)
+    if header.records_count == 0 and end == position + HEADER_SIZE:
+        return []  # Compaction keeps the header of a producer's last batch (KAFKA-5298).
+    batch: Buffer = memoryview(data)[position:end]
+    if header.codec != Codec.NONE:
+        try:
+            body = decompress(header.codec, batch[HEADER_SIZE:], max_bytes=max_bytes)
+        except DecompressionError as error:
+            raise InvalidBatchError(
+                f"the batch at offset {header.base_offset} cannot be unpacked: {error}"
+            ) from None
+        plain = plain_header(data, position, header.records_count, header.base_offset)
+        batch = b"".join((plain, body))
+    try:
+        return collect(record_codec.new_reader(batch))
+    except UnicodeDecodeError:
+        # Java reads a header name that is not UTF-8 with replacement characters; so do we, by
+        # hand, or the consumer would be stuck at this batch.
+        return collect(read_records(batch, header))
+    except record_codec.READ_ERRORS as error:
+        raise InvalidBatchError(
+            f"the batch at offset {header.base_offset} is malformed: {error}"
+        ) from None
+
+
+def first_record_at_or_after(
+    data: Buffer, position: int, timestamp_ms: int, first_offset: int = 0
+) -> tuple[int, int] | None:
+    """Find the first record whose timestamp is not less than the one asked for.
+
+    Args:
+        data: Bytes that hold the batch.
+        position: Where it begins.
+        timestamp_ms: Time asked for, in milliseconds.
+        first_offset: Records before it do not count (a log that starts inside the batch).
+
+    Returns:
+        (offset, timestamp in milliseconds), or None if the batch has no such record.
+
+    Raises:
+        InvalidBatchError: The batch is malformed.
+    """
+    header = parse_batch_header(data, position)
+    if header.max_timestamp < timestamp_ms or header.last_offset < first_offset:
+        return None
+
+    def search(reader: Iterable[RawRecord]) -> list[tuple[int, int]]:
+        for record in reader:
+            timestamp = record.timestamp
+            if timestamp is not None and timestamp >= timestamp_ms:
+                offset = record.offset
+                if offset >= first_offset:
+                    return [(offset, timestamp)]
+        return []
+
+    found = _read(data, position, header, False, MAX_DECOMPRESSED_BYTES, search)
+    return found[0] if found else None
+
+
+def max_timestamp_record(data: Buffer, position: int = 0) -> tuple[int, int] | None:
+    """Find the first record that has the batch's largest timestamp (ListOffsets -3, KIP-734).
+
+    Returns:
+        (offset, timestamp in milliseconds), or None if no record has a timestamp.
+
+    Raises:
+        InvalidBatchError: The batch is malformed.
+    """
+    header = parse_batch_header(data, position)
+    if header.max_timestamp == NO_TIMESTAMP:
+        return None
+    return first_record_at_or_after(data, position, header.max_timestamp)
