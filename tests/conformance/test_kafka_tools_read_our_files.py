@@ -4,13 +4,14 @@ Method: a log with plain, idempotent and transactional batches, all codecs, seve
 aborted transactions is written to disk, with a clean stop and with a crash; ``kafka-dump-log``
 (which checks checksums, index entries and timestamps by itself) prints the files, and the output
 is compared with what was written. ``ONCEFLOW_REAL_KAFKA`` names another launcher with the same
-command line as ``tests/support/real_kafka.py``.
+command line as ``tests/support/real_kafka.py``. Then a real broker is started on our partition.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import uuid
@@ -18,9 +19,13 @@ from pathlib import Path
 
 import pytest
 import real_kafka
-from log_batches import NOW_MS, batch, idempotent
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from log_batches import NOW_MS, batch, idempotent, read_all
 
-from onceflow.broker_lite.log import LogConfig, LogManager, RealStorage
+from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog, RealStorage
+from onceflow.sdk.model import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.records import Codec
 
 LAUNCHER = os.environ.get("ONCEFLOW_REAL_KAFKA") or real_kafka.__file__
@@ -146,3 +151,55 @@ def test_producer_snapshots_show_the_producers(folder: tuple[Path, list[bytes]])
     assert found["2"][2] == "5"
     end_offset = len(values) + 15
     assert str(end_offset - 1) in found["3"][3], output
+
+
+def test_a_real_broker_goes_on_with_our_folder(tmp_path: Path) -> None:
+    """Kafka is stopped, its partition folder replaced by ours, and Kafka started again."""
+    kafka = real_kafka.ApacheKafka(tmp_path / "kafka")
+    kafka.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        created = admin.create_topics([NewTopic("orders", 1, 1)])
+        created["orders"].result(30)
+        kafka.stop()
+        theirs = tmp_path / "kafka" / "log" / "orders-0"
+        metadata = (theirs / "partition.metadata").read_bytes()
+        shutil.rmtree(theirs)
+        values = write_folder(tmp_path / "ours", clean=True)
+        shutil.copytree(tmp_path / "ours" / "orders-0", theirs)
+        (theirs / "partition.metadata").write_bytes(metadata)
+        kafka.start()
+        seen = consume_committed(kafka.bootstrap_servers, 60)
+    finally:
+        kafka.stop()
+    log = PartitionLog(
+        RealStorage(tmp_path / "ours"), TopicPartition("orders", 0), CONFIG, now_ms=NOW_MS
+    )
+    expected = [value for _, value in read_all(log, isolation_level=IsolationLevel.READ_COMMITTED)]
+    assert seen == expected
+    assert len(seen) == len(values) - 1 - sum(1 for number in range(60) if number % 8 >= 4)
+
+
+def consume_committed(bootstrap_servers: str, timeout_s: float) -> list[bytes | None]:
+    """Every committed value of the topic, read by librdkafka."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+        }
+    )
+    values: list[bytes | None] = []
+    try:
+        consumer.assign([KafkaPartition("orders", 0, OFFSET_BEGINNING)])
+        while True:
+            message = consumer.poll(timeout_s)
+            assert message is not None, "nothing came in time"
+            if message.error() is None:
+                values.append(message.value())
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                return values
+    finally:
+        consumer.close()
