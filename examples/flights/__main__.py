@@ -82,7 +82,7 @@ class Demo:
                 f"worker {number}",
                 *(*module, "run", "examples.flights.app:app"),
                 BOOTSTRAP=self.bootstrap,
-                STATE_DIR=str(folder / f"state-{number}"),
+                STATE_DIR=str(folder / "state"),
             )
             for number in (1, 2)
         ]

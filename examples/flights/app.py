@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass, field
 
 from examples.flights.data import DEAD_LETTERS, DEPARTURES, FLIGHTS, table, visibility
-from onceflow.processors import App, State
+from onceflow.processors import App, DeadLetterLimits, State
 
 app = App(
     "flights",
@@ -19,6 +19,8 @@ app = App(
 airlines = table("airlines", "carrier", "name")
 airports = table("airports", "faa", "name")
 miles = visibility()
+WHOLE_DAYS_ARE_CANCELLED = DeadLetterLimits(consecutive_max=5_000, ratio_max=1.0)
+"""February's blizzard grounds every flight of a day; that is no reason to stop."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Totals:
     delay: dict[str, int] = field(default_factory=dict)
 
 
-@app.processor(FLIGHTS, to=DEPARTURES, dead_letter=DEAD_LETTERS)
+@app.processor(FLIGHTS, to=DEPARTURES, dead_letter=DEAD_LETTERS, limits=WHOLE_DAYS_ARE_CANCELLED)
 def departure(flight: Flight, totals: State[Totals]) -> dict[str, object]:
     """Turn a flight into a departure; one that never left becomes a dead letter."""
     if flight.dep_delay == "NA":
