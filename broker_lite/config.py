@@ -95,8 +95,6 @@ class Setting:
             for word in words:
                 if word not in self.choices:
                     raise self._error(text, f"allowed are {', '.join(self.choices)}")
-            if not words:
-                raise self._error(text, f"give one of {', '.join(self.choices)}")
         return text
 
     def _checked_number(self, number: float, text: str) -> float:

@@ -306,5 +306,5 @@ def _check_partition_count(count: int) -> None:
         )
     if count > PARTITIONS_MAX:
         raise TopicError(
-            ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be at most {PARTITIONS_MAX}."
+            ErrorCode.POLICY_VIOLATION, f"Number of partitions must be at most {PARTITIONS_MAX}."
         )

@@ -6,6 +6,7 @@ in ``handlers.configs``.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -145,7 +146,7 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
         )
     if count > PARTITIONS_MAX:
         raise TopicError(
-            ErrorCode.INVALID_PARTITIONS, f"Number of partitions must be at most {PARTITIONS_MAX}."
+            ErrorCode.POLICY_VIOLATION, f"Number of partitions must be at most {PARTITIONS_MAX}."
         )
     return count
 
@@ -192,7 +193,7 @@ def delete_topics(
 
 
 def _deletable(
-    state: BrokerState, context: RequestContext, name: str | None, topic_id: object
+    state: BrokerState, context: RequestContext, name: str | None, topic_id: uuid.UUID
 ) -> Topic:
     if not state.config.delete_topic_enable:
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -207,9 +208,10 @@ def _deletable(
             raise TopicError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
             )
+    elif topic_id == ZERO_UUID:
+        raise TopicError(ErrorCode.INVALID_REQUEST, "Give the name or the id of the topic.")
     else:
-        known = {entry.topic_id: entry for entry in state.topics}
-        topic = known.get(topic_id)  # type: ignore[call-overload] # a uuid from the request
+        topic = state.topics.get_by_id(topic_id)
         if topic is None:
             raise TopicError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
     if topic.internal:

@@ -44,13 +44,14 @@ delete, alter, describe, describe and alter configs (ACL operation codes)."""
 CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """The same for the cluster: create, alter, describe, cluster action, configs, idempotent write."""
 
-NULL_NAME_MIN_VERSION = 12
-"""From here on a topic id without a topic is answered without a name."""
+TOPIC_ID_MIN_VERSION = 12
+"""From here on a topic may be asked for by its id, and an unknown one has no name."""
 
 KEY_GROUP = 0
 KEY_TRANSACTION = 1
 
 ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
 
 
 @handles(ApiVersionsRequest)
@@ -117,8 +118,10 @@ def metadata(
         may_create = state.config.auto_create_topics_enable and (
             api_version < 4 or request.allow_auto_topic_creation
         )
-        topics = [_find_topic(state, request, entry, may_create, now_ms) for entry in asked]
-        if api_version < NULL_NAME_MIN_VERSION:
+        topics = [
+            _find_topic(state, request, api_version, entry, may_create, now_ms) for entry in asked
+        ]
+        if api_version < TOPIC_ID_MIN_VERSION:
             for topic in topics:
                 topic.name = topic.name or ""
     host, port = state.advertised(context)
@@ -138,15 +141,20 @@ def metadata(
 def _find_topic(
     state: BrokerState,
     request: MetadataRequest,
+    api_version: int,
     entry: MetadataRequest.MetadataRequestTopic,
     may_create: bool,
     now_ms: int,
 ) -> MetadataResponse.MetadataResponseTopic:
     if entry.name is None or entry.topic_id != ZERO_UUID:
         topic = state.topics.get_by_id(entry.topic_id)
-        if topic is None:
+        if api_version < TOPIC_ID_MIN_VERSION or topic is None:
             return MetadataResponse.MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                error_code=(
+                    ErrorCode.INVALID_REQUEST
+                    if api_version < TOPIC_ID_MIN_VERSION
+                    else ErrorCode.UNKNOWN_TOPIC_ID
+                ),
                 name=entry.name,
                 topic_id=entry.topic_id,
                 partitions=[],
@@ -263,8 +271,12 @@ def describe_cluster(
     """The one node, which is also the controller (KIP-700)."""
     if context.api_version >= 1 and request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="This is a broker's endpoint, not a controller's.",
+            error_code=(
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if request.endpoint_type == ENDPOINT_CONTROLLERS
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            ),
+            error_message="This is a broker's endpoint (type 1).",
             endpoint_type=ENDPOINT_BROKERS,
             cluster_id="",
             brokers=[],

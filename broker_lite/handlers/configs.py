@@ -241,6 +241,8 @@ def _altered(
             raise TopicError(
                 ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
             )
+        if change.value is None:
+            raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
         if operation == Operation.SET or entry is None:
             changed[name] = change.value
             continue
@@ -250,7 +252,7 @@ def _altered(
                 f"Setting '{name}' is no list to append to or subtract from.",
             )
         words = (shown_value(entry, topic.overrides, state.config) or "").split(",")
-        given = [word.strip() for word in (change.value or "").split(",")]
+        given = [word.strip() for word in change.value.split(",")]
         if operation == Operation.APPEND:
             words += [word for word in given if word not in words]
         else:

@@ -235,10 +235,10 @@ class _FetchAttempt:
             return _refused(asked.partition, code)
         refusal = self._refusal(source, log)
         if refusal:
-            return _refused(asked.partition, refusal, log)
+            return _refused(asked.partition, refusal)
         diverging = self._diverging(source, log)
         if diverging is not None:
-            data = _refused(asked.partition, ErrorCode.NONE, log)
+            data = self._data(asked.partition, log, b"", None)
             data.diverging_epoch = diverging
             return data
         end = log.last_stable_offset if self._committed_only else log.high_watermark
@@ -257,7 +257,7 @@ class _FetchAttempt:
                 minimum_one_batch=at_least_one,
             )
         except ReadError as error:
-            return _refused(asked.partition, error.code, log)
+            return _refused(asked.partition, error.code)
         aborted = None
         if self._committed_only:
             aborted = [
@@ -284,14 +284,12 @@ class _FetchAttempt:
         )
 
 
-def _refused(partition: int, code: ErrorCode, log: PartitionLog | None = None) -> PartitionData:
-    """An entry without records; never with null ones (trap 19)."""
+def _refused(partition: int, code: ErrorCode) -> PartitionData:
+    """An entry without positions and records; never with null ones (trap 19)."""
     return PartitionData(
         partition_index=partition,
         error_code=code,
-        high_watermark=-1 if log is None else log.high_watermark,
-        last_stable_offset=-1 if log is None else log.last_stable_offset,
-        log_start_offset=-1 if log is None else log.log_start_offset,
+        high_watermark=-1,
         aborted_transactions=None,
         records=b"",
     )

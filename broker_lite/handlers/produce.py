@@ -152,8 +152,11 @@ def _items(
 
 def _read_header(context: RequestContext, item: _Item) -> None:
     records = item.data.records
-    if records is None or len(records) < HEADER_SIZE:
+    if not records:
         item.refuse(ErrorCode.INVALID_RECORD, "There is no record batch for this partition.")
+        return
+    if len(records) < HEADER_SIZE:
+        item.refuse(ErrorCode.CORRUPT_MESSAGE, "The record batch is cut within its header.")
         return
     try:
         header = parse_batch_header(records, 0)
@@ -248,7 +251,6 @@ def _append(context: RequestContext, item: _Item, now_ms: int) -> PartitionResul
             index=index,
             error_code=error.code,
             base_offset=-1,
-            log_start_offset=log.log_start_offset,
             record_errors=[
                 ProduceResponse.BatchIndexAndErrorMessage(
                     batch_index=fault.batch_index, batch_index_error_message=fault.message

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.topics import TopicError, check_topic_name
 from onceflow.sdk.protocol.api.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -28,12 +29,14 @@ def describe_producers(
         partitions = []
         for index in asked.partition_indexes:
             log = state.topics.partition(asked.name, index)
+            code, message = ErrorCode.NONE, None
+            if log is None:
+                code, message = _missing(asked.name, index)
             partitions.append(
                 DescribeProducersResponse.PartitionResponse(
                     partition_index=index,
-                    error_code=(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else ErrorCode.NONE
-                    ),
+                    error_code=code,
+                    error_message=message,
                     active_producers=[
                         DescribeProducersResponse.ProducerState(
                             producer_id=producer.producer_id,
@@ -51,3 +54,11 @@ def describe_producers(
             DescribeProducersResponse.TopicResponse(name=asked.name, partitions=partitions)
         )
     return DescribeProducersResponse(topics=topics)
+
+
+def _missing(name: str, index: int) -> tuple[ErrorCode, str | None]:
+    try:
+        check_topic_name(name)
+    except TopicError as error:
+        return error.code, error.message
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of '{name}'."

@@ -91,7 +91,7 @@ async def test_unknown_topic_partition_and_id_are_errors_of_that_partition(wire:
     [
         pytest.param(None, ErrorCode.INVALID_RECORD, id="null, trap 9"),
         pytest.param(b"", ErrorCode.INVALID_RECORD, id="empty, trap 9"),
-        pytest.param(b"\0" * 60, ErrorCode.INVALID_RECORD, id="no header"),
+        pytest.param(b"\0" * 60, ErrorCode.CORRUPT_MESSAGE, id="no header"),
         pytest.param(batch(b"a") + batch(b"b"), ErrorCode.INVALID_RECORD, id="two batches, trap 8"),
     ],
 )

@@ -146,7 +146,7 @@ def test_log_config_carries_what_is_in_force() -> None:
         ({"segment.bytes": "1000"}, "at least 1048576"),
         ({"retention.ms": None}, "give a value"),
         ({"retention.ms": "-2"}, "at least -1"),
-        ({"cleanup.policy": ""}, "compact, delete"),
+        ({"cleanup.policy": "shred"}, "compact, delete"),
         ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, "at most"),
     ],
 )
