@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from onceflow.sdk import serde as serde
     from onceflow.sdk.aio.admin import AsyncAdmin as AsyncAdmin
     from onceflow.sdk.aio.consumer import AsyncConsumer as AsyncConsumer
+    from onceflow.sdk.aio.producer import AsyncDeliveries as AsyncDeliveries
     from onceflow.sdk.aio.producer import AsyncDelivery as AsyncDelivery
     from onceflow.sdk.aio.producer import AsyncProducer as AsyncProducer
     from onceflow.sdk.aio.producer import AsyncTransaction as AsyncTransaction
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.config import ConsumerConfig as ConsumerConfig
     from onceflow.sdk.config import ProducerConfig as ProducerConfig
     from onceflow.sdk.config import SecurityConfig as SecurityConfig
+    from onceflow.sdk.core.partitioner import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
     from onceflow.sdk.model import ConsumerGroupMetadata as ConsumerGroupMetadata
     from onceflow.sdk.model import ConsumerRecord as ConsumerRecord
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.serde import Serde as Serde
     from onceflow.sdk.sync.admin import Admin as Admin
     from onceflow.sdk.sync.consumer import Consumer as Consumer
+    from onceflow.sdk.sync.producer import Deliveries as Deliveries
     from onceflow.sdk.sync.producer import Delivery as Delivery
     from onceflow.sdk.sync.producer import Producer as Producer
     from onceflow.sdk.sync.producer import Transaction as Transaction
@@ -46,6 +49,7 @@ _HOMES = {
     "AdminConfig": "config",
     "AsyncAdmin": "aio.admin",
     "AsyncConsumer": "aio.consumer",
+    "AsyncDeliveries": "aio.producer",
     "AsyncDelivery": "aio.producer",
     "AsyncProducer": "aio.producer",
     "AsyncTransaction": "aio.producer",
@@ -53,6 +57,7 @@ _HOMES = {
     "ConsumerConfig": "config",
     "ConsumerGroupMetadata": "model",
     "ConsumerRecord": "model",
+    "Deliveries": "sync.producer",
     "Delivery": "sync.producer",
     "Headers": "model",
     "IsolationLevel": "model",
@@ -70,6 +75,7 @@ _HOMES = {
     "TimestampType": "model",
     "TopicPartition": "model",
     "Transaction": "sync.producer",
+    "murmur2_partition": "core.partitioner",
 }
 _MODULES = ("errors", "serde")
 
@@ -84,6 +90,8 @@ __all__ = [
     # what producers hand out
     "Delivery",
     "AsyncDelivery",
+    "Deliveries",
+    "AsyncDeliveries",
     "Transaction",
     "AsyncTransaction",
     # values
@@ -104,6 +112,8 @@ __all__ = [
     "ConsumerConfig",
     "ProducerConfig",
     "SecurityConfig",
+    # functions
+    "murmur2_partition",
     # errors and serdes
     "KafkaError",
     "Serde",

@@ -76,7 +76,7 @@ def _json_to_object(data: bytes) -> object:
 
 
 def _object_to_msgpack(value: object) -> bytes:
-    import msgpack
+    import msgpack  # type: ignore[import-untyped]
 
     try:
         packed: bytes = msgpack.packb(value)
@@ -118,19 +118,20 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -
     import msgspec
 
     codec = msgspec.json if encoding == "json" else msgspec.msgpack
-    encoder, decoder = codec.Encoder(), codec.Decoder(kind)
+    encode: Callable[[object], bytes] = codec.Encoder().encode
+    decode: Callable[[bytes], T] = codec.Decoder(kind).decode
 
     def serialize(value: T) -> bytes:
         if isinstance(kind, type) and not _may_be(value, kind):
             raise SerializationError(f"{kind.__name__} is needed, not {type(value).__name__}")
         try:
-            return encoder.encode(value)
+            return encode(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise SerializationError(f"cannot be written as {encoding}: {error}") from error
 
     def deserialize(data: bytes) -> T:
         try:
-            return decoder.decode(data)
+            return decode(data)
         except msgspec.MsgspecError as error:
             raise SerializationError(f"not a {kind.__name__} in {encoding}: {error}") from error
 

@@ -19,6 +19,7 @@ from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.appending import (
     NO_HEADERS,
     choose_partition,
+    make_bulk,
     to_bytes,
     to_headers,
 )
@@ -60,7 +61,7 @@ class AsyncDelivery(DeliveryHandle):
         return self._metadata()
 
 
-class AsyncDeliveryGroup(DeliveryGroup):
+class AsyncDeliveries(DeliveryGroup):
     """The fate of the records of one ``send_many``; await it for their RecordMetadata in order."""
 
     __slots__ = ()
@@ -280,7 +281,7 @@ class AsyncProducer:
         partition: int | None = None,
         timestamps_ms: Sequence[int] | int | None = None,
         headers: Sequence[Headers] | None = None,
-    ) -> AsyncDeliveryGroup:
+    ) -> AsyncDeliveries:
         """Hand over many records of one topic in one call, several times faster than one by one.
 
         Args:
@@ -298,10 +299,19 @@ class AsyncProducer:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
         state = self._topics.get(topic) or await self._engine.topic(topic)
-        bulk = self._engine.bulk(state, values, keys, partition, timestamps_ms, headers)
+        bulk = make_bulk(
+            self._engine.accumulator,
+            self._config,
+            state,
+            values,
+            keys,
+            partition=partition,
+            timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+            headers=headers,
+        )
         while not bulk.advance():
             await self._engine.wait_memory()
-        return AsyncDeliveryGroup(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+        return AsyncDeliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record handed over so far has its outcome.

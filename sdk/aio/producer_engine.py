@@ -14,37 +14,30 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar, cast
 
 from onceflow.sdk.aio.pool import ConnectionPool
+from onceflow.sdk.aio.producer_gate import Gate, closed_error
 from onceflow.sdk.aio.transport import loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
-from onceflow.sdk.core.appending import (
-    BulkAppend,
-    all_to_bytes,
-    resolve_partitions,
-    to_headers,
-)
 from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
+from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.core.transaction_flows import add_partitions, init_producer_id
 from onceflow.sdk.core.transaction_manager import TransactionManager, TransactionState
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     BufferExhaustedError,
     ClientClosedError,
-    ConfigError,
-    IllegalStateError,
-    InvalidTopicError,
     KafkaError,
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.model import Headers, ProducerIdentity, TopicPartition
+from onceflow.sdk.model import ProducerIdentity, TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
@@ -72,6 +65,8 @@ class ProducerEngine(Generic[D]):
         accumulator: The queues; appending is allowed from any thread.
         sender: What is sent when.
         transactions: Identity and transaction state.
+        gate: Whether records are taken, and why not.
+        loop: The loop that ``start`` was awaited in.
     """
 
     def __init__(
@@ -109,7 +104,6 @@ class ProducerEngine(Generic[D]):
             buffer_memory=config.buffer_memory,
             codec=codec,
         )
-        self.accumulator.refusal = self._refusal
         self.sender = Sender(
             cast("Accumulator[DeliveryHandle]", self.accumulator),
             self.transactions,
@@ -129,11 +123,7 @@ class ProducerEngine(Generic[D]):
         self._memory_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._next_refresh_ms = 0
-        self._closing = False
-        self._closed_error: Callable[[], KafkaError] = lambda: ClientClosedError(
-            "this producer is closed; make a new one"
-        )
-        self.accumulator.close_gate()
+        self.gate = Gate(self.accumulator, self.sender, self.transactions)
 
     # life
 
@@ -143,16 +133,17 @@ class ProducerEngine(Generic[D]):
         Raises:
             NoBrokersAvailableError: No broker could be reached within ``max_block_ms``.
         """
-        if self._closing:
-            raise self._closed_error()
+        if self.gate.is_closing:
+            raise closed_error()
         if self.loop is not None:
             self.pool.check_usable()
             return
         await self.pool.start(timeout_ms=self.config.max_block_ms)
         self.loop = asyncio.get_running_loop()
+        self.gate.is_started = True
         self.pool.metadata_listeners.append(self._on_metadata)
         if not self.transactions.is_transactional:
-            self.update_gate()
+            self.gate.update()
             if self.config.enable_idempotence:
                 self._begin("identity", self._get_identity)
             else:
@@ -166,10 +157,10 @@ class ProducerEngine(Generic[D]):
             deadline_ms: On the pool's clock.
         """
         if self.loop is None:
-            self._closing = True
+            self.gate.is_closing = True
             return
-        self._closing = True
-        self.accumulator.close_gate()
+        self.gate.is_closing = True
+        self.gate.update()
         try:
             if not self.transactions.is_transactional:
                 try:
@@ -202,11 +193,6 @@ class ProducerEngine(Generic[D]):
             if not waiter.done():
                 waiter.set_result(None)
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closing
-
     def now_ms(self) -> int:
         """The loop's clock."""
         assert self.loop is not None
@@ -214,69 +200,9 @@ class ProducerEngine(Generic[D]):
 
     def check_usable(self) -> None:
         """Raise unless started, open, and used from the right loop."""
-        if self._closing:
-            raise self._closed_error()
+        if self.gate.is_closing:
+            raise closed_error()
         self.pool.check_usable()
-
-    # the gate: asked from any thread
-
-    def _refusal(self) -> KafkaError | None:
-        """Why nothing may be appended now; the accumulator's lock is held."""
-        if self._closing:
-            return self._closed_error()
-        if self.loop is None:
-            return IllegalStateError("this producer is not started; await start() first")
-        manager = self.transactions
-        if manager.error is not None and manager.state in (
-            TransactionState.FATAL_ERROR,
-            TransactionState.ABORTABLE_ERROR,
-        ):
-            return manager.error
-        if manager.is_transactional:
-            try:
-                manager.require(TransactionState.IN_TRANSACTION, what="send()")
-            except KafkaError as error:
-                return error
-        failure = self.take_failure()
-        self.update_gate()
-        return failure
-
-    def update_gate(self) -> None:
-        """Let appending ask for a reason if there is one; callable from any thread."""
-        manager = self.transactions
-        good = not self._closing and self.loop is not None and not self.sender.failures
-        if manager.is_transactional:
-            good = good and manager.state is TransactionState.IN_TRANSACTION
-        else:
-            good = good and manager.state is not TransactionState.FATAL_ERROR
-        if good:
-            self.accumulator.open_gate()
-        else:
-            self.accumulator.close_gate()
-
-    def take_failure(self) -> KafkaError | None:
-        """The first failure that nobody has looked at, once; later ones are counted in a note."""
-        failures, self.sender.failures = self.sender.failures, []
-        unseen = [batch for batch in failures if batch.unseen_failures]
-        if not unseen:
-            return None
-        first = unseen[0]
-        assert first.error is not None
-        count = sum(batch.unseen_failures for batch in unseen)
-        note = f"{count} records failed whose delivery was not looked at; this is the first cause"
-        if note not in getattr(first.error, "__notes__", ()):
-            first.error.add_note(note)
-        return first.error
-
-    def raise_failure(self) -> None:
-        """Raise what went wrong and was not seen."""
-        manager = self.transactions
-        if manager.error is not None:
-            raise manager.error
-        failure = self.take_failure()
-        self.update_gate()
-        if failure is not None:
-            raise failure
 
     # the clockwork
 
@@ -305,6 +231,8 @@ class ProducerEngine(Generic[D]):
         if self.loop is None or self.loop.is_closed() or not self.pool.is_started:
             return
         now_ms = self.now_ms()
+        # Whoever appends while the queues are looked at must wake us: we may have passed by.
+        self.accumulator.next_wake_ms = NEVER_MS
         plan = self.sender.plan(self.pool.metadata, self._is_connected, now_ms)
         for job in plan.jobs:
             self._send(job)
@@ -365,9 +293,9 @@ class ProducerEngine(Generic[D]):
 
     def _after_settling(self) -> None:
         """Tell those who wait that something was settled."""
-        if self.sender.failures or self.transactions.error is not None:
-            self.update_gate()
-            manager = self.transactions
+        manager = self.transactions
+        if self.sender.failures or manager.is_broken:
+            self.gate.update()
             if manager.error is not None and self.accumulator.active:
                 self.sender.purge(manager.error)
         if self._memory_waiters and self.accumulator.memory_used < self.config.buffer_memory:
@@ -394,7 +322,7 @@ class ProducerEngine(Generic[D]):
         self._tasks.pop(name, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("producer task %s failed", name, exc_info=task.exception())
-        if not self._closing or self.accumulator.incomplete:
+        if not self.gate.is_closing or self.accumulator.incomplete:
             self.poke()
 
     async def _connect(self, node_id: int) -> None:
@@ -422,7 +350,7 @@ class ProducerEngine(Generic[D]):
         if manager.has_identity and not manager.bump_required:
             return
         failures = 0
-        while not self._closing or self.accumulator.incomplete:
+        while not self.gate.is_closing or self.accumulator.incomplete:
             try:
                 if manager.state is not TransactionState.INITIALIZING:
                     manager.move(TransactionState.INITIALIZING)
@@ -434,7 +362,7 @@ class ProducerEngine(Generic[D]):
                 if not error.retriable:
                     manager.fatal(error)
                     self.sender.purge(error, count_as_failure=True)
-                    self.update_gate()
+                    self.gate.update()
                     return
                 failures += 1
                 log.info("no producer id yet: %s", error)
@@ -476,37 +404,6 @@ class ProducerEngine(Generic[D]):
             return None
         return self.accumulator.topic_state(name, len(topic.partitions), topic.available)
 
-    def bulk(
-        self,
-        state: TopicState,
-        values: Sequence[object],
-        keys: Sequence[object] | None,
-        partition: int | None,
-        timestamps_ms: Sequence[int] | int | None,
-        headers: Sequence[Headers] | None,
-    ) -> BulkAppend:
-        """Prepare a bulk call; callable from any thread.
-
-        Raises:
-            ConfigError: The sequences differ in length, or there is no such partition.
-            SerializationError: A key, value or header cannot be turned into bytes.
-        """
-        config = self.config
-        for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
-            if isinstance(items, Sequence) and len(items) != len(values):
-                raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
-        data = all_to_bytes(values, config.value_serializer, "value")
-        key_data = None if keys is None else all_to_bytes(keys, config.key_serializer, "key")
-        return BulkAppend(
-            self.accumulator,
-            state,
-            data,
-            key_data,
-            resolve_partitions(state, key_data, len(values), partition, config.partitioner),
-            int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
-            None if headers is None else [to_headers(item) for item in headers],
-        )
-
     # what callers wait for
 
     async def flush(self, timeout_ms: int | None = None) -> None:
@@ -521,7 +418,7 @@ class ProducerEngine(Generic[D]):
         self.check_usable()
         limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
         await self.wait_complete(self.now_ms() + limit_ms)
-        self.raise_failure()
+        self.gate.raise_failure()
 
     async def topic(self, name: str, timeout_ms: int | None = None) -> TopicState:
         """The state of a topic, asked for if it is not known.
@@ -575,7 +472,7 @@ class ProducerEngine(Generic[D]):
         """
         limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
         accumulator = self.accumulator
-        if accumulator.memory_used < self.config.buffer_memory or self._closing:
+        if accumulator.memory_used < self.config.buffer_memory or self.gate.is_closing:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._memory_waiters.append(waiter)
@@ -670,19 +567,3 @@ class ProducerEngine(Generic[D]):
     def identity(self) -> ProducerIdentity | None:
         """Identity of a transactional producer."""
         return self.transactions.identity
-
-
-def check_topic_name(name: str) -> None:
-    """Refuse a name that no broker takes.
-
-    Args:
-        name: Topic name.
-
-    Raises:
-        InvalidTopicError: It is empty, too long, a dot or two, or has other characters than
-            ``[a-zA-Z0-9._-]``.
-    """
-    if not isinstance(name, str) or not LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
-        raise InvalidTopicError(
-            f"{name!r} is no topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
-        )

@@ -103,7 +103,9 @@ class TransactionDriver(Generic[D]):
                 await self.abort_quietly(timeout_ms)
         finally:
             await engine.close(deadline_ms)
-        failure = engine.take_failure()
+        failure = engine.gate.take_failure()
+        if failure is None and self._manager.is_joined:
+            failure = self._manager.error  # Nobody else will hear of it: there is no commit here.
         if failure is not None:
             raise failure
 
@@ -116,7 +118,7 @@ class TransactionDriver(Generic[D]):
     async def abort_quietly(self, timeout_ms: int | None = None) -> None:
         """Abort if something is open, while another error is on its way to the user."""
         manager = self._manager
-        if manager.is_joined or manager.state not in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
+        if not manager.is_abortable:
             return
         try:
             await self.abort(timeout_ms)
@@ -153,9 +155,8 @@ class TransactionDriver(Generic[D]):
         self._engine.check_usable()
         version = await self._negotiate(identity.transactional_id, self._limit_ms(None))
         self._manager.adopt(identity, version, self._engine.now_ms())
-        self._manager.has_content = not self._manager.is_joined
         self._engine.accumulator.transaction = self._manager.number
-        self._engine.update_gate()
+        self._engine.gate.update()
 
     async def _initialize(self, limit_ms: int, current: ProducerIdentity | None = None) -> None:
         manager, config = self._manager, self._engine.config
@@ -182,7 +183,7 @@ class TransactionDriver(Generic[D]):
             manager.move(S.UNINITIALIZED)
             raise
         manager.initialized(producer_id, producer_epoch, version)
-        self._engine.update_gate()
+        self._engine.gate.update()
         log.info(
             "%s: producer id %d, epoch %d, transactions version %d",
             manager.transactional_id,
@@ -228,7 +229,7 @@ class TransactionDriver(Generic[D]):
             await self._raise_epoch(self._limit_ms(None))
         manager.begin(engine.now_ms())
         engine.accumulator.transaction = manager.number
-        engine.update_gate()
+        engine.gate.update()
 
     def begin_now(self) -> bool:
         """Open a transaction if that needs no broker; callable from any thread.
@@ -241,13 +242,13 @@ class TransactionDriver(Generic[D]):
             manager.state is not S.READY
             or manager.bump_required
             or not manager.is_transactional
-            or engine.is_closing
+            or engine.gate.is_closing
             or engine.loop is None
         ):
             return False
         manager.begin(engine.now_ms())
         engine.accumulator.transaction = manager.number
-        engine.update_gate()
+        engine.gate.update()
         return True
 
     async def _raise_epoch(self, limit_ms: int) -> None:
@@ -267,7 +268,7 @@ class TransactionDriver(Generic[D]):
         ):
             error = fenced_error(identity.transactional_id)
             self._manager.fatal(error)
-            self._engine.update_gate()
+            self._engine.gate.update()
             raise error
         await self._initialize(limit_ms)
 
@@ -314,7 +315,7 @@ class TransactionDriver(Generic[D]):
         number = manager.number
         deadline_ms = self._deadline_ms(timeout_ms)
         await engine.wait_complete(deadline_ms)
-        engine.raise_failure()
+        engine.gate.raise_failure()
         manager.has_content = True
         try:
             await self._pool.run(
@@ -335,7 +336,7 @@ class TransactionDriver(Generic[D]):
                     if isinstance(error, KafkaError)
                     else TransactionAbortedError("sending offsets was interrupted")
                 )
-                engine.update_gate()
+                engine.gate.update()
             raise
 
     # the end
@@ -354,7 +355,7 @@ class TransactionDriver(Generic[D]):
         engine.check_usable()
         deadline_ms = self._deadline_ms(timeout_ms)
         must_ask = manager.begin_end(committed=True)
-        engine.update_gate()
+        engine.gate.update()
         try:
             await engine.wait_complete(deadline_ms)
         except BaseException as error:
@@ -391,7 +392,7 @@ class TransactionDriver(Generic[D]):
         deadline_ms = self._deadline_ms(timeout_ms)
         cause = manager.error
         manager.begin_end(committed=False)
-        engine.update_gate()
+        engine.gate.update()
         try:
             await self._drain(deadline_ms)
         except BaseException:
@@ -457,7 +458,7 @@ class TransactionDriver(Generic[D]):
         else:
             manager.ended(producer_id, producer_epoch)
         finally:
-            engine.update_gate()
+            engine.gate.update()
 
     async def _end_refused(
         self,

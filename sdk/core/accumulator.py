@@ -43,6 +43,8 @@ class PartitionQueue:
         next_sequence: Sequence of the next new record.
         bump_needed: Whether a batch of this partition was given up after it had been sent, so
             that the sequences have a gap which only a new epoch closes (KIP-360).
+        known_until_ms: Until when the broker is taken to know this producer: some time after
+            its last acknowledgement here. 0 under a new producer id.
         retry_at_ms: Nothing is sent before this time.
         failures: Failures in a row, for the back-off.
     """
@@ -51,6 +53,7 @@ class PartitionQueue:
         "bump_needed",
         "failures",
         "in_flight",
+        "known_until_ms",
         "next_sequence",
         "open",
         "partition",
@@ -71,6 +74,7 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.bump_needed = False
+        self.known_until_ms = 0
         self.retry_at_ms = 0
         self.failures = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from onceflow.sdk.config import Partitioner, SerializerFunction
+from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, RecordHeaders, TopicState
 from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
@@ -283,3 +283,46 @@ def all_to_bytes(
 
 
 _PLAIN = {bytes, type(None)}
+
+
+def make_bulk(
+    accumulator: Accumulator[D],
+    config: ProducerConfig,
+    state: TopicState,
+    values: Sequence[object],
+    keys: Sequence[object] | None,
+    *,
+    partition: int | None,
+    timestamps_ms: Sequence[int] | int,
+    headers: Sequence[Headers] | None,
+) -> BulkAppend:
+    """Prepare a bulk call.
+
+    Args:
+        accumulator: Where the records go.
+        config: Serializers and partitioner.
+        state: The topic.
+        values: Values as the user gave them.
+        keys: Keys beside the values, or None.
+        partition: One partition for all, or None.
+        timestamps_ms: One timestamp each, or one for all.
+        headers: Headers of each record, or None.
+
+    Raises:
+        ConfigError: The sequences differ in length, or there is no such partition.
+        SerializationError: A key, value or header cannot be turned into bytes.
+    """
+    for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
+        if isinstance(items, Sequence) and len(items) != len(values):
+            raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
+    data = all_to_bytes(values, config.value_serializer, "value")
+    key_data = None if keys is None else all_to_bytes(keys, config.key_serializer, "key")
+    return BulkAppend(
+        accumulator,
+        state,
+        data,
+        key_data,
+        resolve_partitions(state, key_data, len(values), partition, config.partitioner),
+        timestamps_ms,
+        None if headers is None else [to_headers(item) for item in headers],
+    )

@@ -41,7 +41,7 @@ class Backoff:
         """
         if failure_count <= 0 or self.first_ms == 0:
             return 0
-        plain = min(self.first_ms * 2 ** min(failure_count - 1, 30), self.longest_ms)
+        plain = min(self.first_ms << min(failure_count - 1, 30), self.longest_ms)
         return max(1, round(plain * (1 - JITTER + 2 * JITTER * self.random())))
 
 

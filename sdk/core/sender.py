@@ -38,6 +38,9 @@ from onceflow.sdk.protocol.records import increment_sequence, set_producer_state
 EPOCH_MAX = 32_767
 PARTITION_IN_FLIGHT_MAX = 5
 """Batches of one producer that a broker remembers per partition."""
+KNOWN_FOR_MS = 600_000
+"""How long after an acknowledgement a broker is sure to know the producer (its own limit is
+``producer.id.expiration.ms``, a day by default)."""
 CONCURRENT_FIRST_MS = 2
 CONCURRENT_LONGEST_MS = 20
 
@@ -171,7 +174,7 @@ class Sender:
         if queue.retry_at_ms > now_ms:
             plan.wake_at(queue.retry_at_ms)
             return None
-        if self._idempotent and not self._order_allows(queue, head, plan):
+        if self._idempotent and not self._order_allows(queue, head, plan, now_ms):
             return None
         partition = TopicPartition(queue.topic, queue.partition)
         if self._transactions.is_transactional and self._transactions.needs_registration(partition):
@@ -198,7 +201,14 @@ class Sender:
         plan.wake_at(due_ms)
         return False
 
-    def _order_allows(self, queue: PartitionQueue, head: ProducerBatch, plan: Plan) -> bool:
+    def _order_allows(
+        self, queue: PartitionQueue, head: ProducerBatch, plan: Plan, now_ms: int
+    ) -> bool:
+        if queue.in_flight and queue.known_until_ms <= now_ms:
+            # A broker takes any first sequence from a producer that it does not know
+            # (KAFKA-15591): were the first batch refused and the second taken, the order
+            # would be lost. So the first one goes alone.
+            return False
         if len(queue.in_flight) >= PARTITION_IN_FLIGHT_MAX:
             return False
         if queue.in_flight and (head.base_sequence >= 0 or queue.bump_needed):
@@ -224,6 +234,8 @@ class Sender:
         return True
 
     def _renumber(self, queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
+        if queue.producer_id != producer_id:
+            queue.known_until_ms = 0
         queue.producer_id, queue.producer_epoch = producer_id, producer_epoch
         queue.next_sequence = 0
         queue.bump_needed = False
@@ -373,6 +385,7 @@ class Sender:
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
             ):
                 queue.failures = 0
+                queue.known_until_ms = now_ms + KNOWN_FOR_MS
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)
             else:

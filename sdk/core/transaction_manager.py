@@ -143,6 +143,16 @@ class TransactionManager:
             return self.state is S.READY
         return self.state in (S.IN_TRANSACTION, S.COMMITTING_TRANSACTION)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether ``error`` has to be dealt with before anything else."""
+        return self.state in (S.ABORTABLE_ERROR, S.FATAL_ERROR) and self.error is not None
+
+    @property
+    def is_abortable(self) -> bool:
+        """Whether an abort makes sense now."""
+        return not self.is_joined and self.state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR)
+
     def move(self, state: TransactionState) -> None:
         """Change the state.
 
@@ -192,6 +202,8 @@ class TransactionManager:
         self.move(S.INITIALIZING)
         self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
         self.begin(now_ms)
+        self.has_content = True
+        self._foreign_sequences = True
 
     # the open transaction
 

@@ -24,6 +24,7 @@ from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
     NO_HEADERS,
     choose_partition,
+    make_bulk,
     to_bytes,
     to_headers,
 )
@@ -256,9 +257,11 @@ class Producer:
         if value is not None and not (self._plain_value and type(value) is bytes):
             value = to_bytes(value, self._config.value_serializer, "value")
         if self._plain_key and partition is None and (key is None or type(key) is bytes):
-            number = STICKY if key is None else state.partition_of_key.get(key, -2)
-            if number == -2:
-                number = state.partition_for(key)
+            if key is None:
+                number = STICKY
+            else:
+                known = state.partition_of_key.get(key)
+                number = state.partition_for(key) if known is None else known
         else:
             if key is not None:
                 key = to_bytes(key, self._config.key_serializer, "key")
@@ -301,7 +304,16 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        bulk = self._engine.bulk(state, values, keys, partition, timestamps_ms, headers)
+        bulk = make_bulk(
+            self._engine.accumulator,
+            self._config,
+            state,
+            values,
+            keys,
+            partition=partition,
+            timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+            headers=headers,
+        )
         while not bulk.advance():
             self._portal.call(self._engine.wait_memory)
         return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
