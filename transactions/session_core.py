@@ -13,7 +13,6 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from onceflow.sdk.errors import (
     ClientClosedError,
@@ -38,6 +37,7 @@ from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
 from onceflow.transactions.listener import Abort, Offsets, SessionClients, SessionListener
+from onceflow.transactions.progress import UncommittedWork
 
 logger = logging.getLogger("onceflow.transactions.session")
 
@@ -53,15 +53,6 @@ _DEFINITE = (
 )
 
 MarkedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Records of one partition that were polled and are not committed."""
-
-    first: int
-    next: int
-    leader_epoch: int
 
 
 class SessionCore:
@@ -83,9 +74,10 @@ class SessionCore:
         self._clock = clock
         self._producer: SessionProducer | None = None
         self._consumer: SessionConsumer | None = None
-        self._polled: dict[TopicPartition, _Progress] = {}
+        self._polled = UncommittedWork()
         self._snapshot: ConsumerGroupMetadata | None = None
         self._work_since_s = 0.0
+        self._begun_s = 0.0
         self._failure: KafkaError | None = None
         self._in_callback = False
         self._callback_error: Exception | None = None
@@ -137,8 +129,6 @@ class SessionCore:
 
     async def close(self, timeout_ms: int) -> None:
         """Abort what is open, leave the group, close both clients, all within the limit."""
-        if self._closed:
-            return
         self._closed = True
         deadline = self._clock() + timeout_ms / 1000
         if self.in_transaction:
@@ -204,16 +194,7 @@ class SessionCore:
             return {}
         if records and not self._polled and not self.in_transaction:
             self._work_since_s = self._clock()
-        for partition, batch in records.items():
-            last = batch[-1]
-            progress = self._polled.get(partition)
-            if progress is None:
-                self._polled[partition] = _Progress(
-                    batch[0].offset, last.offset + 1, last.leader_epoch
-                )
-            else:
-                progress.next = last.offset + 1
-                progress.leader_epoch = last.leader_epoch
+        self._polled.polled(records)
         # The callbacks of this poll have settled what was revoked or lost, so all work that is
         # still open belongs to partitions that were owned all the time. From here to the next
         # poll a newer membership must not speak for it: hence the snapshot (KIP-447).
@@ -243,6 +224,7 @@ class SessionCore:
                 await self._complete_clients()
             await settle(self.producer.begin_transaction())
             self.in_transaction = True
+            self._begun_s = self._clock()
             if not self._polled:
                 self._work_since_s = self._clock()
 
@@ -342,12 +324,7 @@ class SessionCore:
 
     def _note_committed(self, offsets: MarkedOffsets) -> None:
         self.in_transaction = False
-        for partition, committed in offsets.items():
-            progress = self._polled.get(partition)
-            if progress is None or committed.offset >= progress.next:
-                self._polled.pop(partition, None)
-            else:
-                progress.first = committed.offset
+        self._polled.committed(offsets)
         self._work_since_s = self._clock()
         self._listener.committed()
 
@@ -370,9 +347,11 @@ class SessionCore:
         found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
         try:
             if not fenced:
-                await self._replace_producer()
+                await self._replace_producer(verdict, error)
             if offsets:
                 found = await settle(self.consumer.committed(list(offsets)))
+        except TransactionalIdInUseError:
+            raise
         except KafkaError as lookup_error:
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error from lookup_error
@@ -420,7 +399,7 @@ class SessionCore:
             return
         try:
             if reaction is Reaction.REINITIALISE:
-                await self._replace_producer()
+                await self._replace_producer(verdict, cause)
         finally:
             await self._note_aborted(Abort(verdict.reason, cause), leaving)
 
@@ -462,10 +441,32 @@ class SessionCore:
             found = committed.get(partition)
             await settle(self.consumer.seek(partition, first if found is None else found.offset))
 
-    async def _replace_producer(self) -> None:
-        """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98)."""
+    async def _replace_producer(self, verdict: Verdict, cause: Exception | None) -> None:
+        """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98).
+
+        A partition's leader reports a newer incarnation of the id and the coordinator's own
+        abort alike (KIP-588). The latter comes after the transaction timeout only.
+        """
+        age_ms = (self._clock() - self._begun_s) * 1000
+        taken = (
+            verdict.reason is AbortReason.INVALID_EPOCH
+            and self.in_transaction
+            and age_ms < self.config.transaction_timeout_ms
+        )
         await self._drop_producer()
+        if taken and self._fences.fenced(self._clock()):
+            raise self._shared_id(cause)
         await self._complete_clients()
+
+    def _shared_id(self, cause: Exception | None) -> TransactionalIdInUseError:
+        """Give up for good: fencing back would go on for ever."""
+        self._closed = True
+        error = TransactionalIdInUseError(
+            f"transactional id {self._name!r} is shared by another live process: taken over twice "
+            f"within {self.config.fence_window_ms} ms; give each process its own slot"
+        )
+        error.__cause__ = cause
+        return error
 
     async def _replace(self, cause: Exception | None) -> None:
         """Go on after a fence; within a callback of the consumer that is left to the next poll."""
@@ -493,11 +494,7 @@ class SessionCore:
         except KafkaError as error:
             logger.debug("session %s: closing the fenced consumer: %s", self._name, error)
         if shared:
-            self._closed = True
-            raise TransactionalIdInUseError(
-                f"transactional id {self._name!r} is shared by another live process: fenced twice "
-                f"within {self.config.fence_window_ms} ms; give each process its own slot"
-            ) from cause
+            raise self._shared_id(cause)
         await self._complete_clients()
 
     # Rebalances ----------------------------------------------------------------------------
