@@ -7,6 +7,7 @@ is one error. Which batches a consumer may see, and from which record on, is dec
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,9 +33,34 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.record_walk import read_records
 
 if TYPE_CHECKING:
-    from onceflow.sdk.protocol.record_codec import RawRecord
+    from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
 
 _T = TypeVar("_T")
+
+READ_ERRORS = (ValueError, RuntimeError, OverflowError, MemoryError, IndexError, TypeError)
+"""What the compiled reader raises on malformed bytes (aiokafka's errors are RuntimeErrors)."""
+
+
+_GUARD = bytes(32)
+
+
+def guarded(*parts: Buffer) -> memoryview:
+    """Join the bytes of one batch, with zeros behind them that do not belong to it.
+
+    The compiled reader checks where a field ends, but lets a number run on past the end of its
+    buffer, up to 20 bytes in the worst case. Behind a hostile batch it shall find zeros, which end
+    every number, and not the end of the process's memory.
+    """
+    joined = b"".join((*parts, _GUARD))
+    return memoryview(joined)[: len(joined) - len(_GUARD)]
+
+
+@functools.cache
+def compiled_reader() -> BatchReader:
+    """The codec's reader of one batch, loaded at the first call."""
+    from onceflow.sdk.protocol.record_codec import new_reader
+
+    return new_reader
 
 
 def decode_batch(
@@ -140,8 +166,6 @@ def _read(
     collect: Callable[[Iterable[RawRecord]], list[_T]],
 ) -> list[_T]:
     """Open one batch with the compiled reader and collect what the caller wants of it."""
-    from onceflow.sdk.protocol import record_codec
-
     if header is None:
         header = parse_batch_header(data, position)
     end = position + header.batch_length + LENGTH_END
@@ -151,8 +175,11 @@ def _read(
         check_crc(data, position, header)
     if header.records_count == 0 and end == position + HEADER_SIZE:
         return []  # Compaction keeps the header of a producer's last batch (KAFKA-5298).
-    batch: Buffer = memoryview(data)[position:end]
-    if header.codec != Codec.NONE:
+    batch = memoryview(data)[position:end]
+    if header.codec == Codec.NONE:
+        if end + len(_GUARD) > len(data):
+            batch = guarded(batch)
+    else:
         try:
             body = decompress(header.codec, batch[HEADER_SIZE:], max_bytes=max_bytes)
         except DecompressionError as error:
@@ -160,14 +187,14 @@ def _read(
                 f"the batch at offset {header.base_offset} cannot be unpacked: {error}"
             ) from None
         plain = plain_header(data, position, header.records_count, header.base_offset)
-        batch = b"".join((plain, body))
+        batch = guarded(plain, body)
     try:
-        return collect(record_codec.new_reader(batch))
+        return collect(compiled_reader()(batch))
     except UnicodeDecodeError:
         # Java reads a header name that is not UTF-8 with replacement characters; so do we, by
         # hand, or the consumer would be stuck at this batch.
         return collect(read_records(batch, header))
-    except record_codec.READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise InvalidBatchError(
             f"the batch at offset {header.base_offset} is malformed: {error}"
         ) from None

@@ -23,7 +23,6 @@ from onceflow.sdk.protocol.primitives import Buffer
 
 __all__ = [
     "COMPILED",
-    "READ_ERRORS",
     "BatchBuilder",
     "BatchReader",
     "RawRecord",
@@ -186,9 +185,6 @@ def _load() -> ModuleType:
             pass  # Another layout: pay for the whole package.
     return import_module("aiokafka.record.default_records")
 
-
-READ_ERRORS = (ValueError, RuntimeError, OverflowError, MemoryError, IndexError, TypeError)
-"""What a reader raises on malformed bytes (aiokafka's own errors are RuntimeErrors)."""
 
 _module = _load()
 new_reader: BatchReader = _module.DefaultRecordBatch

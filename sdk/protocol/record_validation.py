@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.sdk.protocol.batch_header import (
+    CONTROL_BIT,
     HEADER_SIZE,
     LENGTH_END,
     LOG_APPEND_TIME_BIT,
@@ -23,6 +24,7 @@ from onceflow.sdk.protocol.batch_header import (
     parse_batch_header,
     plain_header,
 )
+from onceflow.sdk.protocol.batch_reading import READ_ERRORS, compiled_reader, guarded
 from onceflow.sdk.protocol.compression import (
     Codec,
     CodecUnavailableError,
@@ -102,7 +104,7 @@ def validate_batch(
         if held is None:
             check.stream(data)
         else:
-            check.held(held)
+            check.held(held, header.records_count)
     except UnicodeDecodeError:
         # Kafka takes header names that are not UTF-8, and the compiled codec does not.
         check = _RecordCheck(header, rules)
@@ -118,12 +120,12 @@ def validate_batch(
 def _held_batch(data: Buffer, header: BatchHeader) -> Buffer | None:
     """The batch without compression, or None if its records are too large to be held."""
     if header.codec == Codec.NONE:
-        return data if len(data) <= HELD_BYTES else None
+        return guarded(data) if len(data) <= HELD_BYTES else None
     try:
         plain = decompress(header.codec, memoryview(data)[HEADER_SIZE:], max_bytes=HELD_BYTES)
     except DecompressedTooLargeError:
         return None
-    return b"".join((plain_header(data, 0, header.records_count), plain))
+    return guarded(plain_header(data, 0, header.records_count), plain)
 
 
 def _checked_header(data: Buffer) -> BatchHeader:
@@ -146,7 +148,7 @@ def _checked_header(data: Buffer) -> BatchHeader:
         )
     if count > MAX_RECORDS:
         raise InvalidBatchError(f"a batch of {count} records is too long; split it")
-    if header.is_control:
+    if header.attributes & CONTROL_BIT:
         raise InvalidBatchError("clients may not write control batches")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise InvalidBatchError(
@@ -168,20 +170,21 @@ class _RecordCheck:
         self.issues: list[RecordIssue] = []
         self.wrong_times = False
 
-    def held(self, batch: Buffer) -> None:
-        """Check further records, which fill `batch` behind a header that counts them."""
-        from onceflow.sdk.protocol import record_codec
-
+    def held(self, batch: Buffer, count: int) -> None:
+        """Check `count` further records, which fill `batch` behind a header that counts them."""
         # The compiled reader checks lengths and counts while it reads. Records come in groups, so
         # that the comparisons run over lists and no more than a group is alive.
-        reader = record_codec.new_reader(batch)
-        records: Iterator[RawRecord] = chain.from_iterable((reader,))
+        reader = compiled_reader()(batch)
         try:
+            if count <= _GROUP_RECORDS:
+                self._group(list(reader))
+                return
+            records: Iterator[RawRecord] = chain.from_iterable((reader,))
             while group := list(islice(records, _GROUP_RECORDS)):
                 self._group(group)
         except UnicodeDecodeError:
             raise
-        except record_codec.READ_ERRORS as error:
+        except READ_ERRORS as error:
             raise InvalidBatchError(f"the records are malformed: {error}") from None
 
     def stream(self, data: Buffer, *, by_hand: bool = False) -> None:
@@ -204,7 +207,7 @@ class _RecordCheck:
                 most = count - self._next_delta
                 records, taken = stream.take_whole_records(most, _PIECE_BYTES)
                 if taken:
-                    self.held(b"".join((plain_header(data, 0, taken), records)))
+                    self.held(guarded(plain_header(data, 0, taken), records), taken)
                     continue
             frame = stream.walk_record()
             timestamp = header.base_timestamp + frame.timestamp_delta

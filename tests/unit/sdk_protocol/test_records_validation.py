@@ -37,7 +37,7 @@ def many(count: int) -> bytes:
     return b"".join(record(i, timestamp_delta=i, key=b"k%d" % i) for i in range(count))
 
 
-def refusal(data: bytes, **rules: object) -> InvalidBatchError:
+def refusal(data: bytes | memoryview, **rules: object) -> InvalidBatchError:
     with pytest.raises(InvalidBatchError) as caught:
         validate_batch(data, **rules)  # type: ignore[arg-type]
     return caught.value
@@ -82,6 +82,9 @@ class TestWhateverTheSize:
             (record(0, headers=[(None, b"x")]), 1, ""),
             (varint(2**31) + record(0), 1, ""),
             (b"\xff" * 12, 1, ""),
+            (varint(70) + bytes(3) + varint(2**63 - 1) + bytes(60), 1, ""),
+            (varint(70) + bytes(3) + varint(2**63 - 80) + bytes(60), 1, ""),
+            (varint(70) + bytes(3) + b"\x01" + varint(2**62) + bytes(60), 1, ""),
             (b"", 1, ""),
         ],
     )
@@ -244,3 +247,13 @@ def test_a_gigabyte_in_32_kilobytes_costs_no_gigabyte() -> None:
     # With a streaming zstd library the batch is taken, as Kafka takes it; without one, refused.
     assert outcome.startswith(("taken", "refused the records cannot be unpacked"))
     assert int(megabytes) < 100
+
+
+def test_a_number_that_runs_on_past_the_batch_finds_zeros_and_not_foreign_memory() -> None:
+    # The codec reads such a number to its end. Read as part of the batch, the bytes behind it
+    # would complete a valid record.
+    whole = record(0, key=b"k", value=b"x" * 200, headers=[(b"h", b"y" * 200)])
+    for cut in range(1, len(whole)):
+        data = batch(whole[:cut], 1)
+        frame = data + whole[cut:] + b"\xff" * 40
+        assert refusal(memoryview(frame)[: len(data)]).code is ErrorCode.INVALID_RECORD
