@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Final
 
 from onceflow.sdk.aio.offset_reader import OffsetReader
@@ -75,7 +76,8 @@ class FetchRunner:
             ),
             subscription,
         )
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._under_way: set[object] = set()
         self._failure: KafkaError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -98,9 +100,9 @@ class FetchRunner:
         now_ms = self._pool.now_ms()
         plans = self.fetcher.plan(self._pool.metadata, now_ms, self._fetch_version)
         for plan in plans:
-            self._spawn(("fetch", plan.node_id), self._fetch(plan))
+            self._spawn(self._fetch(plan))
         for node_id in self.fetcher.unknown_nodes:
-            self._spawn(("connect", node_id), self._learn_version(node_id))
+            self._spawn_once(("connect", node_id), partial(self._learn_version, node_id))
         if self.fetcher.leaders_missing:
             self._refresh_metadata()
         for phase, work in (
@@ -109,8 +111,8 @@ class FetchRunner:
             (PartitionPhase.VALIDATING, self._validate),
         ):
             due = self._subscription.in_phase(phase, now_ms)
-            if due and phase not in self._tasks:
-                self._spawn(phase, work(due))
+            if due:
+                self._spawn_once(phase, partial(work, due))
         self._arm(now_ms)
 
     async def close(self) -> None:
@@ -118,23 +120,27 @@ class FetchRunner:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- tasks ---
 
-    def _spawn(self, key: object, work: Coroutine[object, object, None]) -> None:
-        if key in self._tasks:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work, name=f"onceflow-consumer-{key}")
-        self._tasks[key] = task
+    def _spawn_once(self, key: object, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Start work unless the same work is under way."""
+        if key not in self._under_way:
+            self._under_way.add(key)
+            self._spawn(work(), key)
+
+    def _spawn(self, work: Coroutine[object, object, None], key: object = None) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="onceflow-consumer")
+        self._tasks.add(task)
         task.add_done_callback(lambda done: self._on_done(key, done))
 
     def _on_done(self, key: object, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(key, None)
+        self._tasks.discard(task)
+        self._under_way.discard(key)
         if task.cancelled():
             return
         error = task.exception()
@@ -173,7 +179,7 @@ class FetchRunner:
             await self._refresh_after_pause()
 
     def _refresh_metadata(self) -> None:
-        self._spawn("metadata", self._refresh_after_pause())
+        self._spawn_once("metadata", self._refresh_after_pause)
 
     async def _refresh_after_pause(self) -> None:
         await asyncio.sleep(self._config.retry_backoff_ms / 1000)

@@ -1,0 +1,311 @@
+"""Admin: topics, groups, offsets, settings and transactions of a cluster, with blocking calls.
+
+A thin face over the asyncio admin client, which runs in one background loop per client. Nothing is
+decided here but how a call crosses into that loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+from uuid import UUID
+
+from onceflow.sdk.admin_model import (
+    ClusterDescription,
+    ConfigEntry,
+    GroupDescription,
+    GroupListing,
+    ProducerState,
+    TopicDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from onceflow.sdk.aio.admin import AsyncAdmin, Resource
+from onceflow.sdk.config import AdminConfig
+from onceflow.sdk.model import (
+    IsolationLevel,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from onceflow.sdk.sync.portal import Portal
+
+CLOSE_LIMIT_S: Final = 5.0
+"""Longest wait for the connections to close."""
+
+
+class Admin:
+    """Administers a cluster; see `onceflow.sdk.AsyncAdmin` for the rules.
+
+    Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
+    """
+
+    def __init__(self, **settings: object) -> None:
+        """Make an admin client and connect it.
+
+        Args:
+            **settings: Fields of `onceflow.sdk.AdminConfig`.
+
+        Raises:
+            ConfigError: A setting is unknown or has a value that cannot work.
+            NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
+        """
+        self._async = AsyncAdmin(**settings)
+        self._portal = Portal("admin client")
+        try:
+            self._portal.call(self._async.start)
+        except BaseException:
+            self._portal.close()
+            raise
+
+    @property
+    def config(self) -> AdminConfig:
+        """The settings, defaults included."""
+        return self._async.config
+
+    def close(self) -> None:
+        """Close the connections. Calling it again does nothing."""
+        if self._portal.is_closed:
+            return
+        try:
+            self._portal.call(self._async.close, timeout_s=CLOSE_LIMIT_S)
+        finally:
+            self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- topics ---
+
+    def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: int | None = None) -> dict[str, UUID]:
+        """Create topics and wait until the brokers show them.
+
+        Args:
+            topics: What to create; a name alone takes the broker's defaults.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Returns:
+            Id by topic.
+
+        Raises:
+            TopicAlreadyExistsError: One exists.
+            InvalidTopicError: A name is not allowed.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(lambda: self._async.create_topics(topics, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def delete_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        """Delete topics with all their records.
+
+        Raises:
+            UnknownTopicOrPartitionError: One does not exist.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(lambda: self._async.delete_topics(topics, timeout_ms=timeout_ms))
+
+    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False, timeout_ms: int | None = None) -> None:
+        """Raise topics to new totals of partitions, and wait until the brokers show them.
+
+        Mind that keys go to other partitions afterwards.
+
+        Args:
+            totals: New number of partitions by topic; never lower than before.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            InvalidPartitionsError: A total is not above the present one.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(lambda: self._async.create_partitions(totals, validate_only=validate_only, timeout_ms=timeout_ms))
+
+    def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
+        """Names of all topics that this client may see, in order."""
+        return self._portal.call(lambda: self._async.list_topics(include_internal=include_internal, timeout_ms=timeout_ms))
+
+    def describe_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+        """Partitions, leaders and id of topics.
+
+        Raises:
+            UnknownTopicOrPartitionError: One does not exist.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(lambda: self._async.describe_topics(topics, timeout_ms=timeout_ms))
+
+    def delete_records(self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
+        """Delete the beginnings of partitions.
+
+        Args:
+            before: First offset to keep, by partition; -1 deletes up to the high watermark.
+            timeout_ms: Limit.
+
+        Returns:
+            Where each log starts now.
+
+        Raises:
+            OffsetOutOfRangeError: An offset is beyond the high watermark.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(lambda: self._async.delete_records(before, timeout_ms=timeout_ms))
+
+    # --- settings ---
+
+    def describe_configs(self, resources: Iterable[Resource], *, timeout_ms: int | None = None) -> dict[Resource, dict[str, ConfigEntry]]:
+        """All settings of topics, brokers or groups.
+
+        Args:
+            resources: Topic names, or resources of any type.
+            timeout_ms: Limit.
+
+        Returns:
+            Settings by name, by resource as it was given.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic does not exist.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(lambda: self._async.describe_configs(resources, timeout_ms=timeout_ms))
+
+    def alter_configs(self, changes: Mapping[Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: int | None = None) -> None:
+        """Change single settings and leave the others as they are (KIP-339).
+
+        Args:
+            changes: New values by setting, by topic name or resource; None returns to the
+                default.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            InvalidConfigError: A setting or value does not exist.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(lambda: self._async.alter_configs(changes, Mapping[str, str | None]], validate_only=validate_only, timeout_ms=timeout_ms))
+
+    # --- groups ---
+
+    def list_groups(self, *, states: Collection[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
+        """All groups of the cluster.
+
+        Args:
+            states: Only groups in these states, by Kafka's names; empty for all.
+            timeout_ms: Limit.
+        """
+        return self._portal.call(lambda: self._async.list_groups(states=states, timeout_ms=timeout_ms))
+
+    def describe_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, GroupDescription]:
+        """State and members of classic groups; an unknown group is in the state Dead."""
+        return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
+
+    def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        """Delete groups with their committed offsets.
+
+        Raises:
+            NonEmptyGroupError: One has members.
+            GroupIdNotFoundError: One does not exist.
+        """
+        self._portal.call(lambda: self._async.delete_groups(groups, timeout_ms=timeout_ms))
+
+    def list_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Committed offsets of a group.
+
+        Args:
+            group: Group name.
+            partitions: Which ones; None for all that have one.
+            require_stable: Wait for transactions that are about to commit offsets (KIP-447).
+            timeout_ms: Limit.
+
+        Returns:
+            Offsets by partition; partitions without one are left out.
+        """
+        return self._portal.call(lambda: self._async.list_group_offsets(group, partitions, require_stable=require_stable, timeout_ms=timeout_ms))
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout_ms: int | None = None) -> None:
+        """Store offsets for a group that has no members.
+
+        Raises:
+            UnknownMemberIdError: The group has members.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(lambda: self._async.alter_group_offsets(group, offsets, timeout_ms=timeout_ms))
+
+    # --- offsets ---
+
+    def list_offsets(self, targets: Mapping[TopicPartition, str | int], *, isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets of partitions by time.
+
+        Args:
+            targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
+                partition.
+            isolation_level: Whether "latest" is the high watermark (read_uncommitted, the
+                default here) or the last stable offset.
+            timeout_ms: Limit.
+
+        Returns:
+            Offset by partition; -1 where no record is that late.
+
+        Raises:
+            ValueError: A word is none of the three.
+            BrokerError: A leader refused.
+        """
+        return self._portal.call(lambda: self._async.list_offsets(targets, isolation_level=isolation_level, timeout_ms=timeout_ms))
+
+    # --- producers and transactions ---
+
+    def describe_producers(self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None) -> dict[TopicPartition, list[ProducerState]]:
+        """Producers that partitions' leaders know, with their open transactions (KIP-664)."""
+        return self._portal.call(lambda: self._async.describe_producers(partitions, timeout_ms=timeout_ms))
+
+    def describe_transactions(self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TransactionDescription]:
+        """States of transactional ids (KIP-664).
+
+        Raises:
+            TransactionalIdNotFoundError: One is not known to its coordinator.
+        """
+        return self._portal.call(lambda: self._async.describe_transactions(transactional_ids, timeout_ms=timeout_ms))
+
+    def list_transactions(self, *, states: Collection[str] = (), producer_ids: Collection[int] = (), timeout_ms: int | None = None) -> list[TransactionListing]:
+        """All transactional ids of the cluster (KIP-664).
+
+        Args:
+            states: Only those in these states, by Kafka's names; empty for all.
+            producer_ids: Only those of these producers; empty for all.
+            timeout_ms: Limit.
+        """
+        return self._portal.call(lambda: self._async.list_transactions(states=states, producer_ids=producer_ids, timeout_ms=timeout_ms))
+
+    def abort_transaction(self, partition: TopicPartition, *, start_offset: int | None = None, producer_id: int | None = None, timeout_ms: int | None = None) -> ProducerState:
+        """End a hanging transaction in one partition by an abort marker (KIP-664).
+
+        This goes past the transaction coordinator. Use it only for a transaction that its
+        coordinator does not know any more (`describe_transactions`, `list_transactions`): one
+        that is alive is corrupted by it.
+
+        Args:
+            partition: Where the transaction hangs.
+            start_offset: Where it begins there, as `describe_producers` tells.
+            producer_id: Whose it is; one of the two must be given.
+            timeout_ms: Limit.
+
+        Returns:
+            The producer whose transaction was ended.
+
+        Raises:
+            IllegalStateError: There is no such open transaction.
+            BrokerError: The leader refused.
+        """
+        return self._portal.call(lambda: self._async.abort_transaction(partition, start_offset=start_offset, producer_id=producer_id, timeout_ms=timeout_ms))
+
+    def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
+        """Id, brokers and controller of the cluster."""
+        return self._portal.call(lambda: self._async.describe_cluster(timeout_ms=timeout_ms))
