@@ -27,7 +27,7 @@ from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp, TopicPartition
-from onceflow.sdk.protocol.batch_header import TRANSACTIONAL_BIT
+from onceflow.sdk.protocol.batch_header import TRANSACTIONAL_BIT, InvalidBatchError
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch
 
@@ -408,7 +408,8 @@ class PartitionLog:
             minimum_one_batch: Give the first batch also when it is larger than ``max_bytes``.
 
         Raises:
-            ReadError: OFFSET_OUT_OF_RANGE, or KAFKA_STORAGE_ERROR.
+            ReadError: OFFSET_OUT_OF_RANGE; KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE when the file
+                cannot be read as a log.
         """
         if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
             raise ReadError(
@@ -438,6 +439,8 @@ class PartitionLog:
                 raise ReadError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {error}"
                 ) from error
+            except InvalidBatchError as error:
+                raise ReadError(error.code, f"{self._directory}: {error}") from error
         return ReadResult(
             records,
             self._high_watermark,

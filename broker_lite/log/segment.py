@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onceflow.broker_lite.log.index import OffsetIndex, TimeIndex
-from onceflow.broker_lite.log.log_errors import LogError
+from onceflow.broker_lite.log.log_errors import ReadError
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.broker_lite.log.transaction_index import TransactionIndex
 from onceflow.sdk.protocol.batch_header import HEADER_SIZE, LENGTH_END
@@ -271,7 +271,7 @@ class Segment:
             while at + BORDER_SIZE <= len(data):
                 border = border_in(data, at, position + at)
                 if border.size < HEADER_SIZE:
-                    raise LogError(
+                    raise ReadError(
                         ErrorCode.CORRUPT_MESSAGE,
                         f"{self.path(LOG_SUFFIX)} holds no batch at position {position + at}",
                     )
