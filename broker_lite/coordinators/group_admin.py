@@ -69,7 +69,7 @@ class GroupAdmin:
         self._rebalancer = rebalancer
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Members and state of a group; subscriptions and assignments only while it is stable."""
+        """Members and state of a group; subscriptions only while it is stable, as in Kafka."""
         group = self._table.get(group_id)
         if group is None:
             return GroupDescription(ErrorCode.GROUP_ID_NOT_FOUND, group_id, GroupState.DEAD.value)
@@ -81,7 +81,7 @@ class GroupAdmin:
                 member.client_id,
                 member.client_host,
                 member.metadata(group.protocol_name) if stable else b"",
-                member.assignment if stable else b"",
+                member.assignment,
             )
             for member in group.members.values()
         ]
@@ -113,8 +113,6 @@ class GroupAdmin:
 
     def delete(self, group_id: str, now_ms: int) -> ErrorCode:
         """Delete a group without members, with its offsets."""
-        if not group_id:
-            return ErrorCode.INVALID_GROUP_ID
         group = self._table.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND

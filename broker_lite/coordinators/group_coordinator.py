@@ -283,9 +283,6 @@ class GroupCoordinator:
         old_member_id = member.member_id
         old_leader = group.leader or ""
         self._rebalancer.answer_parked(member, ErrorCode.FENCED_INSTANCE_ID)
-        same_subscription = member.metadata(group.protocol_name) == _metadata(
-            request.protocols, group.protocol_name
-        )
         before = (
             member.protocols,
             member.rebalance_timeout_ms,
@@ -295,11 +292,11 @@ class GroupCoordinator:
         )
         group.replace_static(member, new_member_id)
         self._update(member, request)
-        if not (
-            group.state is GroupState.STABLE
-            and same_subscription
-            and group.elect_protocol() == group.protocol_name
-        ):
+        # As in Kafka another subscription alone starts no rebalance: the member keeps what it had.
+        settled = group.state is GroupState.STABLE and (
+            group.elect_protocol() == group.protocol_name
+        )
+        if not settled:
             parked = self._rebalancer.park_join(group, member, now_ms, member_id_known=False)
             self._rebalancer.touch(group, member, now_ms)
             self._rebalancer.rebalance(group, now_ms)
@@ -436,10 +433,6 @@ class GroupCoordinator:
         if code is ErrorCode.NONE:
             self._rebalancer.expel(group, group.members[member_id], now_ms)
         return code
-
-
-def _metadata(protocols: Sequence[GroupProtocol], name: str | None) -> bytes:
-    return next((protocol.metadata for protocol in protocols if protocol.name == name), b"")
 
 
 def _check_sync(

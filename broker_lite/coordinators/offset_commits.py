@@ -88,6 +88,7 @@ class OffsetCommits:
         now_ms: int,
         *,
         retention_ms: int = -1,
+        no_group_code: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets at once.
 
@@ -97,12 +98,13 @@ class OffsetCommits:
             now_ms: Wall milliseconds.
             retention_ms: How long the client wants them kept (OffsetCommit below 5), -1 for the
                 broker's rule.
+            no_group_code: What a member of a group that is not there is told.
 
         Returns:
             A code per partition.
         """
         group = self._table.get(committer.group_id)
-        code = self._check_committer(group, committer)
+        code = self._check_committer(group, committer, no_group_code)
         if code is ErrorCode.NONE:
             code = self._check_plain(group, committer)
         if code is not ErrorCode.NONE:
@@ -130,16 +132,18 @@ class OffsetCommits:
         ends its transaction also while the group rebalances (trap 55).
         """
         group = self._table.get(committer.group_id)
-        code = self._check_committer(group, committer)
+        code = self._check_committer(group, committer, ErrorCode.ILLEGAL_GENERATION)
         if code is not ErrorCode.NONE:
             return {offset.partition: code for offset in offsets}
         return self._write(committer, offsets, now_ms, -1, producer_id, producer_epoch)
 
     @staticmethod
-    def _check_committer(group: ClassicGroup | None, committer: Committer) -> ErrorCode:
+    def _check_committer(
+        group: ClassicGroup | None, committer: Committer, no_group_code: ErrorCode
+    ) -> ErrorCode:
         if group is None:
             # A generation of a group that is not there was given before it went.
-            return ErrorCode.ILLEGAL_GENERATION if committer.generation_id >= 0 else ErrorCode.NONE
+            return no_group_code if committer.generation_id >= 0 else ErrorCode.NONE
         if not committer.is_member:
             return ErrorCode.NONE
         if committer.generation_id < 0 and group.state is GroupState.EMPTY:

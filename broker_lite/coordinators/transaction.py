@@ -537,7 +537,8 @@ class TransactionCoordinator:
         Args:
             state_filters: State names; empty for all. Unknown ones are named in the answer.
             producer_id_filters: Producer ids; empty for all.
-            duration_ms: Only transactions open for longer than this; negative for all.
+            duration_ms: Only ids whose last transaction began longer ago than this, or that had
+                none (so Kafka); negative for all.
             id_pattern: Regular expression for the whole id; None or empty for all.
             now_ms: Wall milliseconds.
         """
@@ -555,7 +556,7 @@ class TransactionCoordinator:
             for entry in self._log
             if (not states or entry.state in states)
             and (not producer_id_filters or entry.producer_id in producer_id_filters)
-            and (duration_ms < 0 or 0 <= entry.start_ms < now_ms - duration_ms)
+            and (duration_ms < 0 or entry.start_ms < now_ms - duration_ms)
             and (pattern is None or pattern.fullmatch(entry.transactional_id))
         ]
         return TransactionListing(ErrorCode.NONE, unknown, entries)

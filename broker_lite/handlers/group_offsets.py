@@ -33,6 +33,9 @@ from onceflow.sdk.protocol.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
+COMMIT_KNOWS_NO_GROUP_FROM = 9
+"""First OffsetCommit version whose senders know GROUP_ID_NOT_FOUND (KIP-848)."""
+
 COMMITS_BY_TOPIC_ID_FROM = 10
 FETCHES_BY_TOPIC_ID_FROM = 10
 FETCHES_SEVERAL_GROUPS_FROM = 8
@@ -100,7 +103,13 @@ def offset_commit(
         request.group_instance_id,
     )
     codes |= state.groups.offsets.commit(
-        committer, known, now_ms, retention_ms=request.retention_time_ms
+        committer,
+        known,
+        now_ms,
+        retention_ms=request.retention_time_ms,
+        no_group_code=ErrorCode.GROUP_ID_NOT_FOUND
+        if context.api_version >= COMMIT_KNOWS_NO_GROUP_FROM
+        else ErrorCode.ILLEGAL_GENERATION,
     )
     return OffsetCommitResponse(
         topics=[
@@ -169,6 +178,8 @@ def _check_transaction(
     state: BrokerState, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
 ) -> ErrorCode:
     """May the producer write to the group's partition of ``__consumer_offsets`` now (KIP-890)?"""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
     if context.api_version >= TXN_COMMIT_ADDS_FROM:
         check = PartitionCheck.ADD
     elif context.api_version >= TXN_COMMIT_ABORTABLE_FROM:

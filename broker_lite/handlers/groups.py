@@ -42,6 +42,9 @@ REBALANCE_TIMEOUT_FROM = 1
 NULL_PROTOCOL_NAME_FROM = 7
 """First JoinGroup version in which an error answer has no protocol name."""
 
+SYNC_NAMES_PROTOCOL_FROM = 5
+"""First SyncGroup version that must say the protocol's type and name (KIP-559)."""
+
 LEAVES_IN_BATCHES_FROM = 3
 """First LeaveGroup version with a list of members."""
 
@@ -120,6 +123,10 @@ def sync_group(
     state: BrokerState, context: RequestContext, request: SyncGroupRequest, now_ms: int
 ) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
     """Ask for an assignment; parked until the leader's comes."""
+    if context.api_version >= SYNC_NAMES_PROTOCOL_FROM and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     result = state.groups.sync(
         request.group_id,
         request.generation_id,

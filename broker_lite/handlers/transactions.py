@@ -167,8 +167,6 @@ def add_offsets_to_txn(
     state: BrokerState, context: RequestContext, request: AddOffsetsToTxnRequest, now_ms: int
 ) -> AddOffsetsToTxnResponse:
     """A group's partition of ``__consumer_offsets`` joins a transaction."""
-    if not request.group_id:
-        return AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
     code = state.transactions.add_partitions(
         request.transactional_id,

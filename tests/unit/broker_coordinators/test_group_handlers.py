@@ -81,6 +81,8 @@ def join(broker: SocketlessBroker, version: int) -> JoinGroupResponse:
 
 def sync_request(joined: JoinGroupResponse) -> SyncGroupRequest:
     return SyncGroupRequest(
+        protocol_type="consumer",
+        protocol_name="range",
         group_id="g",
         generation_id=joined.generation_id,
         member_id=joined.member_id,
@@ -121,6 +123,12 @@ class TestMembership:
         response = ask(broker, sync_request(join(broker, 5)), version, SyncGroupResponse)
         assert (response.error_code, response.assignment) == (0, b"mine")
         assert response.protocol_name == ("range" if version >= 5 else None)
+
+    def test_sync_5_must_name_the_protocol_trap_54(self, broker: SocketlessBroker) -> None:
+        request = sync_request(join(broker, 9))
+        request.protocol_name = None
+        code = ask(broker, request, 5, SyncGroupResponse).error_code
+        assert code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     @pytest.mark.parametrize("version", range(5))
     def test_heartbeat_in_every_version(self, broker: SocketlessBroker, version: int) -> None:
@@ -297,6 +305,17 @@ class TestOffsets:
         broker.ask(DeleteTopicsRequest(topic_names=["in"], timeout_ms=1000), 5)
         broker.advance(1)
         assert fetch_groups(broker, 8) == -1
+
+    @pytest.mark.parametrize(
+        ("version", "code"),
+        [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)],
+    )
+    def test_generation_of_a_group_that_is_not_there(
+        self, broker: SocketlessBroker, version: int, code: ErrorCode
+    ) -> None:
+        request = commit_request()
+        request.generation_id_or_member_epoch = 3
+        assert commit(broker, request, version) == code
 
     def test_reserved_group_id_of_the_early_consumers(self, broker: SocketlessBroker) -> None:
         request = commit_request()

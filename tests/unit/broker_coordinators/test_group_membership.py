@@ -433,9 +433,16 @@ class TestStaticMembers:
         parked = bench.join(back.member_id, instance="i1", protocols={"range": b"new"})
         assert is_parked(parked)
 
-    def test_other_subscription_rebalances(self, bench: Bench) -> None:
+    def test_other_subscription_alone_keeps_the_assignment(self, bench: Bench) -> None:
         self.pair(bench)
-        assert is_parked(bench.join(instance="i2", protocols={"range": b"other"}))
+        back = done(bench.join(instance="i2", protocols={"range": b"other"}))
+        assert back.generation_id == 2
+        assert done(bench.sync(back.member_id, 2, instance="i2")).assignment == b"b"
+
+    def test_other_protocol_rebalances(self, bench: Bench) -> None:
+        both = {"range": b"sub", "sticky": b"sub"}
+        self.pair(bench, protocols=both)
+        assert is_parked(bench.join(instance="i2", protocols={"sticky": b"sub"}))
         assert bench.group_state() == "PreparingRebalance"
 
     def test_replacement_survives_a_restart(self, bench: Bench) -> None:

@@ -262,7 +262,7 @@ class TestAdministration:
 
     def test_delete_errors(self, bench: Bench) -> None:
         admin = bench.groups.admin
-        assert admin.delete("", bench.now_ms) is ErrorCode.INVALID_GROUP_ID
+        assert admin.delete("", bench.now_ms) is ErrorCode.GROUP_ID_NOT_FOUND
         assert admin.delete("none", bench.now_ms) is ErrorCode.GROUP_ID_NOT_FOUND
         bench.stable_pair()
         assert admin.delete("g", bench.now_ms) is ErrorCode.NON_EMPTY_GROUP
@@ -288,7 +288,7 @@ class TestAdministration:
         bench.join(lead.member_id)
         described = bench.groups.admin.describe("g")
         assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
-        assert described.members[0].member_assignment == b""
+        assert described.members[0].member_metadata == b""
 
     def test_list_filters(self, bench: Bench) -> None:
         bench.stable_pair()

@@ -586,7 +586,7 @@ class TestQuestions:
         assert self.names(bench) == ["a", "b", "c"]
         assert self.names(bench, state_filters=["Ongoing"]) == ["a", "b"]
         assert self.names(bench, producer_id_filters=[b[0]]) == ["b"]
-        assert self.names(bench, duration_ms=1_000) == ["a"]
+        assert self.names(bench, duration_ms=1_000) == ["a", "c"]
         assert self.names(bench, id_pattern="[bc]") == ["b", "c"]
 
     def test_list_names_unknown_states(self, bench: Bench) -> None:

@@ -286,11 +286,12 @@ class TestTxnOffsetCommit:
         *,
         topic: str = "out",
         generation_id: int = -1,
+        group_id: str = "g",
     ) -> int:
         partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
         request = TxnOffsetCommitRequest(
             transactional_id="t",
-            group_id="g",
+            group_id=group_id,
             producer_id=identity[0],
             producer_epoch=identity[1],
             generation_id=generation_id,
@@ -306,9 +307,12 @@ class TestTxnOffsetCommit:
         response = ask(broker, request, version, TxnOffsetCommitResponse)
         return response.topics[0].partitions[0].error_code
 
-    def add_group(self, broker: SocketlessBroker, identity: Identity) -> None:
+    def add_group(self, broker: SocketlessBroker, identity: Identity, group_id: str = "g") -> None:
         request = AddOffsetsToTxnRequest(
-            transactional_id="t", producer_id=identity[0], producer_epoch=identity[1], group_id="g"
+            transactional_id="t",
+            producer_id=identity[0],
+            producer_epoch=identity[1],
+            group_id=group_id,
         )
         assert ask(broker, request, 3, AddOffsetsToTxnResponse).error_code == 0
 
@@ -353,12 +357,12 @@ class TestTxnOffsetCommit:
         code = self.commit(broker, identity, 3, generation_id=4)
         assert code == ErrorCode.ILLEGAL_GENERATION
 
-    def test_empty_group_id_cannot_be_added(self, broker: SocketlessBroker) -> None:
+    def test_empty_group_id_may_be_added_but_not_committed_to(
+        self, broker: SocketlessBroker
+    ) -> None:
         identity = begin(broker)
-        request = AddOffsetsToTxnRequest(
-            transactional_id="t", producer_id=identity[0], producer_epoch=identity[1], group_id=""
-        )
-        code = ask(broker, request, 3, AddOffsetsToTxnResponse).error_code
+        self.add_group(broker, identity, "")
+        code = self.commit(broker, identity, 3, group_id="")
         assert code == ErrorCode.INVALID_GROUP_ID
 
 
