@@ -87,7 +87,13 @@ class Admin:
 
     # --- topics ---
 
-    def create_topics(self, topics: Iterable[NewTopic | str], *, validate_only: bool = False, timeout_ms: int | None = None) -> dict[str, UUID]:
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic | str],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, UUID]:
         """Create topics and wait until the brokers show them.
 
         Args:
@@ -103,7 +109,11 @@ class Admin:
             InvalidTopicError: A name is not allowed.
             BrokerError: Another refusal.
         """
-        return self._portal.call(lambda: self._async.create_topics(topics, validate_only=validate_only, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.create_topics(
+                topics, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
 
     def delete_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete topics with all their records.
@@ -114,7 +124,13 @@ class Admin:
         """
         self._portal.call(lambda: self._async.delete_topics(topics, timeout_ms=timeout_ms))
 
-    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False, timeout_ms: int | None = None) -> None:
+    def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
         """Raise topics to new totals of partitions, and wait until the brokers show them.
 
         Mind that keys go to other partitions afterwards.
@@ -128,13 +144,25 @@ class Admin:
             InvalidPartitionsError: A total is not above the present one.
             BrokerError: Another refusal.
         """
-        self._portal.call(lambda: self._async.create_partitions(totals, validate_only=validate_only, timeout_ms=timeout_ms))
+        self._portal.call(
+            lambda: self._async.create_partitions(
+                totals, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
 
-    def list_topics(self, *, include_internal: bool = False, timeout_ms: int | None = None) -> list[str]:
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_ms: int | None = None
+    ) -> list[str]:
         """Names of all topics that this client may see, in order."""
-        return self._portal.call(lambda: self._async.list_topics(include_internal=include_internal, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.list_topics(
+                include_internal=include_internal, timeout_ms=timeout_ms
+            )
+        )
 
-    def describe_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TopicDescription]:
+    def describe_topics(
+        self, topics: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TopicDescription]:
         """Partitions, leaders and id of topics.
 
         Raises:
@@ -143,7 +171,9 @@ class Admin:
         """
         return self._portal.call(lambda: self._async.describe_topics(topics, timeout_ms=timeout_ms))
 
-    def delete_records(self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None) -> dict[TopicPartition, int]:
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
         """Delete the beginnings of partitions.
 
         Args:
@@ -161,7 +191,9 @@ class Admin:
 
     # --- settings ---
 
-    def describe_configs(self, resources: Iterable[Resource], *, timeout_ms: int | None = None) -> dict[Resource, dict[str, ConfigEntry]]:
+    def describe_configs(
+        self, resources: Iterable[Resource], *, timeout_ms: int | None = None
+    ) -> dict[Resource, dict[str, ConfigEntry]]:
         """All settings of topics, brokers or groups.
 
         Args:
@@ -175,9 +207,17 @@ class Admin:
             UnknownTopicOrPartitionError: A topic does not exist.
             BrokerError: Another refusal.
         """
-        return self._portal.call(lambda: self._async.describe_configs(resources, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.describe_configs(resources, timeout_ms=timeout_ms)
+        )
 
-    def alter_configs(self, changes: Mapping[Resource, Mapping[str, str | None]], *, validate_only: bool = False, timeout_ms: int | None = None) -> None:
+    def alter_configs(
+        self,
+        changes: Mapping[Resource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
         """Change single settings and leave the others as they are (KIP-339).
 
         Args:
@@ -190,20 +230,30 @@ class Admin:
             InvalidConfigError: A setting or value does not exist.
             BrokerError: Another refusal.
         """
-        self._portal.call(lambda: self._async.alter_configs(changes, Mapping[str, str | None]], validate_only=validate_only, timeout_ms=timeout_ms))
+        self._portal.call(
+            lambda: self._async.alter_configs(
+                changes, validate_only=validate_only, timeout_ms=timeout_ms
+            )
+        )
 
     # --- groups ---
 
-    def list_groups(self, *, states: Collection[str] = (), timeout_ms: int | None = None) -> list[GroupListing]:
+    def list_groups(
+        self, *, states: Collection[str] = (), timeout_ms: int | None = None
+    ) -> list[GroupListing]:
         """All groups of the cluster.
 
         Args:
             states: Only groups in these states, by Kafka's names; empty for all.
             timeout_ms: Limit.
         """
-        return self._portal.call(lambda: self._async.list_groups(states=states, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.list_groups(states=states, timeout_ms=timeout_ms)
+        )
 
-    def describe_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, GroupDescription]:
+    def describe_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
         """State and members of classic groups; an unknown group is in the state Dead."""
         return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
 
@@ -216,7 +266,14 @@ class Admin:
         """
         self._portal.call(lambda: self._async.delete_groups(groups, timeout_ms=timeout_ms))
 
-    def list_group_offsets(self, group: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+    def list_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Committed offsets of a group.
 
         Args:
@@ -228,20 +285,38 @@ class Admin:
         Returns:
             Offsets by partition; partitions without one are left out.
         """
-        return self._portal.call(lambda: self._async.list_group_offsets(group, partitions, require_stable=require_stable, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.list_group_offsets(
+                group, partitions, require_stable=require_stable, timeout_ms=timeout_ms
+            )
+        )
 
-    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, timeout_ms: int | None = None) -> None:
+    def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
         """Store offsets for a group that has no members.
 
         Raises:
             UnknownMemberIdError: The group has members.
             BrokerError: Another refusal.
         """
-        self._portal.call(lambda: self._async.alter_group_offsets(group, offsets, timeout_ms=timeout_ms))
+        self._portal.call(
+            lambda: self._async.alter_group_offsets(group, offsets, timeout_ms=timeout_ms)
+        )
 
     # --- offsets ---
 
-    def list_offsets(self, targets: Mapping[TopicPartition, str | int], *, isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED, timeout_ms: int | None = None) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def list_offsets(
+        self,
+        targets: Mapping[TopicPartition, str | int],
+        *,
+        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets of partitions by time.
 
         Args:
@@ -258,23 +333,41 @@ class Admin:
             ValueError: A word is none of the three.
             BrokerError: A leader refused.
         """
-        return self._portal.call(lambda: self._async.list_offsets(targets, isolation_level=isolation_level, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.list_offsets(
+                targets, isolation_level=isolation_level, timeout_ms=timeout_ms
+            )
+        )
 
     # --- producers and transactions ---
 
-    def describe_producers(self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None) -> dict[TopicPartition, list[ProducerState]]:
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, list[ProducerState]]:
         """Producers that partitions' leaders know, with their open transactions (KIP-664)."""
-        return self._portal.call(lambda: self._async.describe_producers(partitions, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.describe_producers(partitions, timeout_ms=timeout_ms)
+        )
 
-    def describe_transactions(self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None) -> dict[str, TransactionDescription]:
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TransactionDescription]:
         """States of transactional ids (KIP-664).
 
         Raises:
             TransactionalIdNotFoundError: One is not known to its coordinator.
         """
-        return self._portal.call(lambda: self._async.describe_transactions(transactional_ids, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.describe_transactions(transactional_ids, timeout_ms=timeout_ms)
+        )
 
-    def list_transactions(self, *, states: Collection[str] = (), producer_ids: Collection[int] = (), timeout_ms: int | None = None) -> list[TransactionListing]:
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        timeout_ms: int | None = None,
+    ) -> list[TransactionListing]:
         """All transactional ids of the cluster (KIP-664).
 
         Args:
@@ -282,9 +375,20 @@ class Admin:
             producer_ids: Only those of these producers; empty for all.
             timeout_ms: Limit.
         """
-        return self._portal.call(lambda: self._async.list_transactions(states=states, producer_ids=producer_ids, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.list_transactions(
+                states=states, producer_ids=producer_ids, timeout_ms=timeout_ms
+            )
+        )
 
-    def abort_transaction(self, partition: TopicPartition, *, start_offset: int | None = None, producer_id: int | None = None, timeout_ms: int | None = None) -> ProducerState:
+    def abort_transaction(
+        self,
+        partition: TopicPartition,
+        *,
+        start_offset: int | None = None,
+        producer_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> ProducerState:
         """End a hanging transaction in one partition by an abort marker (KIP-664).
 
         This goes past the transaction coordinator. Use it only for a transaction that its
@@ -304,7 +408,11 @@ class Admin:
             IllegalStateError: There is no such open transaction.
             BrokerError: The leader refused.
         """
-        return self._portal.call(lambda: self._async.abort_transaction(partition, start_offset=start_offset, producer_id=producer_id, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.abort_transaction(
+                partition, start_offset=start_offset, producer_id=producer_id, timeout_ms=timeout_ms
+            )
+        )
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Id, brokers and controller of the cluster."""
