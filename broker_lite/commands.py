@@ -28,10 +28,10 @@ GC_THRESHOLD = 50_000
 frees them by reference count, so that the usual 700 only costs time."""
 
 MALLOC_SETTINGS = ((-3, 8 << 20), (-1, 32 << 20), (-2, 4 << 20))
-"""Options of glibc's ``mallopt``: blocks from 8 MiB on are mapped singly, up to 32 MiB of free memory
-are kept, 4 MiB are taken at a time. Requests and unpacked batches of a megabyte are then made from
-memory that the process has, and the kernel need not clear pages for each: a third less processor
-time with large batches, measured with 1 KB records."""
+"""Options of glibc's ``mallopt``: blocks from 8 MiB on are mapped singly, up to 32 MiB of free
+memory are kept, 4 MiB are taken at a time. Requests and unpacked batches of a megabyte are then
+made from memory that the process has, and the kernel need not clear pages for each: a third less
+processor time with large batches, measured with 1 KB records."""
 
 
 @click.command(

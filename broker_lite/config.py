@@ -19,6 +19,9 @@ from onceflow.sdk.errors import ConfigError
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
+PARTITIONS_MAX = 10_000
+"""Most partitions of one topic; each costs a folder (Kafka has the same cap for one request)."""
+
 Value = bool | int | float | str | None
 """A parsed setting; lists stay text, separated by commas."""
 
@@ -191,7 +194,14 @@ class BrokerConfig:
     delete_topic_enable: bool = _setting(
         "delete.topic.enable", Kind.BOOLEAN, True, "Allow DeleteTopics."
     )
-    num_partitions: int = _int("num.partitions", 1, "Partitions of a topic that names none.", 1)
+    num_partitions: int = _setting(
+        "num.partitions",
+        Kind.INT,
+        1,
+        "Partitions of a topic that names none.",
+        minimum=1,
+        maximum=PARTITIONS_MAX,
+    )
     default_replication_factor: int = _setting(
         "default.replication.factor",
         Kind.INT,
@@ -343,8 +353,13 @@ class BrokerConfig:
         "Time between two looks for expired offsets.",
         1,
     )
-    offsets_topic_num_partitions: int = _int(
-        "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", 1
+    offsets_topic_num_partitions: int = _setting(
+        "offsets.topic.num.partitions",
+        Kind.INT,
+        50,
+        "Partitions of __consumer_offsets.",
+        minimum=1,
+        maximum=PARTITIONS_MAX,
     )
     offsets_topic_segment_bytes: int = _int(
         "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", 1_048_576
@@ -354,8 +369,13 @@ class BrokerConfig:
     transaction_max_timeout_ms: int = _int(
         "transaction.max.timeout.ms", 900_000, "Longest transaction a producer may ask for.", 1
     )
-    transaction_state_log_num_partitions: int = _int(
-        "transaction.state.log.num.partitions", 50, "Partitions of __transaction_state.", 1
+    transaction_state_log_num_partitions: int = _setting(
+        "transaction.state.log.num.partitions",
+        Kind.INT,
+        50,
+        "Partitions of __transaction_state.",
+        minimum=1,
+        maximum=PARTITIONS_MAX,
     )
     transaction_state_log_segment_bytes: int = _int(
         "transaction.state.log.segment.bytes",

@@ -278,11 +278,15 @@ class Purgatory:
         return bool(self._woken)
 
     def settle(self, now_ms: int) -> None:
-        """Look at every woken operation, also at those woken meanwhile."""
-        while self._woken:
-            woken, self._woken = self._woken, {}
-            for parked in woken:
-                parked._check(now_ms)
+        """Look at every woken operation, also at those woken meanwhile.
+
+        An operation that raises is out of the way: call again to look at the others.
+        """
+        woken = self._woken
+        while woken:
+            parked = next(iter(woken))
+            del woken[parked]
+            parked._check(now_ms)
 
     def _unwatch(self, parked: ParkedOperation, keys: tuple[Hashable, ...]) -> None:
         for key in keys:

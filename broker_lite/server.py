@@ -92,6 +92,10 @@ class Server:
             lambda: ClientConnection(self), host, port, backlog=BACKLOG, start_serving=False
         )
         bound_port = int(self._listener.sockets[0].getsockname()[1])
+        if not port and len(self._listener.sockets) > 1:
+            # A name with several addresses (localhost) got a port for each; one is to be had.
+            self._listener.close()
+            return await self.start(host, bound_port)
         self.broker.purgatory.on_wake = self._schedule_settle
         if isinstance(self.clock, VirtualTime):
             self.clock.subscribe(self.run_timers)
@@ -153,8 +157,11 @@ class Server:
 
     def settle(self) -> None:
         """Look at what the last request woke."""
-        if self.broker.purgatory.unsettled:
-            self.broker.settle(self.clock())
+        while self.broker.purgatory.unsettled:
+            try:
+                self.broker.settle(self.clock())
+            except Exception:  # One parked request's fault must not hold the others.
+                logger.exception("a parked request failed")
 
     def after_event(self) -> None:
         """Finish an event: look at what was woken and move the alarm."""
@@ -167,10 +174,11 @@ class Server:
         """Run what is due by now."""
         if self._stopped:
             return
-        now_ms = self.clock()
-        self.broker.timers.run_due(now_ms)
-        self.broker.settle(now_ms)
-        self._arm()
+        try:
+            self.broker.timers.run_due(self.clock())
+        except Exception:  # The timer that failed is out of the way; the others run next turn.
+            logger.exception("a timer failed")
+        self.after_event()
 
     def _arm(self) -> None:
         if self._virtual or self._stopped:

@@ -6,11 +6,13 @@ It does not decide who may create a topic or when: that is the handlers' part.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.config import PARTITIONS_MAX
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
@@ -27,10 +29,6 @@ TRANSACTION_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
 TOPIC_NAME_MAX = 249
-PARTITIONS_MAX = 10_000
-"""Most partitions of one topic; each costs a folder and open files (Kafka has the same cap for
-one CreateTopics request)."""
-
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _RESERVED_IDS = (ZERO_UUID, uuid.UUID(int=1))
 
@@ -202,11 +200,17 @@ class TopicRegistry:
         _check_partition_count(partition_count)
         topic_id = self._new_id()
         config = log_config(overrides, self._config)
-        self._log_manager.set_topic_overrides(name, dict(overrides))
-        partitions = [
-            self._log_manager.create_partition(name, topic_id, index, config, now_ms=now_ms)
-            for index in range(partition_count)
-        ]
+        try:
+            self._log_manager.set_topic_overrides(name, dict(overrides))
+            partitions = [
+                self._log_manager.create_partition(name, topic_id, index, config, now_ms=now_ms)
+                for index in range(partition_count)
+            ]
+        except OSError as error:
+            # What was made of it must not come back as a topic at the next start.
+            with contextlib.suppress(OSError):
+                self._log_manager.delete_topic(name, now_ms)
+            raise _storage_error(name, error) from error
         topic = Topic(name, topic_id, partitions, dict(overrides), config)
         self._add(topic)
         return topic
@@ -252,17 +256,23 @@ class TopicRegistry:
         """
         self.check_growth(topic, total)
         for index in range(len(topic.partitions), total):
-            log = self._log_manager.create_partition(
-                topic.name, topic.topic_id, index, topic.config, now_ms=now_ms
-            )
+            try:
+                log = self._log_manager.create_partition(
+                    topic.name, topic.topic_id, index, topic.config, now_ms=now_ms
+                )
+            except OSError as error:
+                raise _storage_error(topic.name, error) from error
             topic.partitions.append(log)
             self._watch(topic, index, log)
 
     def set_overrides(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Replace the settings made for a topic; they are in force at once."""
+        try:
+            self._log_manager.set_topic_overrides(topic.name, dict(overrides))
+        except OSError as error:
+            raise _storage_error(topic.name, error) from error
         topic.overrides = dict(overrides)
         topic.config = log_config(overrides, self._config)
-        self._log_manager.set_topic_overrides(topic.name, topic.overrides)
 
     def delete(self, topic: Topic, now_ms: int) -> None:
         """Delete a topic with its logs; whoever waits for its partitions is woken."""
@@ -297,6 +307,10 @@ class TopicRegistry:
                 and topic_id.int >> 122 != 62
             ):
                 return topic_id
+
+
+def _storage_error(name: str, error: OSError) -> TopicError:
+    return TopicError(ErrorCode.KAFKA_STORAGE_ERROR, f"Topic '{name}' cannot be stored: {error}.")
 
 
 def _check_partition_count(count: int) -> None:

@@ -11,15 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.config import PARTITIONS_MAX
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.handlers.configs import shown_value
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, synonyms, validate_overrides
-from onceflow.broker_lite.topics import (
-    INTERNAL_TOPICS,
-    PARTITIONS_MAX,
-    Topic,
-    TopicError,
-)
+from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.broker import WILDCARD_HOSTS, BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
 from onceflow.broker_lite.server import Server, SystemClock, VirtualTime
@@ -87,8 +87,8 @@ class Broker:
         """
         if not self._port:
             raise RuntimeError("the broker has no address before it is started")
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{host}:{self._port}"
+        host = "127.0.0.1" if self._host in WILDCARD_HOSTS else self._host
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
 
     @property
     def port(self) -> int:
