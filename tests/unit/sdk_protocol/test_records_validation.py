@@ -1,7 +1,7 @@
 """Goal: a broker refuses the batches that Apache Kafka refuses, with its code and a useful reason.
 
 Method: batches made by hand break one rule each; the code, and for single records the list, is
-compared. The same batches were sent to Apache Kafka 4.4.0. It differs in three points: it takes
+compared. Apache Kafka is asked the same in `conformance`. It differs in three points: it takes
 inner offsets with gaps where nothing is compressed, it answers UNKNOWN_SERVER_ERROR where a codec
 fails, and it cuts off up to 16 bytes behind a batch; we answer INVALID_RECORD to all of these.
 Batches too large to be held are made of tiny limits instead of gigabytes, and once of a real bomb
