@@ -55,6 +55,9 @@ class App:
         transaction_timeout_ms: After this the coordinator aborts.
         session_timeout_ms: ``session.timeout.ms``.
         max_poll_interval_ms: ``max.poll.interval.ms``.
+        max_poll_records: ``max.poll.records``.
+        revoke_budget_ms: Time for the commit within a rebalance.
+        operation_timeout_ms: Bound of each call to the brokers.
         start_from: ``earliest`` or ``latest``, for partitions without a committed offset.
         auto_offset_reset: ``none`` stops when a committed offset is gone.
         create_inputs: Create missing input topics.
@@ -82,6 +85,9 @@ class App:
         transaction_timeout_ms: int = 10_000,
         session_timeout_ms: int = 45_000,
         max_poll_interval_ms: int = 300_000,
+        max_poll_records: int = 1_000,
+        revoke_budget_ms: int = 5_000,
+        operation_timeout_ms: int = 30_000,
         start_from: str = "earliest",
         auto_offset_reset: str = "none",
         create_inputs: bool = False,
@@ -107,6 +113,9 @@ class App:
             transaction_timeout_ms=transaction_timeout_ms,
             session_timeout_ms=session_timeout_ms,
             max_poll_interval_ms=max_poll_interval_ms,
+            max_poll_records=max_poll_records,
+            revoke_budget_ms=revoke_budget_ms,
+            operation_timeout_ms=operation_timeout_ms,
             start_from=start_from,
             auto_offset_reset=auto_offset_reset,
             create_inputs=create_inputs,

@@ -59,7 +59,7 @@ class KafkaTopicAdmin:
 
     def cleanup_policy(self, topic: str) -> str:
         """The topic's ``cleanup.policy``."""
-        return str(self._admin.describe_configs([topic])[topic]["cleanup.policy"])
+        return self._admin.describe_configs([topic])[topic]["cleanup.policy"].value or ""
 
     def close(self) -> None:
         """Release connections."""

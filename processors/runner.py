@@ -394,6 +394,8 @@ class Runner:
             logger.info("assigned %s", ", ".join(map(str, partitions)))
         if waiting or self._held:
             session.pause(list(partitions) if self._held else waiting)
+        if waiting:
+            session.wakeup()  # Restoring begins now, not when this poll has waited in vain.
 
     def progress(self) -> dict[TopicPartition, int]:
         """Within a rebalance: send what is processed, and tell up to where that is."""
