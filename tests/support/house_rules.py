@@ -21,7 +21,6 @@ BANNED_MODULES = {"utils.py", "helpers.py", "common.py", "types.py", "misc.py"}
 BANNED_NAMES = {
     "corr_id": "correlation_id",
     "topic_uuid": "topic_id",
-    "broker_id": "node_id",
     "tid": "transactional_id",
     "txn_id": "transactional_id",
     "leo": "log_end_offset",
