@@ -1,6 +1,7 @@
 """A broker for tests: in this process, in memory or on disk, with a clock moved by hand."""
 
 from onceflow.broker_lite.testing.in_process import Broker
+from onceflow.broker_lite.testing.outcomes import TransactionOutcomes, transaction_outcomes
 from onceflow.broker_lite.testing.virtual_clock import VirtualClock
 
-__all__ = ["Broker", "VirtualClock"]
+__all__ = ["Broker", "TransactionOutcomes", "VirtualClock", "transaction_outcomes"]
