@@ -52,6 +52,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
             config.transaction_remove_expired_transaction_cleanup_interval_ms
         ),
         log_partitions=config.transaction_state_log_num_partitions,
+        transaction_version=config.onceflow_transaction_version,
         end_txn_early_answer=config.onceflow_end_txn_early_answer,
         end_txn_marker_delay_ms=config.onceflow_end_txn_marker_delay_ms,
     )

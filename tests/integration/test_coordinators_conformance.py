@@ -7,7 +7,6 @@ compared by equality only. Names of groups and transactional ids belong to one s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -15,12 +14,11 @@ import pytest
 import real_kafka
 from broker_wire import Wire
 from coordinator_client import (
-    ATTEMPTS_MAX,
-    PAUSE_SECONDS,
     CoordinatorClient,
     join_answer,
     name,
     sync_answer,
+    until,
 )
 
 from onceflow.broker_lite import Broker
@@ -131,13 +129,16 @@ async def timeouts(one: CoordinatorClient, _: CoordinatorClient) -> Answers:
         else:
             await one.add(each, identity)
     request = DescribeTransactionsRequest(transactional_ids=names)
-    for _attempt in range(ATTEMPTS_MAX):
+    states: list[tuple[str, int]] = []
+
+    async def aborted() -> bool:
         response = await one.wire.ask(request, 0, DescribeTransactionsResponse)
-        states = [(each.transaction_state, each.producer_epoch)
-                  for each in response.transaction_states]  # fmt: skip
-        if all(state == "CompleteAbort" for state, _epoch in states):
-            break
-        await asyncio.sleep(PAUSE_SECONDS)
+        states[:] = [
+            (each.transaction_state, each.producer_epoch) for each in response.transaction_states
+        ]
+        return all(state == "CompleteAbort" for state, _epoch in states)
+
+    await until(aborted)
     return [
         states,
         await one.end(names[0], ids[0], True, 5),
@@ -172,14 +173,14 @@ async def transactional_offsets(one: CoordinatorClient, _: CoordinatorClient) ->
     said.append(await commit("K", identity, "K"))
     said += [await one.fetch("K", partitions=(0, 1)), await one.fetch("K", stable=False)]
     said.append(await one.end("K", identity, True, 5))
-    for _attempt in range(ATTEMPTS_MAX):
-        fetched = await one.fetch("K")
-        if fetched[0][3] != "UNSTABLE_OFFSET_COMMIT":
-            break
-        await asyncio.sleep(PAUSE_SECONDS)
+
+    async def stable() -> bool:
+        return (await one.fetch("K"))[0][3] != "UNSTABLE_OFFSET_COMMIT"
+
+    await until(stable)
     new = (producer_id, epoch + 1)
     said += [
-        fetched,
+        await one.fetch("K"),
         await commit("K", new, "K", topic="none"),
         await commit("K", new, "K", partition=9),
         await commit("K", new, "K-none", generation_id=4, member_id="m"),
@@ -363,13 +364,13 @@ async def joined(client: CoordinatorClient) -> object:
 
 
 async def until_state(client: CoordinatorClient, group_id: str, state: str) -> None:
-    for _attempt in range(ATTEMPTS_MAX):
-        request = DescribeGroupsRequest(groups=[group_id])
+    request = DescribeGroupsRequest(groups=[group_id])
+
+    async def reached() -> bool:
         response = await client.wire.ask(request, 6, DescribeGroupsResponse)
-        if response.groups[0].group_state == state:
-            return
-        await asyncio.sleep(PAUSE_SECONDS)
-    raise AssertionError(f"{group_id} never became {state}")
+        return response.groups[0].group_state == state
+
+    await until(reached)
 
 
 async def static_members(one: CoordinatorClient, two: CoordinatorClient) -> Answers:

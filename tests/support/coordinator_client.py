@@ -68,6 +68,15 @@ async def patiently(ask: Callable[[], Awaitable[str]]) -> str:
     return answer
 
 
+async def until(look: Callable[[], Awaitable[bool]]) -> None:
+    """Look again until it is so; Apache Kafka gives no sign when it is."""
+    for _ in range(ATTEMPTS_MAX):
+        if await look():
+            return
+        await asyncio.sleep(PAUSE_SECONDS)
+    raise AssertionError("it never came to that")
+
+
 def name(code: int) -> str:
     """Name of an error code."""
     return ErrorCode(code).name
