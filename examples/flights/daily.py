@@ -19,7 +19,7 @@ from examples.flights.data import DAILY_DELAYS, DEPARTURES
 from onceflow.spark_integration import foreach_batch, register
 
 GROUP = "daily-delays"
-ROWS_PER_BATCH_MAX = 60_000
+ROWS_PER_BATCH_MAX = 30_000
 DEPARTURE = "carrier STRING, date STRING, dep_delay INT"
 
 
