@@ -36,6 +36,10 @@ logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 JOIN_REQUIRES_KNOWN_MEMBER_FROM = 4
 """First JoinGroup version in which a member first fetches its id (KIP-394)."""
 
+PENDING_MEMBERS_MAX = 10_000
+"""Most ids of one group that were given out and not used yet, so that a peer which only ever asks
+for ids cannot fill the memory."""
+
 JOIN_SKIPS_ASSIGNMENT_FROM = 9
 """First JoinGroup version that can tell a static leader to keep the assignment (KIP-814)."""
 
@@ -205,6 +209,8 @@ class GroupCoordinator:
                 return self._return_static(group, member, member_id, request, now_ms)
             return self._add_and_rebalance(group, member_id, request, now_ms)
         if request.api_version >= JOIN_REQUIRES_KNOWN_MEMBER_FROM:
+            if len(group.pending_members) >= PENDING_MEMBERS_MAX:
+                return JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "")
             self._rebalancer.expect(group, member_id, request.session_timeout_ms, now_ms)
             return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return self._add_and_rebalance(group, member_id, request, now_ms)

@@ -81,6 +81,19 @@ class TestConfluent:
         expected = sorted(f"{n}-{i}".encode() for n in (0, 2) for i in range(4))
         assert read_with_confluent(broker, 8, "g") == expected
 
+    def test_early_answers_as_apache_kafka_gives_them_traps_42_43(self) -> None:
+        settings = {"onceflow.end.txn.early.answer": True, "onceflow.end.txn.marker.delay.ms": 50}
+        with Broker(settings=settings) as broker:
+            broker.create_topic("out", partitions=2)
+            producer = confluent_kafka.Producer(quiet(broker, **{"transactional.id": "t"}))
+            producer.init_transactions(DEADLINE_SECONDS)
+            for index in range(5):
+                producer.begin_transaction()
+                producer.produce("out", str(index).encode())
+                producer.commit_transaction(DEADLINE_SECONDS)
+            found = read_with_confluent(broker, 5, "g")
+        assert found == [str(index).encode() for index in range(5)]
+
     def test_consume_transform_produce(self, broker: Broker) -> None:
         source = confluent_kafka.Producer(quiet(broker))
         for index in range(10):

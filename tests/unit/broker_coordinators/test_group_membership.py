@@ -10,7 +10,10 @@ import pytest
 from coordinator_bench import Bench, done, is_parked
 
 from onceflow.broker_lite.coordinators.group import JoinResult
-from onceflow.broker_lite.coordinators.group_coordinator import MemberIdentity
+from onceflow.broker_lite.coordinators.group_coordinator import (
+    PENDING_MEMBERS_MAX,
+    MemberIdentity,
+)
 from onceflow.broker_lite.coordinators.group_states import LEGAL_PREDECESSORS, GroupState
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.purgatory import Deferred
@@ -91,6 +94,13 @@ class TestFirstJoin:
         bench = Bench(group_settings=GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
         done(bench.join(instance="a"))
         assert error(bench.join(instance="b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+    def test_ids_that_are_only_asked_for_are_bounded(self, bench: Bench) -> None:
+        for _ in range(PENDING_MEMBERS_MAX):
+            bench.join()
+        assert error(bench.join()) is ErrorCode.GROUP_MAX_SIZE_REACHED
+        bench.pass_ms(10_000)
+        assert error(bench.join()) is ErrorCode.MEMBER_ID_REQUIRED
 
 
 class TestInitialDelay:
