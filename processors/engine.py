@@ -26,7 +26,7 @@ from onceflow.processors.signatures import Argument, ArgumentKind
 from onceflow.processors.state import State, finish_states
 from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
-from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.processors.values import Decoder, decoder_for, encoder_for
 from onceflow.sdk.errors import RecordTooLargeError
 from onceflow.sdk.model import ConsumerRecord
 
@@ -74,7 +74,10 @@ class Engine:
         self._bytes_max = record_bytes_max
         self._lane = buffer.lane(spec.output_topic) if spec.output_topic else None
         self._encode = encoder_for(spec.format)
-        self._binders = [(a.name, self._binder(a)) for a in spec.signature.arguments]
+        arguments = spec.signature.arguments
+        self._binders = [self._binder(a) for a in arguments if not a.keyword_only]
+        self._named = {a.name: self._binder(a) for a in arguments if a.keyword_only}
+        self._decode_only = self._plain_decoder()
         self._wants_context = any(a.kind is ArgumentKind.CONTEXT for a in spec.signature.arguments)
         self._meter = DeadLetterMeter(spec.dead_letter_limits)
         self._count_good = spec.on_error is OnError.DEAD_LETTER
@@ -121,13 +124,34 @@ class Engine:
         context = Context(record, attempt, self.spec.name) if self._wants_context else None
         return _Call(record, task, context)
 
+    def _plain_decoder(self) -> Decoder | None:
+        """The decoder of a handler that takes the value and nothing else: the hot path."""
+        arguments = self.spec.signature.arguments
+        if len(arguments) != 1 or arguments[0].kind is not ArgumentKind.VALUE or self._named:
+            return None
+        return decoder_for(arguments[0].annotation, self.spec.format, f"value of {self.spec.name}")
+
     # One attempt ---------------------------------------------------------------------------
 
     def run(self, record: ConsumerRecord, task: Task, attempt: int = 1) -> None:
         """Process a record with a blocking handler; raises what the handler raises."""
+        decode = self._decode_only
+        if decode is not None:
+            result = self._function(decode(record.value))  # type: ignore[arg-type]
+            if type(result) in _PLAIN and (lane := self._lane) is not None:
+                data = self._encode(result)
+                key: bytes | None = record.key  # type: ignore[assignment]
+                self._check_size(data, key)
+                lane.add(data, key, record.timestamp_ms)
+                if self._count_good:
+                    self._meter.good(record.partition)
+                return
+            call = _Call(record, task, None)
+            self._keep(call, self._encode_result(call, result))
+            return
         call = self._open(record, task, attempt)
         try:
-            result = self._function(**{name: bind(call) for name, bind in self._binders})
+            result = self._invoke(call)
             encoded = self._encode_result(call, result)
         except BaseException:
             self._drop(call)
@@ -138,7 +162,7 @@ class Engine:
         """Process a record with any handler; raises what the handler raises."""
         call = self._open(record, task, attempt)
         try:
-            result = self._function(**{name: bind(call) for name, bind in self._binders})
+            result = self._invoke(call)
             if isinstance(result, Awaitable):
                 result = await result
             if isinstance(result, AsyncIterator):
@@ -148,6 +172,12 @@ class Engine:
             self._drop(call)
             raise
         self._keep(call, encoded)
+
+    def _invoke(self, call: _Call) -> object:
+        if self._named:
+            named = {name: bind(call) for name, bind in self._named.items()}
+            return self._function(*[bind(call) for bind in self._binders], **named)
+        return self._function(*[bind(call) for bind in self._binders])
 
     @staticmethod
     def _drop(call: _Call) -> None:

@@ -81,6 +81,9 @@ class AppSettings:
             bootstrap_servers=self.bootstrap_servers,
             group_id=self.group_id or app,
             slot=slot,
+            # A successor takes a killed worker's place at once (KIP-345), not only after the
+            # session timeout; an orderly end leaves the group all the same.
+            group_instance_id=f"{app}-{slot}",
             commit_interval_ms=self.commit_interval_ms,
             transaction_timeout_ms=self.transaction_timeout_ms,
             session_timeout_ms=self.session_timeout_ms,

@@ -39,6 +39,7 @@ class Argument:
     name: str
     kind: ArgumentKind
     annotation: object
+    keyword_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,14 @@ def read_signature(function: Handler, localns: Mapping[str, object] | None = Non
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
             continue  # The user's own option, with its default.
         annotation = hints.get(parameter.name, inspect.Parameter.empty)
-        arguments.append(Argument(parameter.name, _kind(parameter.name, annotation), annotation))
+        arguments.append(
+            Argument(
+                parameter.name,
+                _kind(parameter.name, annotation),
+                annotation,
+                parameter.kind is parameter.KEYWORD_ONLY,
+            )
+        )
     values = [a.name for a in arguments if a.kind is ArgumentKind.VALUE]
     if len(values) > 1:
         raise DeclarationError(
