@@ -423,7 +423,7 @@ class Fetcher:
             Records by partition, in offset order; no empty lists.
 
         Raises:
-            RecordError: The first thing that could be returned cannot be read.
+            KafkaError: The first thing that could be returned cannot be read.
         """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
@@ -437,7 +437,7 @@ class Fetcher:
                 continue
             try:
                 records = self._take_from(state, buffer, left)
-            except RecordError as error:
+            except KafkaError as error:
                 if taken:
                     break  # It is met again by the next call.
                 raise _unreadable(partition, state.position, error) from error
@@ -463,7 +463,7 @@ class Fetcher:
             size = data.size_bytes
             try:
                 run = data.take(limit - len(found))
-            except RecordError:
+            except KafkaError:
                 if found:
                     return found
                 raise
@@ -526,6 +526,6 @@ class Fetcher:
         return min(waits, default=None)
 
 
-def _unreadable(partition: TopicPartition, offset: int, error: RecordError) -> RecordError:
+def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> KafkaError:
     error.add_note(f"while reading {partition} at offset {offset}")
     return error

@@ -86,7 +86,6 @@ class GroupMember:
         self._not_before_ms = 0
         self._failures = 0
         self._heartbeat_due_ms = 0
-        self._polled = False
         self._polling = False
         self._last_poll_ms = 0
         self._warned = False
@@ -113,7 +112,6 @@ class GroupMember:
 
     def poll_started(self, now_ms: int) -> None:
         """The application waits for records: it is alive, however long the wait."""
-        self._polled = True
         self._polling = True
         self._last_poll_ms = now_ms
         self._warned = False
@@ -159,16 +157,16 @@ class GroupMember:
     def _make_event(self) -> RebalanceEvent | None:
         if self._lost:
             if self._owned:
-                return self._event_for(RebalanceKind.LOST, self._owned, frozenset())
+                return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
             self._lost = False
         if self._pending is not None:
             given_up = self._owned - self._pending
             if given_up:
-                return self._event_for(RebalanceKind.REVOKED, given_up, self._owned - given_up)
-            return self._event_for(
+                return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
+            return RebalanceEvent.of(
                 RebalanceKind.ASSIGNED, self._pending - self._owned, self._pending
             )
-        if self.state is MemberState.UNJOINED and self._topics and self._polled:
+        if self.state is MemberState.UNJOINED and self._topics:
             self.state = MemberState.PREPARING
         if self.state is MemberState.STABLE and self._rejoin_reason is not None:
             self.state = MemberState.PREPARING
@@ -177,17 +175,9 @@ class GroupMember:
             if self.cooperative:
                 given_up = frozenset(p for p in self._owned if p.topic not in self._topics)
             if given_up:
-                return self._event_for(RebalanceKind.REVOKED, given_up, self._owned - given_up)
+                return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
             self.state = MemberState.JOINING
         return None
-
-    @staticmethod
-    def _event_for(
-        kind: RebalanceKind,
-        partitions: frozenset[TopicPartition],
-        assignment: frozenset[TopicPartition],
-    ) -> RebalanceEvent:
-        return RebalanceEvent(kind, tuple(sorted(partitions)), assignment)
 
     def forget_owned(self) -> None:
         """The application dropped its partitions by itself (unsubscribe or close)."""
@@ -516,8 +506,8 @@ class GroupMember:
             self.member_id,
             self._settings.max_poll_interval_ms,
         )
-        self._polled = False
         self._lose_partitions()
+        self.generation_id = -1
         if self._settings.group_instance_id is not None or not self.coordinator_known:
             self._reset_membership(MemberState.UNJOINED)
         else:
@@ -525,9 +515,8 @@ class GroupMember:
             self._not_before_ms = 0
 
     def _send_leave(self) -> Exchange:
-        request = self._leave_request()
         self.generation_id = -1
-        return Exchange(request)
+        return Exchange(self._leave_request())
 
     def _leave_request(self) -> LeaveGroupRequest:
         identity = LeaveGroupRequest.MemberIdentity(

@@ -54,6 +54,16 @@ class RebalanceEvent:
     partitions: tuple[TopicPartition, ...]
     assignment: frozenset[TopicPartition]
 
+    @classmethod
+    def of(
+        cls,
+        kind: RebalanceKind,
+        partitions: frozenset[TopicPartition],
+        assignment: frozenset[TopicPartition],
+    ) -> RebalanceEvent:
+        """The event with its partitions in order."""
+        return cls(kind, tuple(sorted(partitions)), assignment)
+
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:

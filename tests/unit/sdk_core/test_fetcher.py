@@ -1,0 +1,548 @@
+"""Goal: the fetcher asks for the right things and hands out exactly what may be seen, once.
+
+Method: the machine is driven with answers made from a model log; a property compares read_committed
+and read_uncommitted with the model for any cut of the log into answers. Time is a number.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from consumer_logs import LogBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onceflow.sdk.core.fetch_buffer import make_deserializer
+from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from onceflow.sdk.core.subscription import PartitionPhase, Subscription
+from onceflow.sdk.errors import (
+    CorruptMessageError,
+    NoOffsetForPartitionError,
+    RecordError,
+    SerializationError,
+    TopicAuthorizationFailedError,
+)
+from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.protocol.api.fetch import FetchResponse
+from onceflow.sdk.protocol.compression import Codec
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+TOPIC = "t"
+TOPIC_ID = UUID(int=7)
+P0, P1 = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+NEWEST = 17
+
+
+def cluster(
+    leader_epoch: int = 0, leader_id: int = 1, topic_id: UUID = TOPIC_ID
+) -> ClusterMetadata:
+    partitions = {p: PartitionMetadata(p, leader_id, leader_epoch, (1,), (1,)) for p in (0, 1)}
+    return ClusterMetadata(
+        nodes={1: Node(1, "h", 1), 2: Node(2, "h", 2)},
+        topics={TOPIC: TopicMetadata(TOPIC, topic_id, False, 0, partitions)},
+    )
+
+
+class Rig:
+    """A fetcher with its subscription, a clock and a model log per partition."""
+
+    def __init__(self, *partitions: TopicPartition, reset: str = "earliest", **options: object):
+        self.subscription = Subscription(reset)
+        self.subscription.assign_manually(partitions or (P0,))
+        for partition in partitions or (P0,):
+            self.subscription.seek(partition, 0)
+        self.settings = FetchSettings(**options)  # type: ignore[arg-type]
+        self.fetcher = Fetcher(self.settings, self.subscription)
+        self.cluster = cluster()
+        self.now_ms = 0
+        self.version = NEWEST
+
+    def plan(self) -> FetchPlan | None:
+        plans = self.fetcher.plan(self.cluster, self.now_ms, lambda _: self.version)
+        return plans[0] if plans else None
+
+    def must_plan(self) -> FetchPlan:
+        plan = self.plan()
+        assert plan is not None, "nothing to fetch"
+        return plan
+
+    def answer(
+        self, plan: FetchPlan, *partitions: FetchResponse.PartitionData, session_id: int = 5
+    ) -> FetchOutcome:
+        by_id = bool(plan.request.topics) and plan.request.topics[0].topic_id == TOPIC_ID
+        topic = FetchResponse.FetchableTopicResponse(partitions=list(partitions))
+        if by_id or self.version >= 13:
+            topic.topic_id = TOPIC_ID
+        else:
+            topic.topic = TOPIC
+        response = FetchResponse(session_id=session_id, responses=[topic])
+        return self.fetcher.on_response(plan, response, self.now_ms)
+
+    def refuse(self, plan: FetchPlan, code: ErrorCode, partition: int = 0) -> FetchOutcome:
+        data = FetchResponse.PartitionData(partition_index=partition, error_code=code)
+        return self.answer(plan, data)
+
+    def take(self, limit: int = 1_000) -> list[tuple[int, object]]:
+        return [
+            (record.offset, record.value)
+            for records in self.fetcher.take(limit).values()
+            for record in records
+        ]
+
+    def asked(self, plan: FetchPlan) -> dict[int, int]:
+        return {p.partition: p.fetch_offset for t in plan.request.topics for p in t.partitions}
+
+
+# --- what may be seen ---
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogBuilder:
+    log = LogBuilder()
+    for step in range(draw(st.integers(1, 25))):
+        producer_id = draw(st.integers(1, 3))
+        action = draw(st.sampled_from(["plain", "send", "send", "commit", "abort"]))
+        values = [b"%d-%d" % (step, i) for i in range(draw(st.integers(1, 3)))]
+        if action == "plain":
+            log.records(*values)
+        elif action == "send":
+            log.records(*values, producer_id=producer_id, transactional=True)
+        else:
+            log.end(producer_id, committed=action == "commit")
+    return log
+
+
+@settings(max_examples=150)
+@given(
+    log=logs(),
+    read_committed=st.booleans(),
+    batch_count=st.sampled_from([1, 2, 3, None]),
+    start=st.integers(0, 8),
+    limit=st.sampled_from([1, 2, 1_000]),
+    reverse_aborted=st.booleans(),
+)
+def test_a_reader_sees_what_the_model_says_for_any_cut_into_answers(
+    log: LogBuilder,
+    read_committed: bool,
+    batch_count: int | None,
+    start: int,
+    limit: int,
+    reverse_aborted: bool,
+) -> None:
+    isolation = IsolationLevel(int(read_committed))
+    rig = Rig(isolation_level=isolation)
+    end = log.last_stable_offset if read_committed else log.next_offset
+    start = min(start, end)
+    rig.subscription.seek(P0, start)
+    seen = []
+    state = rig.subscription.state(P0)
+    for _ in range(200):
+        plan = rig.plan()
+        if plan is not None:
+            answer = log.fetch_answer(
+                state.fetch_offset,
+                read_committed=read_committed,
+                batch_count=batch_count,
+                reverse_aborted=reverse_aborted,
+            )
+            rig.answer(plan, answer)
+        seen += rig.take(limit)
+        if state.position >= end:
+            break
+    # FC-17: the position steps over markers and aborted records at the end of the log.
+    assert state.position == end
+    assert seen == log.visible(start, end, read_committed=read_committed)
+    assert rig.fetcher.buffered_bytes == 0
+
+
+def test_a_marker_without_an_entry_does_not_end_a_later_transaction() -> None:
+    log = LogBuilder()
+    log.end(1, committed=False)
+    log.records(b"hidden", producer_id=1, transactional=True)
+    log.end(1, committed=False)
+    log.records(b"seen")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.take() == [(3, b"seen")]
+
+
+def test_an_aborted_transaction_hides_nothing_that_was_written_after_its_marker() -> None:
+    log = LogBuilder()
+    log.records(b"aborted", producer_id=1, transactional=True)
+    log.end(1, committed=False)
+    log.records(b"committed", producer_id=1, transactional=True)
+    log.end(1, committed=True)
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.take() == [(2, b"committed")]
+    assert rig.subscription.state(P0).position == 4
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_records_before_the_offset_asked_for_are_dropped(codec: Codec) -> None:
+    log = LogBuilder()
+    log.records(*(b"%d" % i for i in range(10)), codec=codec)
+    rig = Rig()
+    rig.subscription.seek(P0, 7)
+    rig.answer(rig.must_plan(), log.fetch_answer(7))
+    assert rig.take() == [(7, b"7"), (8, b"8"), (9, b"9")]
+
+
+def test_the_cut_end_of_an_answer_is_fetched_again() -> None:
+    log = LogBuilder()
+    log.records(b"a")
+    log.records(b"b")
+    rig = Rig()
+    answer = log.fetch_answer(0)
+    assert answer.records is not None
+    answer.records = bytes(answer.records)[:-3]
+    rig.answer(rig.must_plan(), answer)
+    assert rig.take() == [(0, b"a")]
+    assert rig.asked(rig.must_plan()) == {0: 1}
+
+
+def test_limits_are_kept_and_nothing_is_lost_between_takes() -> None:
+    log = LogBuilder()
+    log.records(*(b"%d" % i for i in range(5)))
+    log.records(*(b"%d" % i for i in range(5, 9)))
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert [len(rig.take(4)) for _ in range(3)] == [4, 4, 1]
+    assert rig.subscription.state(P0).position == 9
+
+
+def test_a_damaged_batch_is_reported_and_stays_reported() -> None:
+    log = LogBuilder()
+    log.records(b"fine")
+    log.records(b"damaged")
+    answer = log.fetch_answer(0)
+    assert answer.records is not None
+    damaged = bytearray(answer.records)
+    damaged[-2] ^= 1
+    answer.records = bytes(damaged)
+    rig = Rig()
+    rig.answer(rig.must_plan(), answer)
+    assert rig.take() == [(0, b"fine")]
+    for _ in range(2):
+        with pytest.raises(RecordError, match="checksum"):
+            rig.take()
+    assert rig.subscription.state(P0).position == 1
+
+
+def test_a_record_that_cannot_be_deserialized_stops_there_until_a_seek() -> None:
+    log = LogBuilder()
+    log.records(b"1", b"x", b"3")
+    deserialize = make_deserializer(None, lambda data: int(data))
+    rig = Rig(deserialize=deserialize)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.take() == [(0, 1)]
+    for _ in range(2):
+        with pytest.raises(SerializationError, match=r"offset 1 of t-0.*seek to 2"):
+            rig.take()
+    rig.subscription.seek(P0, 2)
+    rig.answer(rig.must_plan(), log.fetch_answer(2))
+    assert rig.take() == [(2, 3)]
+
+
+# --- stamps ---
+
+
+def test_records_of_a_partition_that_was_sought_meanwhile_are_not_delivered() -> None:
+    log = LogBuilder()
+    log.records(b"0", b"1", b"2")
+    rig = Rig()
+    buffered, late = rig.must_plan(), None
+    rig.answer(buffered, log.fetch_answer(0))
+    rig.subscription.seek(P0, 2)
+    assert rig.take() == []
+    late = rig.must_plan()
+    rig.subscription.seek(P0, 1)
+    rig.answer(late, log.fetch_answer(2))
+    assert rig.take() == []
+    rig.answer(rig.must_plan(), log.fetch_answer(1))
+    assert rig.take() == [(1, b"1"), (2, b"2")]
+
+
+def test_an_answer_for_a_former_ownership_is_void_after_the_partition_came_back() -> None:
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig()
+    plan = rig.must_plan()
+    rig.subscription.remove([P0])
+    rig.subscription.assign_manually([P0])
+    rig.subscription.seek(P0, 0)
+    rig.answer(plan, log.fetch_answer(0))
+    assert rig.take() == []
+
+
+def test_nothing_is_delivered_of_a_partition_that_is_being_revoked() -> None:
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.subscription.mark_revoking([P0])
+    assert rig.take() == []
+    assert rig.subscription.state(P0).position == 0
+
+
+def test_a_paused_partition_keeps_what_was_fetched() -> None:
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.subscription.state(P0).paused = True
+    assert rig.take() == []
+    assert rig.plan() is None
+    rig.subscription.state(P0).paused = False
+    assert rig.take() == [(0, b"0")]
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1)])
+def test_an_offset_out_of_range_is_reset_by_policy(reset: str, timestamp: int) -> None:
+    rig = Rig(reset=reset)
+    rig.refuse(rig.must_plan(), ErrorCode.OFFSET_OUT_OF_RANGE)
+    state = rig.subscription.state(P0)
+    assert (state.phase, state.reset_timestamp) == (PartitionPhase.RESETTING, timestamp)
+
+
+def test_without_a_policy_an_offset_out_of_range_names_itself_until_a_seek() -> None:
+    rig = Rig(reset="none")
+    rig.subscription.seek(P0, 10)
+    rig.refuse(rig.must_plan(), ErrorCode.OFFSET_OUT_OF_RANGE)
+    for _ in range(2):
+        failure = rig.subscription.failure()
+        assert isinstance(failure, NoOffsetForPartitionError)
+        assert "offset 10 of t-0" in str(failure)
+        assert rig.plan() is None
+    rig.subscription.seek(P0, 50)
+    assert rig.subscription.failure() is None
+    assert rig.asked(rig.must_plan()) == {0: 50}
+
+
+def test_what_was_read_before_the_end_of_range_is_delivered_first() -> None:
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig(reset="none")
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.refuse(rig.must_plan(), ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert rig.subscription.failure() is None
+    assert rig.take() == [(0, b"0")]
+    rig.now_ms = 1_000
+    rig.refuse(rig.must_plan(), ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert rig.subscription.failure() is not None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    ],
+)
+def test_a_moved_leader_asks_for_metadata_and_waits(code: ErrorCode) -> None:
+    rig = Rig()
+    assert rig.refuse(rig.must_plan(), code).refresh_metadata
+    assert rig.plan() is None
+    assert rig.fetcher.next_retry_ms(0) == rig.settings.retry_backoff_ms
+    rig.now_ms = rig.settings.retry_backoff_ms
+    assert set(rig.must_plan().asked) == {P0}
+
+
+def test_a_leader_named_in_the_refusal_is_passed_on() -> None:
+    rig = Rig()
+    data = FetchResponse.PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        current_leader=FetchResponse.LeaderIdAndEpoch(leader_id=2, leader_epoch=4),
+    )
+    assert rig.answer(rig.must_plan(), data).leaders == {P0: (2, 4)}
+
+
+def test_a_refusal_that_does_not_pass_reaches_the_application() -> None:
+    rig = Rig()
+    outcome = rig.refuse(rig.must_plan(), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert isinstance(outcome.failure, TopicAuthorizationFailedError)
+    rig = Rig()
+    outcome = rig.refuse(rig.must_plan(), ErrorCode.CORRUPT_MESSAGE)
+    assert isinstance(outcome.failure, CorruptMessageError)
+
+
+def test_a_changed_leader_epoch_holds_the_partition_for_validation() -> None:
+    log = LogBuilder(leader_epoch=3)
+    log.records(b"0")
+    rig = Rig()
+    rig.cluster = cluster(leader_epoch=3)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.cluster = cluster(leader_epoch=4)
+    assert rig.plan() is None
+    state = rig.subscription.state(P0)
+    assert state.phase is PartitionPhase.VALIDATING
+    rig.subscription.apply_epoch_end(P0, 3, 1, 4)
+    assert rig.asked(rig.must_plan()) == {0: 1}
+
+
+def test_a_log_that_was_cut_below_the_position_goes_on_at_the_cut() -> None:
+    log = LogBuilder(leader_epoch=3)
+    log.records(b"0", b"1", b"2")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.take()
+    rig.cluster = cluster(leader_epoch=5)
+    assert rig.plan() is None
+    rig.subscription.apply_epoch_end(P0, 3, 2, 5)
+    assert rig.asked(rig.must_plan()) == {0: 2}
+
+
+def test_a_cut_log_without_a_policy_is_an_error() -> None:
+    rig = Rig(reset="none")
+    rig.subscription.seek(P0, 9, 3)
+    rig.cluster = cluster(leader_epoch=5)
+    assert rig.plan() is None
+    rig.subscription.apply_epoch_end(P0, 3, 2, 5)
+    assert "cut at 2, below the offset 9" in str(rig.subscription.failure())
+
+
+# --- requests ---
+
+
+def test_one_fetch_at_a_time_to_a_broker_and_again_after_a_failure() -> None:
+    rig = Rig()
+    plan = rig.must_plan()
+    assert rig.plan() is None
+    assert rig.fetcher.on_failure(plan, 0).refresh_metadata
+    assert rig.plan() is None
+    rig.now_ms = 100
+    assert rig.must_plan().request.session_epoch == 0
+
+
+def test_topics_are_named_for_old_brokers_and_given_by_id_to_new_ones() -> None:
+    rig = Rig()
+    plan = rig.must_plan()
+    assert (plan.request.topics[0].topic_id, plan.max_version) == (TOPIC_ID, None)
+    rig = Rig()
+    rig.version = 12
+    plan = rig.must_plan()
+    assert (plan.request.topics[0].topic, plan.max_version) == (TOPIC, 12)
+
+
+def test_a_node_whose_version_is_unknown_is_left_out_and_named() -> None:
+    rig = Rig()
+    assert rig.fetcher.plan(rig.cluster, 0, lambda _: None) == []
+    assert rig.fetcher.unknown_nodes == {1}
+
+
+def test_a_session_names_only_what_changed() -> None:
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig(P0, P1)
+    first = rig.must_plan()
+    assert (first.request.session_id, first.request.session_epoch) == (0, 0)
+    rig.answer(first, log.fetch_answer(0))
+    rig.take()
+    second = rig.must_plan()
+    assert (second.request.session_id, second.request.session_epoch) == (5, 1)
+    assert rig.asked(second) == {0: 1}
+    rig.answer(second)
+    rig.subscription.state(P1).paused = True
+    third = rig.must_plan()
+    assert rig.asked(third) == {}
+    assert [f.partitions for f in third.request.forgotten_topics_data] == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("code", "kept_id"),
+    [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 5)],
+)
+def test_a_lost_session_is_begun_anew_at_once(code: ErrorCode, kept_id: int) -> None:
+    rig = Rig()
+    rig.answer(rig.must_plan())
+    plan = rig.must_plan()
+    rig.fetcher.on_response(plan, FetchResponse(error_code=code, responses=[]), 0)
+    again = rig.must_plan()
+    assert (again.request.session_id, again.request.session_epoch) == (kept_id, 0)
+    assert rig.asked(again) == {0: 0}
+
+
+def test_a_broker_without_session_slots_gets_full_requests() -> None:
+    rig = Rig()
+    for _ in range(2):
+        plan = rig.must_plan()
+        assert plan.request.session_epoch == 0
+        rig.answer(plan, session_id=0)
+
+
+def test_a_topic_made_anew_is_asked_for_under_its_new_id() -> None:
+    rig = Rig()
+    rig.answer(rig.must_plan())
+    rig.cluster = cluster(topic_id=UUID(int=8))
+    plan = rig.must_plan()
+    assert [t.topic_id for t in plan.request.topics] == [UUID(int=8)]
+    assert [t.topic_id for t in plan.request.forgotten_topics_data] == [TOPIC_ID]
+
+
+# --- reading ahead ---
+
+
+def test_a_partition_with_much_unread_data_is_not_fetched() -> None:
+    log = LogBuilder()
+    log.records(*(b"x" * 100 for _ in range(20)))
+    rig = Rig(partition_max_bytes=1_000)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.plan() is None
+    rig.take()
+    assert rig.plan() is not None
+
+
+def test_fetching_ahead_never_waits_at_the_broker_while_others_have_data() -> None:
+    log = LogBuilder()
+    log.records(*(b"x" * 100 for _ in range(20)))
+    rig = Rig(P0, P1, partition_max_bytes=1_000)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    ahead = rig.must_plan()
+    assert (ahead.request.max_wait_ms, ahead.request.min_bytes) == (0, 0)
+    assert set(ahead.asked) == {P1}
+    rig.answer(ahead)
+    assert rig.plan() is None, "an idle partition must not be asked for over and over"
+    rig.take()
+    assert rig.must_plan().request.max_wait_ms == 500
+
+
+def test_what_a_paused_partition_holds_does_not_stop_the_others() -> None:
+    log = LogBuilder()
+    log.records(*(b"x" * 100 for _ in range(20)))
+    rig = Rig(P0, P1, partition_max_bytes=1_000, max_bytes=1_500)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.plan() is None
+    rig.subscription.state(P0).paused = True
+    assert set(rig.must_plan().asked) == {P1}
+
+
+def test_partitions_take_turns() -> None:
+    log = LogBuilder()
+    for _ in range(4):
+        log.records(b"x")
+    rig = Rig(P0, P1)
+    plan = rig.must_plan()
+    rig.answer(plan, log.fetch_answer(0), log.fetch_answer(0, partition=1))
+    served = [next(iter(rig.fetcher.take(1))).partition for _ in range(4)]
+    assert served == [0, 1, 0, 1]
+
+
+def test_a_preferred_replica_is_used_until_it_fails() -> None:
+    rig = Rig(rack="r")
+    data = LogBuilder().fetch_answer(0)
+    data.preferred_read_replica = 2
+    rig.answer(rig.must_plan(), data)
+    follower = rig.must_plan()
+    assert follower.node_id == 2
+    rig.refuse(follower, ErrorCode.OFFSET_OUT_OF_RANGE)
+    rig.now_ms = 1_000
+    assert rig.must_plan().node_id == 1
+    assert rig.subscription.state(P0).phase is PartitionPhase.READY
