@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.coordinators import GroupCoordinator, TransactionCoordinator
-    from onceflow.broker_lite.dispatch import HandlerRegistry, RequestContext
+    from onceflow.broker_lite.dispatch import HandlerRegistry, Interceptor, RequestContext
 
 logger = logging.getLogger("onceflow.broker_lite.broker")
 
@@ -51,6 +51,7 @@ class BrokerState:
         transactions: Transaction coordinator.
         random: Source of uuids and member ids.
         registry: What is served.
+        interceptor: Stands before the handlers in tests; None otherwise.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class BrokerState:
         "fetch_sessions",
         "groups",
         "host",
+        "interceptor",
         "log_manager",
         "node_id",
         "port",
@@ -95,6 +97,7 @@ class BrokerState:
             config.min_incremental_fetch_session_eviction_ms,
             rng,
         )
+        self.interceptor: Interceptor | None = None
         self.host = ""
         self.port = 0
 

@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.errors import RemoteProtocolError
@@ -211,6 +211,25 @@ def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
     return REGISTRY
 
 
+class Interceptor(Protocol):
+    """Stands between the dispatcher and the handlers; tests put faults and journals there."""
+
+    def handle(
+        self,
+        registration: Registration,
+        state: BrokerState,
+        context: RequestContext,
+        request: Request,
+        now_ms: int,
+    ) -> object:
+        """Call the registration's handler or not, and give what the server takes for its result.
+
+        Raises:
+            CloseConnection: The connection is to be closed without an answer.
+        """
+        ...
+
+
 class PendingAnswer(NamedTuple):
     """What dispatching gave: how to encode the answer, and the answer or its deferral.
 
@@ -269,7 +288,11 @@ def dispatch(
         connection.listener,
         connection,
     )
-    result = registration.handler(state, context, request, now_ms)
+    interceptor = state.interceptor
+    if interceptor is None:
+        result = registration.handler(state, context, request, now_ms)
+    else:
+        result = interceptor.handle(registration, state, context, request, now_ms)
     return PendingAnswer(api_version, header.correlation_id, result)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ class Deferred(Generic[T]):
         self.completed = False
         self.on_disconnect = on_disconnect
         self._value: T | None = None
-        self._callbacks: list[Callable[[T], None]] | None = None
+        self._callbacks: list[Callable[[T], object]] | None = None
 
     def complete(self, value: T) -> bool:
         """Give the answer and run the callbacks.
@@ -56,7 +56,7 @@ class Deferred(Generic[T]):
             callback(value)
         return True
 
-    def add_done_callback(self, callback: Callable[[T], None]) -> None:
+    def add_done_callback(self, callback: Callable[[T], object]) -> None:
         """Call ``callback(value)`` once the answer is there; at once if it already is."""
         if not self.completed:
             if self._callbacks is None:

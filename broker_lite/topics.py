@@ -275,15 +275,23 @@ class TopicRegistry:
         topic.config = log_config(overrides, self._config)
 
     def delete(self, topic: Topic, now_ms: int) -> None:
-        """Delete a topic with its logs; whoever waits for its partitions is woken."""
+        """Delete a topic with its logs; whoever waits for its partitions is woken.
+
+        Raises:
+            TopicError: KAFKA_STORAGE_ERROR; the topic is gone, files of it may be left.
+        """
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         topic.deleted = True
-        self._log_manager.delete_topic(topic.name, now_ms)
-        for index in range(len(topic.partitions)):
-            self._purgatory.wake((topic.topic_id, index))
-        for callback in self.on_deleted:
-            callback(topic)
+        try:
+            self._log_manager.delete_topic(topic.name, now_ms)
+        except OSError as error:
+            raise _storage_error(topic.name, error) from error
+        finally:
+            for index in range(len(topic.partitions)):
+                self._purgatory.wake((topic.topic_id, index))
+            for callback in self.on_deleted:
+                callback(topic)
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

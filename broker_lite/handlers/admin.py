@@ -173,6 +173,7 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "The topic is in the request more than once."
                 )
             topic = _deletable(state, context, name, topic_id)
+            state.topics.delete(topic, now_ms)
         except TopicError as error:
             results.append(
                 DeletedTopic(
@@ -183,7 +184,6 @@ def delete_topics(
                 )
             )
             continue
-        state.topics.delete(topic, now_ms)
         results.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=0))
     return DeleteTopicsResponse(responses=results)
 

@@ -19,6 +19,7 @@ from onceflow.broker_lite.broker import WILDCARD_HOSTS, BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
 from onceflow.broker_lite.server import Server, SystemClock, VirtualTime
+from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.topic_config import validate_overrides
 
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class Broker:
         self._clock: Callable[[], int] = clock or SystemClock()
         self._random = random.Random(seed)
         self._storage = storage
+        self._faults: FaultInjector | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
@@ -107,6 +109,15 @@ class Broker:
         return self._state
 
     @property
+    def faults(self) -> FaultInjector:
+        """Fault rules and the journal of requests; kept over stops and starts."""
+        if self._faults is None:
+            self._faults = FaultInjector(self.call)
+        if self._state is not None:
+            self._state.interceptor = self._faults
+        return self._faults
+
+    @property
     def connection_count(self) -> int:
         """Open connections of clients."""
         return 0 if self._server is None else self._server.connection_count
@@ -135,6 +146,7 @@ class Broker:
             state.close(now_ms, clean=False)
             raise
         self._loop = asyncio.get_running_loop()
+        state.interceptor = self._faults
         self._state = state
         self._server = server
 
