@@ -1,0 +1,303 @@
+"""Goal: declarations mean what they say, need no network, and wrong ones name the remedy.
+
+Method: applications are declared and inspected, or driven in memory by the test driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+from typing import TypedDict
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from onceflow.processors import (
+    App,
+    Context,
+    DeclarationError,
+    Output,
+    OutputRefusedError,
+    ProcessingError,
+    Retries,
+    State,
+)
+from onceflow.processors.commands import run as run_command
+from onceflow.processors.testing import TestDriver
+from onceflow.sdk.model import ConsumerRecord
+
+
+@dataclasses.dataclass
+class Order:
+    item: str
+    pieces: int = 1
+
+
+class Price(msgspec.Struct):
+    cents: int
+
+
+class Place(TypedDict):
+    city: str
+
+
+def test_a_decorated_function_stays_a_function() -> None:
+    app = App("a")
+
+    @app.processor("in", to="out")
+    def upper(value: str) -> str:
+        return value.upper()
+
+    assert upper("x") == "X"
+
+
+def test_values_follow_their_annotations() -> None:
+    app = App("typed")
+    seen: list[object] = []
+
+    @app.processor("raw")
+    def raw(value: bytes) -> None:
+        seen.append(value)
+
+    @app.processor("bare")
+    def bare(value):  # type: ignore[no-untyped-def]
+        seen.append(value)
+
+    @app.processor("orders", to="orders-out")
+    def order(order: Order) -> Order:
+        seen.append(order)
+        return dataclasses.replace(order, pieces=2)
+
+    @app.processor("prices", to="prices-out", format="msgpack")
+    def price(price: Price) -> Price:
+        seen.append(price)
+        return price
+
+    @app.processor("places")
+    def place(place: Place | None) -> None:
+        seen.append(place)
+
+    driver = TestDriver(app)
+    driver.send("raw", b"\xff")
+    driver.send("bare", b"\xfe")
+    driver.send("orders", {"item": "pen"})
+    driver.send("prices", {"cents": 5})
+    driver.send("places", {"city": "Ulm"})
+    driver.send("places", None)
+    assert seen == [b"\xff", b"\xfe", Order("pen"), Price(5), {"city": "Ulm"}, None]
+    assert driver.values("orders-out", Order) == [Order("pen", 2)]
+    assert msgspec.msgpack.decode(driver.outputs("prices-out")[0].value) == {"cents": 5}
+
+
+def test_tombstone_needs_an_annotation_that_allows_it() -> None:
+    """Trap 76: None means delete; a handler that does not expect it must not meet it."""
+    app = App("tombstones")
+
+    @app.processor("in")
+    def handle(value: str) -> None:
+        return None
+
+    with pytest.raises(ProcessingError, match=r"annotate it with \| None"):
+        TestDriver(app).send("in", None)
+
+
+def test_arguments_by_annotation_and_by_name() -> None:
+    app = App("arguments")
+    seen: list[object] = []
+
+    @app.processor("in")
+    def handle(
+        value: str,
+        key: int,
+        headers: list[tuple[str, bytes]],
+        record: ConsumerRecord,
+        context: Context,
+        *,
+        option: str = "own",
+    ) -> None:
+        seen.extend(
+            (value, key, list(headers), record.offset, context.record_id, context.attempt, option)
+        )
+
+    TestDriver(app).send("in", "v", key=7, headers=[("h", b"1")])
+    assert seen == ["v", 7, [("h", b"1")], 0, "in-0-0", 1, "own"]
+
+
+def test_one_several_or_no_outputs() -> None:
+    app = App("outputs")
+
+    @app.processor("in", to="out")
+    def handle(value: str) -> Iterator[object]:
+        if value == "none":
+            return
+        yield value
+        yield Output(value, topic="other", key="k2", headers=[("h", None)], timestamp_ms=9)
+        yield Output([1, 2])
+
+    driver = TestDriver(app)
+    driver.send("in", "none")
+    driver.send("in", "a", key="k", timestamp_ms=5)
+    assert driver.values("out") == [b"a", b"[1,2]"]
+    (other,) = driver.outputs("other")
+    assert (other.key, other.timestamp_ms, other.headers) == (b"k2", 9, [("h", None)])
+    assert [record.timestamp_ms for record in driver.outputs("out")] == [5, 5]
+
+
+async def test_async_generators() -> None:
+    app = App("generators")
+
+    @app.processor("in", to="out")
+    async def handle(value: str) -> AsyncIterator[str]:
+        yield value
+        yield value + "!"
+
+    driver = TestDriver(app)
+    await driver.send_async("in", "a")
+    assert driver.values("out") == [b"a", b"a!"]
+
+
+def test_returned_value_without_a_topic_is_an_error() -> None:
+    app = App("nowhere")
+
+    @app.processor("in")
+    def handle(value: str) -> str:
+        return value
+
+    with pytest.raises(ProcessingError, match="has no to= topic"):
+        TestDriver(app).send("in", "a")
+
+
+def test_send_after_the_record_is_refused() -> None:
+    """Field case 64: it would land in the transaction of a later record."""
+    app = App("late")
+    kept: list[Context] = []
+    states: list[State[int]] = []
+
+    @app.processor("in", to="out")
+    def handle(value: str, context: Context, seen: State[int]) -> None:
+        kept.append(context)
+        states.append(seen)
+
+    TestDriver(app).send("in", "a", key="k")
+    with pytest.raises(OutputRefusedError, match="record in-0-0 was finished"):
+        kept[0].send("out", "late")
+    with pytest.raises(OutputRefusedError, match="'seen' was written after"):
+        states[0].set(1)
+
+
+def test_state_by_key_with_types_that_survive() -> None:
+    """Trap 65: no detour over JSON; trap 62: the record's key and no other."""
+    app = App("states")
+    keys: list[str] = []
+
+    @app.processor("in", to="out")
+    def handle(
+        value: str, orders: State[str, Order], pairs: State[dict[int, tuple[bytes, float]]]
+    ) -> None:
+        keys.append(orders.key)  # type: ignore[arg-type]
+        order = orders.get() or Order(value, 0)
+        order.pieces += 1
+        orders.set(order)
+        pairs.set({1: (b"\xff", 0.5)})
+        if value == "gone":
+            orders.delete()
+            assert orders.get("nothing") == "nothing"
+
+    driver = TestDriver(app)
+    driver.send("in", "pen", key="k1")
+    driver.send("in", "pen", key="k1")
+    driver.send("in", "cup", key="k2")
+    driver.send("in", "gone", key="k2")
+    assert driver.state("handle", "orders") == {b"k1": Order("pen", 2)}
+    assert driver.state("handle", "pairs")[b"k1"] == {1: (b"\xff", 0.5)}
+    assert keys == ["k1", "k1", "k2", "k2"]
+
+
+def test_state_needs_a_key() -> None:
+    app = App("keyless")
+
+    @app.processor("in")
+    def handle(value: str, seen: State[int]) -> None:
+        seen.set(1)
+
+    with pytest.raises(ProcessingError, match="the record has no key"):
+        TestDriver(app).send("in", "a")
+
+
+def test_retries_move_the_drivers_clock() -> None:
+    app = App("clock")
+    attempts: list[int] = []
+
+    @app.processor("in", to="out", retries=Retries(3, backoff_ms=100, backoff_max_ms=250))
+    def handle(value: str, context: Context) -> str:
+        attempts.append(context.attempt)
+        if context.attempt < 4:
+            raise ValueError("not yet")
+        return value
+
+    driver = TestDriver(app)
+    driver.send("in", "a")
+    assert attempts == [1, 2, 3, 4]
+    assert driver.now_ms == 100 + 200 + 250
+    assert driver.values("out") == [b"a"]
+
+
+def test_topology_prints_itself() -> None:
+    app = App("shop")
+
+    @app.processor("orders", to="bills", retries=2, dead_letter="broken-orders")
+    async def bill(order: Order, total: State[int]) -> int:
+        return 1
+
+    assert app.topology().describe().splitlines() == [
+        "application shop",
+        "  async processor bill",
+        "    reads        orders",
+        "    writes       bills",
+        "    state        total: int in lmdb, changelog shop-bill-total-changelog",
+        "    retries      2, 100 to 10000 ms apart",
+        "    then         dead letter to broken-orders",
+    ]
+
+
+def test_wrong_declarations_name_the_remedy() -> None:
+    app = App("wrong")
+
+    def two(a: str, b: str) -> None: ...
+    def stars(*values: str) -> None: ...
+    def bare_state(value: str, seen: State) -> None: ...  # type: ignore[type-arg]
+    def unknown(value: Order | Price) -> None: ...
+    def good(value: str) -> None: ...
+
+    for function, message in (
+        (two, "which of a, b gets the record's value"),
+        (stars, "name every parameter"),
+        (bare_state, r"write State\[...\]"),
+        (unknown, "no decoder for"),
+    ):
+        with pytest.raises(DeclarationError, match=message):
+            app.processor("in")(function)
+    app.processor("in")(good)
+    with pytest.raises(DeclarationError, match="have the input topic 'in'"):
+        app.processor("in", name="other")(good)
+    with pytest.raises(DeclarationError, match="contradict"):
+        app.processor("in2", name="x", dead_letter="d", on_error="skip")(good)
+    with pytest.raises(DeclarationError, match="application name"):
+        App("not a topic name")
+    with pytest.raises(ValueError, match="transaction_timeout_ms"):
+        App("times", transaction_timeout_ms=100)
+
+
+def test_command_line_explains_itself_and_prints_the_topology(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = CliRunner().invoke(run_command, ["--help"])
+    assert "Example: onceflow run my_module:app" in shown.output
+    described = CliRunner().invoke(run_command, ["examples.task2_count.app:app", "--topology"])
+    assert "changelog task2-count-count-seen-changelog" in described.output
+    missing = CliRunner().invoke(run_command, ["no_such_module:app"])
+    assert missing.exit_code == 2
+    assert "no module 'no_such_module'" in missing.output
+    wrong = CliRunner().invoke(run_command, ["json:app"])
+    assert "json has no App named 'app'" in wrong.output
