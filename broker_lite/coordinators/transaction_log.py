@@ -169,21 +169,24 @@ class TransactionLog:
         self._entries.clear()
         largest = NO_PRODUCER_ID
         for partition in range(self._log.partition_count):
+            # Values are decoded once per id, not once per record: a start is to be short.
+            newest: dict[bytes, StoredRecord] = {}
             for batch in self._log.batches(partition):
                 for record in batch.records:
-                    largest = max(largest, self._replay(partition, record))
+                    newest[record.key] = record
+            for record in newest.values():
+                largest = max(largest, self._replay(partition, record))
         return largest
 
     def _replay(self, partition: int, record: StoredRecord) -> int:
-        _, key, value = record
+        """Take the newest record of a key; the largest producer id in it."""
+        if record.value is None:
+            return NO_PRODUCER_ID
         try:
-            transactional_id = decode_key(key)
+            transactional_id = decode_key(record.key)
             if transactional_id is None:
                 return NO_PRODUCER_ID
-            if value is None:
-                self._entries.pop(transactional_id, None)
-                return NO_PRODUCER_ID
-            entry = decode_value(transactional_id, value)
+            entry = decode_value(transactional_id, record.value)
         except (RemoteProtocolError, ValueError) as error:
             logger.error(
                 "__transaction_state-%d: record at %d is not readable: %s",
