@@ -435,13 +435,9 @@ class TransactionDriver(Generic[D]):
             producer_id, producer_epoch = await self._pool.run(
                 flow, timeout_ms=max(1, deadline_ms - engine.now_ms())
             )
-        except FENCED as error:
+        except (*FENCED, InvalidTxnStateError) as error:
+            # The last one: it was ended already, with the other result.
             await self._end_refused(identity, error, deadline_ms, committed=committed)
-        except InvalidTxnStateError as error:
-            # The coordinator has no open transaction of this kind.
-            manager.outcome_unknown()
-            if committed:
-                raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
         except (AbortableError, FatalError) as error:
             manager.fail(error) if committed else manager.outcome_unknown()
             if isinstance(error, FatalError):

@@ -33,7 +33,6 @@ from onceflow.sdk.protocol.schema import Request, Response
 log = logging.getLogger("onceflow.connection")
 
 SOFTWARE_VERSION = "0.1.0"
-HAPPY_EYEBALLS_DELAY_S = 0.25
 
 
 def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
@@ -262,14 +261,17 @@ async def open_connection(
     context = config.security.make_ssl_context()
     try:
         async with asyncio.timeout(config.socket_connection_setup_timeout_ms / 1000):
-            await loop.create_connection(
-                lambda: connection,
-                host,
-                port,
-                ssl=context,
-                server_hostname=host if context is not None else None,
-                happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY_S,
-            )
+            sock = await _connect_socket(loop, host, port, config)
+            try:
+                await loop.create_connection(
+                    lambda: connection,
+                    sock=sock,
+                    ssl=context,
+                    server_hostname=host if context is not None else None,
+                )
+            except BaseException:
+                sock.close()
+                raise
             await connection.handshake()
     except TimeoutError as error:
         connection.close()
@@ -288,7 +290,37 @@ async def open_connection(
     return connection
 
 
+async def _connect_socket(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, config: ClientConfig
+) -> socket.socket:
+    """Connect to the first address of a name that takes the connection (KIP-602).
+
+    Each address gets its share of the time, so that one that swallows packets does not hide the
+    others. (asyncio's own way of racing addresses leaks sockets in Python 3.11.)
+    """
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    share_s = config.socket_connection_setup_timeout_ms / 1000 / len(found)
+    errors: list[str] = []
+    for family, kind, protocol, _, address in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            async with asyncio.timeout(share_s):
+                await loop.sock_connect(sock, address)
+            return sock
+        except OSError as error:  # TimeoutError is one of them
+            sock.close()
+            why = _describe(error)
+            errors.append(why if len(found) == 1 else f"{address[0]}: {why}")
+        except BaseException:
+            sock.close()
+            raise
+    raise BrokerConnectionError(f"{host}:{port}: {', '.join(errors)}")
+
+
 def _describe(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, socket.gaierror):
