@@ -15,10 +15,12 @@ from onceflow.broker_lite.handlers.fetch_sessions import (
     FetchPlan,
     PartitionKey,
 )
+from onceflow.broker_lite.handlers.offsets import ANY_EPOCH, check_leader_epoch
 from onceflow.broker_lite.log import ReadError
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
+from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 
 FetchPartition = FetchRequest.FetchPartition
 PartitionData = FetchResponse.PartitionData
-
-HARD_LIMIT_MAX_VERSION = 2
-ANY_EPOCH = -1
 
 
 @handles(FetchRequest)
@@ -93,7 +92,6 @@ class _FetchAttempt:
     """A Fetch request from its first look to its answer."""
 
     __slots__ = (
-        "_api_version",
         "_committed_only",
         "_plan",
         "_request",
@@ -106,7 +104,6 @@ class _FetchAttempt:
         self, state: BrokerState, api_version: int, request: FetchRequest, plan: FetchPlan
     ) -> None:
         self._state = state
-        self._api_version = api_version
         self._request = request
         self._plan = plan
         self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
@@ -148,7 +145,10 @@ class _FetchAttempt:
             if source.counted_to < end:
                 if wanted == 1:
                     return True
-                self._count(source, log, end)
+                try:
+                    self._count(source, log, end)
+                except ReadError:
+                    return True
             available += source.available
             if available >= wanted:
                 return True
@@ -156,21 +156,23 @@ class _FetchAttempt:
 
     def _count(self, source: _Source, log: PartitionLog, end: int) -> None:
         """Add the bytes that became readable since the last look, up to the partition's limit."""
-        room = source.asked.partition_max_bytes - source.available
-        if room > 0:
-            result = log.read(
-                source.counted_to, room, isolation_level=IsolationLevel.READ_UNCOMMITTED
-            )
-            source.available += min(len(result.records), room)
-        source.counted_to = end
+        limit = source.asked.partition_max_bytes
+        while source.available < limit and source.counted_to < end:
+            # One read ends with its segment at the latest.
+            records = log.read(source.counted_to, limit - source.available).records
+            next_offset = source.counted_to
+            for _, header in iter_batch_headers(records):
+                next_offset = header.next_offset
+            if next_offset <= source.counted_to:
+                break
+            source.available = min(limit, source.available + len(records))
+            source.counted_to = next_offset
 
     def _refusal(self, source: _Source, log: PartitionLog) -> ErrorCode:
         asked = source.asked
-        if asked.current_leader_epoch != ANY_EPOCH:
-            if asked.current_leader_epoch < log.leader_epoch:
-                return ErrorCode.FENCED_LEADER_EPOCH
-            if asked.current_leader_epoch > log.leader_epoch:
-                return ErrorCode.UNKNOWN_LEADER_EPOCH
+        code = check_leader_epoch(log, asked.current_leader_epoch)
+        if code:
+            return code
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         return ErrorCode.NONE
@@ -189,7 +191,7 @@ class _FetchAttempt:
         """Read what fits and build the answer."""
         request = self._request
         left = min(request.max_bytes, self._state.config.fetch_max_bytes)
-        at_least_one = self._api_version > HARD_LIMIT_MAX_VERSION
+        at_least_one = True
         answers: list[tuple[PartitionKey, PartitionData]] = []
         for source in self._sources:
             data = self._read(source, left, at_least_one)

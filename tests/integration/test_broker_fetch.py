@@ -325,6 +325,18 @@ async def test_available_bytes_are_capped_by_the_partitions_limit(
     assert len(values_of(fetched(await wire.receive())[0].records)) == 1
 
 
+async def test_available_bytes_are_counted_over_segments(broker: Broker, wire: Wire) -> None:
+    """Trap 21: what lies in several segments is there, though one answer ends with the first."""
+    broker.create_topic("s", configs={"segment.bytes": "1048576"})
+    for _ in range(3):
+        assert (await produce(wire, "s", batch(b"x" * 700_000))).error_code == 0
+    request = fetch_request(
+        "s", 0, max_wait_ms=600_000, min_bytes=2_000_000, partition_max_bytes=10_000_000
+    )
+    data = fetched(await wire.ask(request, FETCH_BY_NAME, FetchResponse))
+    assert len(values_of(data[0].records)) >= 1
+
+
 async def test_error_of_one_partition_is_answered_at_once(wire: Wire) -> None:
     """Trap 21."""
     request = fetch_request("t", partitions={0: 0, 77: 0}, max_wait_ms=600_000)
