@@ -133,7 +133,8 @@ class SessionCore:
         deadline = self._clock() + timeout_ms / 1000
         if self.in_transaction:
             try:
-                await settle(self.producer.abort_transaction())
+                left_ms = self._left_ms(deadline) // 2
+                await settle(self.producer.abort_transaction(timeout_ms=left_ms))
             except KafkaError as error:
                 logger.warning(
                     "session %s: abort at close failed, the coordinator will do it: %s",
@@ -284,21 +285,28 @@ class SessionCore:
         except KafkaError:
             return -1  # Not assigned any more; the ownership check deals with that.
 
-    async def _try_commit(self, offsets: MarkedOffsets, flush_timeout_ms: int | None) -> None:
+    async def _try_commit(self, offsets: MarkedOffsets, deadline: float | None) -> None:
+        """Flush, add the offsets, commit; each step within what is left until the deadline."""
+
+        def left_ms() -> int | None:
+            return None if deadline is None else self._left_ms(deadline)
+
         if self._failure is not None:
             raise self._failure
         snapshot = self._check_ownership(offsets)
         await self.begin()
         producer = self.producer
-        await settle(producer.flush(timeout_ms=flush_timeout_ms))
+        await settle(producer.flush(timeout_ms=left_ms()))
         if offsets:
-            await settle(producer.send_offsets_to_transaction(offsets, snapshot))
+            await settle(
+                producer.send_offsets_to_transaction(offsets, snapshot, timeout_ms=left_ms())
+            )
             # A member that was expelled between here and EndTxn would publish what its
             # successor is doing again. The forced heartbeat closes most of that window.
             await settle(self.consumer.ensure_membership())
             self._check_ownership(offsets)
         try:
-            await settle(producer.commit_transaction())
+            await settle(producer.commit_transaction(timeout_ms=left_ms()))
         except _DEFINITE:
             raise
         except KafkaError as error:
@@ -538,7 +546,7 @@ class SessionCore:
             offsets = await self._mark(self._listener.progress())
             if not offsets and not self.in_transaction:
                 return
-            await self._try_commit(offsets, self._left_ms(deadline))
+            await self._try_commit(offsets, deadline)
         except CommitOutcomeUnknownError as error:
             if not await self._outcome_is_commit(offsets, error, leaving=partitions):
                 return

@@ -213,6 +213,7 @@ class FakeProducer:
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group_metadata: ConsumerGroupMetadata,
+        timeout_ms: int | None = None,
     ) -> None:
         end = self.cluster.enter("send_offsets_to_transaction")
         self.cluster.calls.append(f"offsets@{group_metadata.generation_id}")
@@ -230,14 +231,14 @@ class FakeProducer:
             transaction.offsets[partition] = offset
         end()
 
-    def commit_transaction(self) -> None:
+    def commit_transaction(self, timeout_ms: int | None = None) -> None:
         end = self.cluster.enter("commit_transaction")
         self._check()
         self.begun = False
         self.cluster.end(self.transactional_id, commit=True)
         end()
 
-    def abort_transaction(self) -> None:
+    def abort_transaction(self, timeout_ms: int | None = None) -> None:
         end = self.cluster.enter("abort_transaction")
         self._check()
         self.begun = False
