@@ -23,6 +23,7 @@ class Change(enum.Enum):
     TRUNCATE = "truncate"
     FLUSH = "flush"
     REPLACE = "replace"
+    RENAME = "rename"
     REMOVE = "remove"
     MAKE_DIRECTORY = "make directory"
     RENAME_DIRECTORY = "rename directory"
@@ -37,7 +38,7 @@ class Write(NamedTuple):
         path: File or folder.
         data: Bytes that were to be written.
         position: Where in the file, for appends and cuts.
-        target: New name of a folder.
+        target: New name of a file or folder.
     """
 
     change: Change
@@ -222,6 +223,9 @@ class FailingStorage:
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         self.apply(Write(Change.REPLACE, path, data))
 
+    def rename(self, old: str, new: str) -> None:
+        self.apply(Write(Change.RENAME, old, target=new))
+
     def remove(self, path: str) -> None:
         self.apply(Write(Change.REMOVE, path))
 
@@ -258,6 +262,8 @@ def _apply(disk: MemoryStorage, write: Write) -> None:
             disk.open(write.path).truncate(write.position)
         case Change.REPLACE:
             disk.replace(write.path, write.data)
+        case Change.RENAME:
+            disk.rename(write.path, write.target)
         case Change.REMOVE:
             disk.remove(write.path)
         case Change.MAKE_DIRECTORY:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.log_config import LogConfig
@@ -66,6 +66,7 @@ class LogManager:
         self._new_uuid = new_uuid
         self._config_for = config_for
         self._topics: dict[str, tuple[uuid.UUID, dict[int, PartitionLog]]] = {}
+        self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
         self.node_id = node_id
         storage.lock()
         try:
@@ -142,6 +143,8 @@ class LogManager:
         _, logs = self._topics.pop(topic, (None, {}))
         renamed = []
         for log in logs.values():
+            if self._compaction is not None and self._compaction[0] is log:
+                self._compaction = None
             log.close(clean=False)
             directory = str(log.topic_partition)
             ending = f".{self._new_uuid().hex}{DELETED_SUFFIX}"
@@ -209,6 +212,35 @@ class LogManager:
             except LogError as error:
                 _logger.warning("retention of %s: %s", log.topic_partition, error)
         return count
+
+    def compact(self, now_ms: int) -> bool:
+        """Do one small step of compaction, of the log in work or of the next that needs it.
+
+        Args:
+            now_ms: The broker's clock.
+
+        Returns:
+            Whether there is more to do at once.
+        """
+        if self._compaction is None:
+            for log in self.partitions():
+                steps = log.compaction(now_ms) if log.config.compacts else None
+                if steps is not None:
+                    self._compaction = (log, steps)
+                    break
+            else:
+                return False
+        log, steps = self._compaction
+        try:
+            next(steps)
+        except StopIteration:
+            self._compaction = None
+            self._write_offsets(checkpoints.CLEANER_FILE, lambda log: log.compacted_offset)
+        except LogError as error:
+            self._compaction = None
+            _logger.error("compaction of %s: %s", log.topic_partition, error)
+            return False
+        return True
 
     def close(self, clean: bool = True) -> None:
         """Close every log and give back the folder.
@@ -302,6 +334,7 @@ class LogManager:
     def _load(self, now_ms: int) -> None:
         recovery_points = self._read_offsets(checkpoints.RECOVERY_POINT_FILE)
         log_starts = self._read_offsets(checkpoints.LOG_START_FILE)
+        compacted = self._read_offsets(checkpoints.CLEANER_FILE)
         for directory in self._storage.directories():
             if directory.endswith(DELETED_SUFFIX):
                 self._remove_directory(directory)
@@ -320,6 +353,7 @@ class LogManager:
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start_offset=log_starts.get(topic_partition, 0),
             )
+            log.compacted_offset = min(compacted.get(topic_partition, 0), log.log_end_offset)
             log.when_start_moved(self._write_log_starts)
             self._topics.setdefault(topic, (topic_id, {}))[1][topic_partition.partition] = log
 

@@ -112,6 +112,11 @@ class MemoryStorage:
         directory, name = split_path(path)
         self.folder(directory)[name] = bytearray(data)
 
+    def rename(self, old: str, new: str) -> None:
+        directory, name = split_path(old)
+        target_directory, target = split_path(new)
+        self.folder(target_directory)[target] = self.folder(directory).pop(name)
+
     def remove(self, path: str) -> None:
         directory, name = split_path(path)
         self.content.get(directory, {}).pop(name, None)

@@ -1,44 +1,44 @@
-"""The log of one partition: append, read, look up, cut at the start.
+"""The log of one partition: append, roll, flush, compact, cut at the start.
 
-It decides the order of an append (checks, producers, segment, file, positions) and where readers
-may look: the high watermark and the last stable offset. Batch rules are in ``append_checks``,
-sequences and transactions in ``producer_state``, the start in ``recovery``, look-ups in
-``log_reader``, ages and sizes in ``retention``. Nothing here reads a clock or opens a file.
+It decides the order of an append (checks, producers, segment, file, positions) and moves the high
+watermark and the last stable offset. Batch rules are in ``append_checks``, sequences and
+transactions in ``producer_state``, the start in ``recovery``, reading in ``log_view``, ages and
+sizes in ``retention``. Nothing here reads a clock or opens a file.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from onceflow.broker_lite.log import checkpoints, log_reader, retention
+from onceflow.broker_lite.log import checkpoints, retention
 from onceflow.broker_lite.log.append_checks import (
     IncomingBatch,
     client_batch,
     own_batches,
     place_batches,
 )
+from onceflow.broker_lite.log.compaction import Compaction, segments_to_compact
 from onceflow.broker_lite.log.log_config import LogConfig
-from onceflow.broker_lite.log.log_errors import AppendError, LogError, ReadError
-from onceflow.broker_lite.log.log_results import AppendResult, ReadResult
-from onceflow.broker_lite.log.producer_state import ProducerSnapshot
+from onceflow.broker_lite.log.log_errors import AppendError, LogError
+from onceflow.broker_lite.log.log_results import AppendResult
+from onceflow.broker_lite.log.log_view import LogView
 from onceflow.broker_lite.log.recovery import load_log
 from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.storage import Buffer, Storage
-from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp, TopicPartition
-from onceflow.sdk.protocol.batch_header import TRANSACTIONAL_BIT, InvalidBatchError
+from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch
 
-NO_TIMESTAMP = -1
 HIGH_WATERMARK = -1
 """Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
-class PartitionLog:
+class PartitionLog(LogView):
     """One partition's log on a storage.
 
     Args:
@@ -57,27 +57,8 @@ class PartitionLog:
         config: The topic's settings.
         listeners: Called without arguments after the high watermark or the last stable offset
             moved.
+        compacted_offset: Below it, compaction was done; kept by the log manager.
     """
-
-    __slots__ = (
-        "_directory",
-        "_epochs",
-        "_failed",
-        "_high_watermark",
-        "_last_stable_offset",
-        "_log_end_offset",
-        "_log_start_offset",
-        "_on_start_moved",
-        "_producers",
-        "_replicated",
-        "_segments",
-        "_storage",
-        "_unflushed_records",
-        "_writer",
-        "config",
-        "listeners",
-        "topic_partition",
-    )
 
     def __init__(
         self,
@@ -91,34 +72,35 @@ class PartitionLog:
         log_start_offset: int = 0,
         replicated: bool = False,
     ) -> None:
-        self._storage = storage
-        self.topic_partition = topic_partition
-        self.config = config
-        self.listeners: list[Callable[[], None]] = []
-        self._directory = str(topic_partition)
-        self._replicated = replicated
-        self._on_start_moved: Callable[[], None] | None = None
-        self._failed = False
-        storage.make_directory(self._directory)
+        directory = str(topic_partition)
+        storage.make_directory(directory)
         loaded = load_log(
             storage,
-            self._directory,
+            directory,
             config,
             now_ms=now_ms,
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
         )
-        self._segments = loaded.segments
-        self._producers = loaded.producers
-        self._epochs = loaded.epochs
-        self._log_start_offset = loaded.log_start_offset
-        self._log_end_offset = loaded.log_end_offset
+        super().__init__(
+            topic_partition,
+            loaded.segments,
+            loaded.producers,
+            loaded.epochs,
+            loaded.log_start_offset,
+            loaded.log_end_offset,
+        )
+        self._storage = storage
+        self.config = config
+        self.listeners: list[Callable[[], None]] = []
+        self.compacted_offset = 0
+        self._replicated = replicated
+        self._on_start_moved: Callable[[], None] | None = None
+        self._failed = False
         self._writer = SegmentWriter(
             storage, self._directory, loaded.segments, loaded.producers, loaded.recovery_point
         )
-        self._high_watermark = loaded.log_end_offset
-        self._last_stable_offset = 0
         self._unflushed_records = 0
         if loaded.checked:
             # A crash may have cost records that readers saw; the new epoch lets them notice.
@@ -126,55 +108,15 @@ class PartitionLog:
         self._producers.high_watermark_moved(self._high_watermark)
         self._settle_last_stable_offset()
 
-    # Positions
-
-    @property
-    def log_start_offset(self) -> int:
-        """First offset that may be read."""
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset of the next record."""
-        return self._log_end_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """End of what may be read."""
-        return self._high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """End of what a committed reader may read: no open transaction begins below it."""
-        return self._last_stable_offset
-
-    @property
-    def leader_epoch(self) -> int:
-        """Epoch that new batches carry."""
-        return self._epochs.latest
-
     @property
     def recovery_point(self) -> int:
         """Offset below which the log is known to be on the disk."""
         return self._writer.recovery_point
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in the log files."""
-        return self._segments.size_bytes
-
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """Let new batches carry a later epoch (KIP-101)."""
         if self._epochs.assign(leader_epoch, self._log_end_offset):
             self._write_epochs()
-
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The greatest epoch up to the one asked for, and where it ended (KIP-320).
-
-        Returns:
-            Epoch and end offset; (-1, -1) when the epoch is unknown here.
-        """
-        return self._epochs.end_offset_for(leader_epoch, self._log_end_offset)
 
     # Appending
 
@@ -389,114 +331,6 @@ class PartitionLog:
         if self._writer.flush_is_due(self.config.flush_ms, now_ms):
             self.flush()
 
-    # Reading
-
-    def read(
-        self,
-        fetch_offset: int,
-        max_bytes: int,
-        *,
-        isolation_level: int = IsolationLevel.READ_UNCOMMITTED,
-        minimum_one_batch: bool = True,
-    ) -> ReadResult:
-        """Read whole batches from an offset on.
-
-        Args:
-            fetch_offset: Where to begin; inside of a batch gives the whole batch.
-            max_bytes: Most bytes to give.
-            isolation_level: Read up to the high watermark, or to the last stable offset.
-            minimum_one_batch: Give the first batch also when it is larger than ``max_bytes``.
-
-        Raises:
-            ReadError: OFFSET_OUT_OF_RANGE; KAFKA_STORAGE_ERROR or CORRUPT_MESSAGE when the file
-                cannot be read as a log.
-        """
-        if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
-            raise ReadError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {fetch_offset} of {self._directory} is outside of "
-                f"{self._log_start_offset} to {self._log_end_offset}",
-            )
-        committed = isolation_level == IsolationLevel.READ_COMMITTED
-        upper_bound = self._last_stable_offset if committed else self._high_watermark
-        records: Buffer = b""
-        aborted: list[tuple[int, int]] | None = [] if committed else None
-        if fetch_offset < upper_bound:
-            try:
-                records, end_offset = log_reader.read_batches(
-                    self._segments,
-                    fetch_offset,
-                    max_bytes,
-                    upper_bound,
-                    self._log_end_offset,
-                    minimum_one_batch=minimum_one_batch,
-                )
-                if committed and records:
-                    aborted = log_reader.aborted_transactions(
-                        self._segments, fetch_offset, end_offset
-                    )
-            except OSError as error:
-                raise ReadError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory}: {error}"
-                ) from error
-            except InvalidBatchError as error:
-                raise ReadError(error.code, f"{self._directory}: {error}") from error
-        return ReadResult(
-            records,
-            self._high_watermark,
-            self._last_stable_offset,
-            self._log_start_offset,
-            aborted,
-        )
-
-    def earliest(self) -> OffsetAndTimestamp:
-        """The log start, as ListOffsets answers it."""
-        offset = self._log_start_offset
-        return OffsetAndTimestamp(offset, NO_TIMESTAMP, self._epochs.epoch_at(offset))
-
-    def latest(self, isolation_level: int = IsolationLevel.READ_UNCOMMITTED) -> OffsetAndTimestamp:
-        """The end of what may be read, as ListOffsets answers it."""
-        return OffsetAndTimestamp(
-            self._upper_bound(isolation_level), NO_TIMESTAMP, self._epochs.latest
-        )
-
-    def max_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record with the greatest timestamp (KIP-734), or None in an empty log."""
-        found = log_reader.greatest_timestamp(self._segments, self._log_start_offset)
-        return None if found is None else OffsetAndTimestamp(*found)
-
-    def offset_for_timestamp(
-        self, timestamp_ms: int, isolation_level: int = IsolationLevel.READ_UNCOMMITTED
-    ) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, within what may be read.
-
-        Args:
-            timestamp_ms: Milliseconds since 1970.
-            isolation_level: What may be read.
-
-        Returns:
-            Offset, timestamp and leader epoch of the record, or None.
-        """
-        found = log_reader.first_at_or_after(self._segments, timestamp_ms, self._log_start_offset)
-        if found is None or found[0] >= self._upper_bound(isolation_level):
-            return None
-        return OffsetAndTimestamp(*found)
-
-    def _upper_bound(self, isolation_level: int) -> int:
-        if isolation_level == IsolationLevel.READ_COMMITTED:
-            return self._last_stable_offset
-        return self._high_watermark
-
-    # Producers
-
-    def producers(self) -> list[ProducerSnapshot]:
-        """Producers that the partition remembers (DescribeProducers)."""
-        return self._producers.snapshots()
-
-    def has_open_transaction(self, producer_id: int, producer_epoch: int | None = None) -> bool:
-        """Whether a producer has a transaction open here, in that epoch if one is given."""
-        return self._producers.has_open_transaction(producer_id, producer_epoch)
-
     # Start of the log, retention, end
 
     def delete_records_before(self, offset: int) -> int:
@@ -572,6 +406,46 @@ class PartitionLog:
         if first_offset > self._log_start_offset:
             self._move_start(first_offset)
         return count
+
+    def compaction(self, now_ms: int) -> Iterator[None] | None:
+        """Keep only the newest record of each key in the closed segments, if that is due.
+
+        Args:
+            now_ms: The broker's clock.
+
+        Returns:
+            The work as small steps, each of which may raise LogError; None if there is none.
+        """
+        chosen = segments_to_compact(
+            self._segments,
+            self.config,
+            now_ms=now_ms,
+            first_dirty_offset=self.compacted_offset,
+            last_stable_offset=self._last_stable_offset,
+        )
+        if not self.config.compacts or not chosen or self._failed:
+            return None
+        return self._compact(
+            Compaction(
+                self._storage,
+                self._directory,
+                self._segments,
+                chosen,
+                self._producers,
+                self.config,
+                now_ms,
+            )
+        )
+
+    def _compact(self, compaction: Compaction) -> Iterator[None]:
+        try:
+            yield from compaction.run(self.compacted_offset)
+        except OSError as error:
+            self._failed = self._failed or compaction.swapping
+            raise self._storage_error(error) from error
+        for base_offset in compaction.removed_bases:
+            self._writer.drop_snapshot(base_offset)
+        self.compacted_offset = max(self.compacted_offset, compaction.cleaned_offset)
 
     def close(self, clean: bool = True) -> None:
         """Give back the files.

@@ -9,7 +9,6 @@ life of the log is the partition log's business.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onceflow.broker_lite.log import checkpoints
@@ -31,22 +30,13 @@ from onceflow.broker_lite.log.segment import (
     file_name,
 )
 from onceflow.broker_lite.log.segment_list import SegmentList
+from onceflow.broker_lite.log.segment_walk import CLEANED_SUFFIX, SWAP_SUFFIX, walk
 from onceflow.broker_lite.log.storage import Storage
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
-from onceflow.sdk.protocol.batch_header import (
-    HEADER_SIZE,
-    LENGTH_END,
-    BatchHeader,
-    InvalidBatchError,
-    check_crc,
-    parse_batch_header,
-)
+from onceflow.sdk.protocol.batch_header import BatchHeader
 from onceflow.sdk.protocol.records import parse_control_batch
 
-CHUNK_BYTES = 1 << 20
-"""Bytes read at once while checking."""
-
-_LEFTOVER_SUFFIXES = (".tmp", ".deleted", ".cleaned")
+_LEFTOVER_SUFFIXES = (".tmp", ".deleted", CLEANED_SUFFIX)
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
@@ -73,54 +63,6 @@ class LoadedLog:
     checked: bool
 
 
-class FoundBatch:
-    """A batch met on a walk over a segment."""
-
-    __slots__ = ("data", "header", "position")
-
-    def __init__(self, position: int, header: BatchHeader, data: memoryview) -> None:
-        self.position = position
-        self.header = header
-        self.data = data
-
-
-def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[FoundBatch]:
-    """Batches of a segment as long as they hold: whole, in order, with the right checksum.
-
-    Args:
-        segment: The segment.
-        next_offset: Least offset that the first batch may have.
-        position: Border to begin at.
-    """
-    size = segment.size
-    data = memoryview(b"")
-    start = position
-    while position + HEADER_SIZE <= size:
-        at = position - start
-        if at + HEADER_SIZE > len(data):
-            data, start, at = memoryview(segment.read(position, CHUNK_BYTES)), position, 0
-        try:
-            header = parse_batch_header(data, at)
-        except InvalidBatchError:
-            return
-        length = header.batch_length + LENGTH_END
-        if position + length > size:
-            return
-        if at + length > len(data):
-            wanted = max(length, CHUNK_BYTES)
-            data, start, at = memoryview(segment.read(position, wanted)), position, 0
-        batch = data[at : at + length]
-        try:
-            check_crc(batch, 0, header)
-        except InvalidBatchError:
-            return
-        if header.base_offset < next_offset or header.last_offset_delta < 0:
-            return
-        yield FoundBatch(position, header, batch)
-        next_offset = header.next_offset
-        position += length
-
-
 def apply_batch(
     producers: ProducerState, header: BatchHeader, data: memoryview, now_ms: int
 ) -> AbortedTransaction | None:
@@ -132,6 +74,8 @@ def apply_batch(
     if header.producer_id < 0:
         return None
     if header.is_control:
+        if header.records_count == 0:
+            return None  # Kafka's cleaner leaves that where a whole transaction is gone.
         marker = parse_control_batch(data)
         if not (marker.is_commit or marker.is_abort):
             return None
@@ -238,16 +182,18 @@ class _Loader:
         segment.create()
         return segment
 
-    def _segment(self, base_offset: int) -> Segment:
+    def _segment(self, base_offset: int, ending: str = "") -> Segment:
         return Segment(
             self._storage,
             self._directory,
             base_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             created_ms=self._now_ms,
+            ending=ending,
         )
 
     def _open_segments(self, log_start_offset: int) -> list[Segment]:
+        self._finish_swaps()
         names = self._storage.files(self._directory)
         bases = {_offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
         for name in names:
@@ -256,6 +202,18 @@ class _Loader:
                 self._storage.remove(self._path(name))
         segments = [self._segment(base) for base in sorted(base for base in bases if base >= 0)]
         return segments or [self._new_segment(log_start_offset)]
+
+    def _finish_swaps(self) -> None:
+        """Complete what a crash interrupted while compacted files took their place."""
+        names = self._storage.files(self._directory)
+        for name in sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+            base_offset = _offset_of(name)
+            last_offset = self._segment(base_offset, SWAP_SUFFIX).last_offset()
+            replaced = range(base_offset, (base_offset if last_offset is None else last_offset) + 1)
+            for old in names:
+                if _offset_of(old) in replaced and old.endswith((LOG_SUFFIX, *INDEX_SUFFIXES)):
+                    self._storage.remove(self._path(old))
+            self._storage.rename(self._path(name), self._path(name.removesuffix(SWAP_SUFFIX)))
 
     def _drop(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):

@@ -82,6 +82,7 @@ class Segment:
         base_offset: First offset of the segment.
         index_interval_bytes: Bytes of log between two index entries.
         created_ms: When it was made or first seen, for ages of segments without timestamps.
+        ending: Put behind the names of its files while they wait to replace others.
 
     Attributes:
         base_offset: First offset of the segment.
@@ -97,6 +98,7 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_entry",
+        "_ending",
         "_first_timestamp_ms",
         "_log",
         "_storage",
@@ -121,9 +123,11 @@ class Segment:
         *,
         index_interval_bytes: int,
         created_ms: int,
+        ending: str = "",
     ) -> None:
         self._storage = storage
         self.directory = directory
+        self._ending = ending
         self.base_offset = base_offset
         self.index_interval_bytes = index_interval_bytes
         self.created_ms = created_ms
@@ -140,7 +144,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Path of one of its files."""
-        return f"{self.directory}/{file_name(self.base_offset, suffix)}"
+        return f"{self.directory}/{file_name(self.base_offset, suffix)}{self._ending}"
 
     def create(self) -> None:
         """Make the log file, so that an empty segment is found again."""

@@ -20,14 +20,18 @@ class SegmentList:
 
     Args:
         segments: At least one, in order.
+
+    Attributes:
+        dropped: How many segments were taken out at the start so far.
     """
 
-    __slots__ = ("_bases", "_positions", "_segments")
+    __slots__ = ("_bases", "_positions", "_segments", "dropped")
 
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._positions: dict[int, tuple[Segment, int]] = {}
+        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -63,6 +67,7 @@ class SegmentList:
 
     def drop_first(self) -> Segment:
         """Take the oldest segment out of the list."""
+        self.dropped += 1
         self._positions.clear()
         self._bases.pop(0)
         return self._segments.pop(0)

@@ -122,7 +122,10 @@ class SegmentWriter:
             age_ms = last.max_timestamp_ms - first_timestamp_ms
         else:
             age_ms = now_ms - segment.created_ms
-        return age_ms > config.segment_ms - self._jitter_ms(config)
+        limit_ms = config.segment_ms
+        if config.compacts:
+            limit_ms = min(limit_ms, config.max_compaction_lag_ms)
+        return age_ms > limit_ms - self._jitter_ms(config)
 
     def _jitter_ms(self, config: LogConfig) -> int:
         """Time taken off the age limit, so that partitions do not all roll at once."""

@@ -123,6 +123,10 @@ class Storage(Protocol):
         """
         ...
 
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file that is closed; one of the new name is replaced."""
+        ...
+
     def remove(self, path: str) -> None:
         """Remove a file; one that is not there is no error."""
         ...
@@ -156,8 +160,8 @@ class _RealFile:
         except FileNotFoundError:
             self.size = 0
 
-    def _open(self) -> int:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def _open(self, flags: int = os.O_CREAT) -> int:
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
         self._fd = fd
         self._pool.admit(self)
         return fd
@@ -190,7 +194,7 @@ class _RealFile:
         if fd < 0:
             if position >= self.size:
                 return b""
-            fd = self._open()
+            fd = self._open(0)
         self.recently_used = True
         length = min(length, self.size - position)
         if length <= 0:
@@ -381,6 +385,9 @@ class RealStorage:
         os.replace(temporary, target)
         if durable:
             _sync_path(os.path.dirname(target))
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self._path(old), self._path(new))
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -21,7 +21,8 @@ import pytest
 import real_kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from log_batches import NOW_MS, batch, idempotent, read_all
 
 from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog, RealStorage
@@ -197,9 +198,10 @@ def consume_committed(bootstrap_servers: str, timeout_s: float) -> list[bytes | 
         while True:
             message = consumer.poll(timeout_s)
             assert message is not None, "nothing came in time"
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 values.append(message.value())
-            elif message.error().code() == KafkaError._PARTITION_EOF:
+            elif error.code() == KafkaError._PARTITION_EOF:
                 return values
     finally:
         consumer.close()

@@ -1,0 +1,83 @@
+"""Batches with fewer records: what compaction writes in the place of what it read.
+
+Offsets, sequences and the length in offsets of a batch stay as they were (KIP-98), so readers see
+holes and nothing moves. Which records stay is decided in ``compaction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.log.storage import Buffer
+from onceflow.sdk.protocol.batch_header import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    NO_TIMESTAMP,
+    BatchHeader,
+    pack_batch,
+)
+from onceflow.sdk.protocol.compression import compress
+
+if TYPE_CHECKING:
+    from onceflow.sdk.protocol.record_codec import RawRecord
+
+_BATCH_BYTES_MAX = 2**31 - 1
+_MAGIC = 2
+
+
+def empty_batch(header: BatchHeader) -> Buffer:
+    """The header alone: it keeps the producer's sequence, or the end of the log."""
+    return pack_batch(
+        header._replace(
+            attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
+            base_timestamp=header.max_timestamp,
+            records_count=0,
+        ),
+        b"",
+    )
+
+
+def smaller_batch(
+    header: BatchHeader, records: Sequence[RawRecord], delete_horizon_ms: int | None
+) -> Buffer:
+    """The batch with only some of its records.
+
+    Args:
+        header: Header of the batch as it was.
+        records: The records that stay, at least one.
+        delete_horizon_ms: When its tombstones or its marker may go (KIP-534), None for no mark.
+    """
+    from onceflow.sdk.protocol.record_codec import new_builder
+
+    attributes = header.attributes & ~DELETE_HORIZON_BIT
+    base_timestamp = header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_BIT
+        base_timestamp = delete_horizon_ms
+    builder = new_builder(_MAGIC, 0, 0, -1, -1, -1, _BATCH_BYTES_MAX)
+    # Timestamps count from the first record; one that is cut off again sets the base.
+    builder.append(0, base_timestamp, None, None, [])
+    body_start = builder.size()
+    greatest = NO_TIMESTAMP
+    for record in records:
+        timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
+        greatest = max(greatest, timestamp)
+        offset_delta = record.offset - header.base_offset
+        builder.append(offset_delta, timestamp, record.key, record.value, record.headers)
+    body: Buffer = memoryview(builder.build())[max(body_start, HEADER_SIZE) :]
+    if header.codec:
+        body = compress(header.codec, body)
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        greatest = header.max_timestamp
+    return pack_batch(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=greatest,
+            records_count=len(records),
+        ),
+        body,
+    )
