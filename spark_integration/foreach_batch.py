@@ -6,6 +6,7 @@ process: a failed batch attempt is aborted and run again under a new epoch.
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import tenacity
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 
-from onceflow.sdk.errors import ConfigError, KafkaError
+from onceflow.sdk.errors import ConfigError, FatalError, KafkaError
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import query_id
 from onceflow.spark_integration.options import SinkOptions
@@ -37,7 +40,7 @@ def refuse_speculation(df: DataFrame) -> None:
     Raises:
         ConfigError: ``spark.speculation`` is on.
     """
-    if df.sparkSession.conf.get("spark.speculation", "false") == "true":
+    if str(df.sparkSession.conf.get("spark.speculation", "false")).lower() == "true":
         raise ConfigError(
             "spark.speculation", "true", "turn it off: two copies of a task would write twice"
         )
@@ -54,7 +57,8 @@ def foreach_batch(
     Args:
         transform: Given each micro-batch and its number, gives the rows to write (columns
             ``value`` and optionally ``key``, ``topic``, ``partition``, ``headers``,
-            ``timestamp``); by default the micro-batch itself.
+            ``timestamp``); by default the micro-batch itself. Called once a batch; its rows may
+            be computed again when the batch is tried again.
         attempts_max: How often a batch is tried before the query fails.
         options: The sink's options; since names like ``kafka.bootstrap.servers`` are no Python
             names, give them as ``**{"kafka.bootstrap.servers": "..."}``. ``checkpointLocation``
@@ -69,19 +73,33 @@ def foreach_batch(
     checked = SinkOptions.parse(options)
     if checked.checkpoint_location is None:
         raise ConfigError("checkpointLocation", "", "give the query's checkpoint location")
+    location = checked.checkpoint_location
 
     def publish(df: DataFrame, batch_id: int) -> None:
         refuse_speculation(df)
+        rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
         retry = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(attempts_max),
+            stop=tenacity.stop_after_attempt(max(1, attempts_max)),
             wait=tenacity.wait_exponential_jitter(initial=0.2, max=10),
-            retry=tenacity.retry_if_not_exception_type(ConfigError),
+            retry=tenacity.retry_if_exception(_may_pass),
             before_sleep=_log_retry,
             reraise=True,
         )
-        retry(_publish_once, checked, transform, df, batch_id)
+        counts = functools.cache(lambda: _topic_counts(checked, options))
+        retry(_publish_once, checked, query_id(location), rows, counts, batch_id)
 
     return publish
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same batch may succeed when it is tried again.
+
+    Not what the user's own code raised on the driver, nor a wrong option or plan; and not being
+    fenced: a newer driver runs the query then, and this one must not fight it.
+    """
+    if isinstance(error, ConfigError | FatalError | AnalysisException):
+        return False
+    return isinstance(error, KafkaError | BatchWriteError | PySparkException | Py4JJavaError)
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
@@ -89,47 +107,46 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     logger.warning("batch attempt %d failed, trying again: %s", state.attempt_number, error)
 
 
+def _topic_counts(options: SinkOptions, given: dict[str, str]) -> dict[str, int]:
+    return partition_counts(given, None if options.topic is None else [options.topic])
+
+
 def _publish_once(
     options: SinkOptions,
-    transform: Callable[[DataFrame, int], DataFrame] | None,
-    df: DataFrame,
+    query: str,
+    rows: Callable[[], DataFrame],
+    counts: Callable[[], dict[str, int]],
     batch_id: int,
 ) -> None:
-    assert options.checkpoint_location is not None
-    query = query_id(options.checkpoint_location)
     opened = transaction.begin(options, query)
     if opened.is_published(batch_id):
         logger.info("batch %d of query %s was published before; skipped", batch_id, query)
         return
     try:
-        reports = _write(options, transform(df, batch_id) if transform else df, opened)
-        rows = transaction.check_reports(reports)
+        written = transaction.check_reports(_write(options, rows(), counts(), opened))
     except Exception:
-        _abort_quietly(options)
+        _abort_quietly(options, opened)
         raise
-    transaction.commit(options, opened.identity, query, batch_id, rows)
+    transaction.commit(options, opened.identity, query, batch_id, written)
 
 
-def _abort_quietly(options: SinkOptions) -> None:
+def _abort_quietly(options: SinkOptions, opened: transaction.OpenBatch) -> None:
     """Abort after a failure without hiding it; a later attempt fences this one anyhow."""
     try:
-        transaction.abort(options)
+        transaction.abort(options, opened.identity)
     except KafkaError as error:
         logger.warning("could not abort the batch at once: %s", error)
 
 
-def _write(options: SinkOptions, df: DataFrame, opened: transaction.OpenBatch) -> list[TaskReport]:
+def _write(
+    options: SinkOptions,
+    df: DataFrame,
+    counts: dict[str, int],
+    opened: transaction.OpenBatch,
+) -> list[TaskReport]:
     """Run the tasks of one attempt and collect their reports."""
     SinkColumns.of(df.schema, options.topic)
-    if options.topic is not None:
-        topics = [options.topic]
-    else:
-        topics = [row[0] for row in df.select("topic").distinct().collect()]
-        if None in topics:
-            raise BatchWriteError("column topic is null in a row; nothing was published")
-    if not topics:
-        return []
-    routed = route(df, partition_counts(options.client, topics), topic=options.topic)
+    routed = route(df, counts, topic=options.topic)
     columns = SinkColumns.of(routed.schema, options.topic)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -137,4 +154,25 @@ def _write(options: SinkOptions, df: DataFrame, opened: transaction.OpenBatch) -
         yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
 
     found: list[Any] = routed.mapInArrow(task, "report BINARY").collect()
-    return [pickle.loads(bytes(row.report)) for row in found]
+    reports: list[TaskReport] = [pickle.loads(bytes(row.report)) for row in found]
+    _check_stage(df, {report.stage for report in reports})
+    return reports
+
+
+def _check_stage(df: DataFrame, stages: set[int]) -> None:
+    """Make sure that Spark ran the writing stage only once.
+
+    Tasks of a repeated stage start at attempt 0 again, so they cannot tell by themselves; what is
+    left of the first run may have written between their rows.
+
+    Raises:
+        BatchWriteError: The stage was repeated.
+    """
+    tracker = df.sparkSession.sparkContext.statusTracker()
+    for stage in stages:
+        info = tracker.getStageInfo(stage)
+        if info is not None and info.currentAttemptId > 0:
+            raise BatchWriteError(
+                f"Spark repeated stage {stage}, which writes the batch (attempt "
+                f"{info.currentAttemptId}); nothing was published, the batch has to run again"
+            )

@@ -14,6 +14,16 @@ from dataclasses import dataclass, field
 
 from onceflow.sdk import IsolationLevel, TopicPartition
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.spark_integration.client_options import (
+    CONSUMER_OPTIONS,
+    PRODUCER_OPTIONS,
+    admin_settings,
+    boolean,
+    consumer_settings,
+    positive,
+    producer_settings,
+)
 
 PartitionOffsets = dict[TopicPartition, int]
 """An offset (or a time in milliseconds) for each named partition."""
@@ -21,23 +31,6 @@ PartitionOffsets = dict[TopicPartition, int]
 EARLIEST = -2
 LATEST = -1
 
-_CLIENT_OPTIONS = {
-    "kafka.bootstrap.servers": "bootstrap_servers",
-    "kafka.client.id": "client_id",
-    "kafka.request.timeout.ms": "request_timeout_ms",
-}
-_CONSUMER_OPTIONS = {
-    "kafka.fetch.max.bytes": "fetch_max_bytes",
-    "kafka.max.partition.fetch.bytes": "max_partition_fetch_bytes",
-}
-_PRODUCER_OPTIONS = {
-    "kafka.batch.size": "batch_size",
-    "kafka.compression.type": "compression_type",
-    "kafka.delivery.timeout.ms": "delivery_timeout_ms",
-    "kafka.linger.ms": "linger_ms",
-    "kafka.max.request.size": "max_request_size",
-    "kafka.transaction.timeout.ms": "transaction_timeout_ms",
-}
 _SOURCE_OPTIONS = (
     "subscribe",
     "subscribePattern",
@@ -64,12 +57,6 @@ _SINK_OPTIONS = (
     "checkpointLocation",
     "queryName",
 )
-_INTEGERS = {"batch_size", "delivery_timeout_ms", "linger_ms", "max_request_size"} | {
-    "transaction_timeout_ms",
-    "request_timeout_ms",
-    "fetch_max_bytes",
-    "max_partition_fetch_bytes",
-}
 _SPARK_OWN = {"path", "paths", "outputmode", "numpartitions"}
 
 
@@ -86,30 +73,6 @@ def _checked(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]
             raise ConfigError(name, value, f"no such option; {hint}")
         found[spelling[name.lower()]] = value
     return found
-
-
-def _boolean(name: str, value: str) -> bool:
-    if value.lower() not in {"true", "false"}:
-        raise ConfigError(name, value, "give true or false")
-    return value.lower() == "true"
-
-
-def _positive(name: str, value: str) -> int:
-    if not value.strip().isdigit() or int(value) < 1:
-        raise ConfigError(name, value, "give a whole number of at least 1")
-    return int(value)
-
-
-def _client_settings(found: Mapping[str, str], names: Mapping[str, str]) -> dict[str, object]:
-    if not found.get("kafka.bootstrap.servers", "").strip():
-        raise ConfigError("kafka.bootstrap.servers", "", "give the brokers as host:port,host:port")
-    settings: dict[str, object] = {}
-    for option, setting in names.items():
-        if option not in found:
-            continue
-        value = found[option]
-        settings[setting] = _positive(option, value) if setting in _INTEGERS else value
-    return settings
 
 
 def parse_partition_map(name: str, text: str) -> PartitionOffsets:
@@ -198,7 +161,7 @@ class Bound:
     def parse(found: Mapping[str, str], side: str, default: str) -> Bound:
         """Read ``<side>Timestamp``, ``<side>OffsetsByTimestamp`` or ``<side>Offsets``, in order."""
         if (name := f"{side}Timestamp") in found:
-            return Bound("timestamps", timestamp_ms=_positive(name, found[name]))
+            return Bound("timestamps", timestamp_ms=positive(name, found[name]))
         if (name := f"{side}OffsetsByTimestamp") in found:
             return Bound("timestamps", parse_partition_map(name, found[name]))
         name = f"{side}Offsets"
@@ -231,7 +194,8 @@ class SourceOptions:
         group_id: Consumer group of ``startingOffsets=committed``.
         isolation_level: READ_COMMITTED unless ``kafka.isolation.level`` says otherwise.
         poll_timeout_ms: Longest wait for progress in a task, 120,000 ms by default.
-        client: Settings of the SDK's clients.
+        consumer: Settings of the tasks' consumers.
+        admin: Settings of the driver's admin client.
     """
 
     subscription: Subscription
@@ -244,7 +208,8 @@ class SourceOptions:
     group_id: str | None
     isolation_level: IsolationLevel
     poll_timeout_ms: int
-    client: dict[str, object]
+    consumer: ConsumerSettings
+    admin: AdminSettings
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -253,8 +218,7 @@ class SourceOptions:
         Raises:
             ConfigError: An option is unknown, missing or does not fit another.
         """
-        names = {**_CLIENT_OPTIONS, **_CONSUMER_OPTIONS}
-        found = _checked(options, (*_SOURCE_OPTIONS, *names))
+        found = _checked(options, (*_SOURCE_OPTIONS, *CONSUMER_OPTIONS))
         if streaming and (ends := [n for n in found if n.startswith("ending")]):
             raise ConfigError(ends[0], found[ends[0]], "a stream has no end; use spark.read")
         starting = Bound.parse(found, "starting", "latest" if streaming else "earliest")
@@ -270,14 +234,15 @@ class SourceOptions:
             subscription=Subscription.parse(found),
             starting=starting,
             ending=Bound.parse(found, "ending", "latest"),
-            max_offsets_per_trigger=_positive("maxOffsetsPerTrigger", limit) if limit else None,
-            min_partitions=_positive("minPartitions", least) if least else None,
-            fail_on_data_loss=_boolean("failOnDataLoss", found.get("failOnDataLoss", "true")),
-            include_headers=_boolean("includeHeaders", found.get("includeHeaders", "false")),
+            max_offsets_per_trigger=positive("maxOffsetsPerTrigger", limit) if limit else None,
+            min_partitions=positive("minPartitions", least) if least else None,
+            fail_on_data_loss=boolean("failOnDataLoss", found.get("failOnDataLoss", "true")),
+            include_headers=boolean("includeHeaders", found.get("includeHeaders", "false")),
             group_id=found.get("groupId"),
             isolation_level=IsolationLevel[isolation.upper()],
-            poll_timeout_ms=_positive("pollTimeoutMs", found.get("pollTimeoutMs", "120000")),
-            client=_client_settings(found, names),
+            poll_timeout_ms=positive("pollTimeoutMs", found.get("pollTimeoutMs", "120000")),
+            consumer=consumer_settings(found),
+            admin=admin_settings(found),
         )
 
 
@@ -291,14 +256,16 @@ class SinkOptions:
             name, else of its checkpoint location.
         group_id: Group that receives the source offsets; by default the transactional id.
         checkpoint_location: Where the query's checkpoint is; source offsets are read from there.
-        client: Settings of the SDK's producers.
+        producer: Settings of the producers, those of tasks and of the driver.
+        admin: Settings of the driver's admin client.
     """
 
     topic: str | None
     transactional_id: str
     group_id: str
     checkpoint_location: str | None
-    client: dict[str, object]
+    producer: ProducerSettings
+    admin: AdminSettings
 
     @property
     def progress_group_id(self) -> str:
@@ -312,8 +279,7 @@ class SinkOptions:
         Raises:
             ConfigError: An option is unknown, or no stable name can be found for the query.
         """
-        names = {**_CLIENT_OPTIONS, **_PRODUCER_OPTIONS}
-        found = _checked(options, (*_SINK_OPTIONS, *names))
+        found = _checked(options, (*_SINK_OPTIONS, *PRODUCER_OPTIONS))
         checkpoint = found.get("checkpointLocation")
         name = found.get("transactionalId")
         if name is None and "queryName" in found:
@@ -332,5 +298,6 @@ class SinkOptions:
             transactional_id=name,
             group_id=found.get("groupId", name),
             checkpoint_location=checkpoint,
-            client=_client_settings(found, names),
+            producer=producer_settings(found),
+            admin=admin_settings(found),
         )

@@ -31,6 +31,7 @@ from onceflow.spark_integration.positions import PositionFinder
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
+    from onceflow.sdk.settings import ConsumerSettings
 
 ROWS_PER_BATCH_MAX = 10_000
 OffsetDict = dict[str, dict[str, int]]
@@ -113,12 +114,13 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
 
     tp = range_.topic_partition
     schema = _arrow_schema(options.include_headers)
-    consumer = Consumer(
-        **options.client,
-        isolation_level=options.isolation_level.name.lower(),
-        auto_offset_reset="none" if options.fail_on_data_loss else "earliest",
-        enable_auto_commit=False,
-    )
+    settings: ConsumerSettings = {
+        **options.consumer,
+        "isolation_level": options.isolation_level,
+        "auto_offset_reset": "none" if options.fail_on_data_loss else "earliest",
+        "enable_auto_commit": False,
+    }
+    consumer = Consumer(**settings)
     with consumer:
         consumer.assign([tp])
         consumer.seek(tp, range_.start)
@@ -144,16 +146,6 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
                 )
 
 
-def _admin(options: SourceOptions) -> Admin:
-    from onceflow.sdk import Admin
-
-    settings = {k: v for k, v in options.client.items() if k in _ADMIN_SETTINGS}
-    return Admin(**settings)
-
-
-_ADMIN_SETTINGS = {"bootstrap_servers", "client_id", "request_timeout_ms"}
-
-
 class OnceflowReader(DataSourceReader):
     """A bounded read: ``spark.read.format("onceflow")``.
 
@@ -167,7 +159,9 @@ class OnceflowReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve both ends on the driver and cut them into ranges."""
         options = self._options
-        with _admin(options) as admin:
+        from onceflow.sdk import Admin
+
+        with Admin(**options.admin) as admin:
             finder = PositionFinder(options, admin)
             partitions = finder.partitions()
             start = finder.resolve(options.starting, partitions)
@@ -197,7 +191,9 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _finder(self) -> PositionFinder:
         if self._client is None:
-            self._client = _admin(self._options)
+            from onceflow.sdk import Admin
+
+            self._client = Admin(**self._options.admin)
         return PositionFinder(self._options, self._client)
 
     def __getstate__(self) -> dict[str, Any]:

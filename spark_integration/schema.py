@@ -32,6 +32,15 @@ def source_schema(include_headers: bool) -> str:
     return f"{SOURCE_COLUMNS}, {HEADERS_COLUMN}" if include_headers else SOURCE_COLUMNS
 
 
+def _holds_headers(kind: DataType) -> bool:
+    """Whether it is an array of structs (key string, value binary)."""
+    pair = kind.elementType if isinstance(kind, ArrayType) else None
+    if not isinstance(pair, StructType):
+        return False
+    fields = [(field.name, type(field.dataType)) for field in pair.fields]
+    return fields == [("key", StringType), ("value", BinaryType)]
+
+
 @dataclass(frozen=True, slots=True)
 class SinkColumns:
     """Where the sink finds what it writes: column positions, None where a column is absent.
@@ -77,6 +86,12 @@ class SinkColumns:
                 wanted = " or ".join(t.typeName() for t in allowed[column.name])
                 raise ConfigError(
                     f"column {column.name}", column.dataType.simpleString(), f"cast it to {wanted}"
+                )
+            if column.name == "headers" and not _holds_headers(column.dataType):
+                raise ConfigError(
+                    "column headers",
+                    column.dataType.simpleString(),
+                    "make it array<struct<key:string,value:binary>>",
                 )
             found[column.name] = position
         if "value" not in found:

@@ -22,11 +22,14 @@ from onceflow.sdk import (
     ProducerIdentity,
     TopicPartition,
 )
+from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
     InvalidTransactionTimeoutError,
+    KafkaError,
 )
+from onceflow.sdk.settings import ProducerSettings
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
 
@@ -44,11 +47,13 @@ class TaskReport(WriterCommitMessage):
 
     Attributes:
         task: Number of the task within the batch.
+        stage: Id of the Spark stage that the task belongs to.
         identity: Identity under which it wrote, None when it skipped a published batch.
         rows: Rows written, by partition.
     """
 
     task: int
+    stage: int
     identity: ProducerIdentity | None
     rows: dict[TopicPartition, int]
 
@@ -72,18 +77,20 @@ class OpenBatch:
         return batch_id <= self.published_batch_id
 
 
-def _producer_settings(options: SinkOptions) -> dict[str, object]:
-    return {"transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **options.client}
-
-
-def _admin(options: SinkOptions) -> Admin:
-    names = ("bootstrap_servers", "client_id", "request_timeout_ms")
-    return Admin(**{k: v for k, v in options.client.items() if k in names})
+def _owner_settings(
+    options: SinkOptions, identity: ProducerIdentity | None = None
+) -> ProducerSettings:
+    return {
+        "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+        **options.producer,
+        "transactional_id": options.transactional_id,
+        "resumed_identity": identity,
+    }
 
 
 def published_batch_id(options: SinkOptions, query_id: str) -> int:
     """The last batch that a query published, -1 for none; waits for pending offsets."""
-    with _admin(options) as admin:
+    with Admin(**options.admin) as admin:
         stored = admin.list_group_offsets(options.progress_group_id, require_stable=True)
     batches = [-1]
     for entry in stored.values():
@@ -99,27 +106,50 @@ def begin(options: SinkOptions, query_id: str) -> OpenBatch:
     Raises:
         ConfigError: The transaction timeout is above what the broker allows; names both.
     """
-    producer = Producer(transactional_id=options.transactional_id, **_producer_settings(options))
+    settings = _owner_settings(options)
     try:
-        with producer:
-            producer.init_transactions()
+        with Producer(**settings) as producer:
             identity = producer.identity
     except InvalidTransactionTimeoutError as error:
         raise ConfigError(
             "kafka.transaction.timeout.ms",
-            str(_producer_settings(options)["transaction_timeout_ms"]),
-            "lower it, or raise the broker's transaction.max.timeout.ms (15 minutes by default)",
+            settings["transaction_timeout_ms"],
+            f"the brokers' transaction.max.timeout.ms is {_timeout_limit(options)}: stay below, "
+            "or raise it there. A micro-batch has to end within this time",
         ) from error
     assert identity is not None, "a transactional producer has an identity after its start"
     return OpenBatch(identity, query_id, published_batch_id(options, query_id))
 
 
-def abort(options: SinkOptions) -> None:
-    """Fence the batch's tasks and abort what they wrote, by taking a new epoch."""
-    with Producer(
-        transactional_id=options.transactional_id, **_producer_settings(options)
-    ) as producer:
-        producer.init_transactions()
+def _timeout_limit(options: SinkOptions) -> str:
+    """What the brokers allow, as far as this user may ask."""
+    try:
+        with Admin(**options.admin) as admin:
+            node = admin.describe_cluster().nodes[0]
+            resource = ConfigResource(ResourceType.BROKER, str(node.node_id))
+            entries = admin.describe_configs([resource])[resource]
+            return str(entries["transaction.max.timeout.ms"].value)
+    except (KafkaError, LookupError):
+        return "lower (900000 unless it was changed)"
+
+
+def abort(options: SinkOptions, identity: ProducerIdentity | None = None) -> None:
+    """Fence the batch's tasks and abort what they wrote.
+
+    Args:
+        options: The sink's options.
+        identity: Whose transaction it is, where known; a newer driver's is left alone then.
+
+    Raises:
+        ProducerFencedError: A newer driver has taken over.
+    """
+    with Producer(**_owner_settings(options, identity)) as producer:
+        if identity is None:
+            return  # Its start has ended whatever was open.
+        producer.abort_transaction()
+        # Under transaction version 1 the abort leaves the epoch as it is, and a task of this
+        # attempt that still lives could write into the next transaction: raise it.
+        producer.begin_transaction()
 
 
 def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
@@ -166,13 +196,8 @@ def commit(
     anchor = min([*rows, *sources], default=None)
     if anchor is None:
         return  # Nothing written and nothing read: running it again would change nothing.
-    producer = Producer(
-        transactional_id=options.transactional_id,
-        resumed_identity=identity,
-        **_producer_settings(options),
-    )
-    try:
-        with producer:
+    with Producer(**_owner_settings(options, identity)) as producer:
+        try:
             producer.note_partitions(list(rows))
             if sources:
                 producer.send_offsets_to_transaction(
@@ -184,18 +209,11 @@ def commit(
                 ConsumerGroupMetadata(options.progress_group_id),
             )
             producer.commit_transaction()
-    except CommitOutcomeUnknownError as error:
-        _resolve(options, query_id, batch_id, error)
-
-
-def _resolve(options: SinkOptions, query_id: str, batch_id: int, error: Exception) -> None:
-    """Learn how a transaction ended whose last answer was lost.
-
-    Taking a new epoch ends the transaction one way or the other; the progress entry was part of
-    it and tells which.
-    """
-    abort(options)
-    if published_batch_id(options, query_id) < batch_id:
-        raise BatchWriteError(
-            f"the commit of batch {batch_id} did not take place; nothing of it is visible"
-        ) from error
+        except CommitOutcomeUnknownError as error:
+            # Asking for the next transaction ends this one, one way or the other; the progress
+            # entry was part of it and tells which.
+            producer.begin_transaction()
+            if published_batch_id(options, query_id) < batch_id:
+                raise BatchWriteError(
+                    f"the commit of batch {batch_id} did not take place; nothing of it is visible"
+                ) from error

@@ -6,7 +6,9 @@ writes: the first may still be alive, and sequence numbers do not tell the two a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from onceflow.sdk import Producer, TopicPartition
+    from onceflow.sdk import Admin, Producer, TopicPartition
+    from onceflow.sdk.settings import ProducerSettings
 
 
 class TaskRowWriter:
@@ -30,70 +33,122 @@ class TaskRowWriter:
 
     Args:
         producer: A producer that joined the driver's transaction.
+        admin: Client that asks brokers who wrote to a partition.
         columns: Where the rows hold what.
         topic: Topic of every row, or None when the rows name theirs.
         task: Number of the task; rows without a key go to a partition chosen by it.
     """
 
     def __init__(
-        self, producer: Producer, columns: SinkColumns, topic: str | None, task: int
+        self,
+        producer: Producer,
+        admin: Admin,
+        columns: SinkColumns,
+        topic: str | None,
+        task: int,
     ) -> None:
         self._producer = producer
+        self._admin = admin
         self._columns = columns
         self._topic = topic
         self._task = task
         self._partition_counts: dict[str, int] = {}
         self.rows: dict[TopicPartition, int] = {}
 
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of one Arrow batch.
+
+        Raises:
+            BatchWriteError: A row has no topic, or somebody else writes to its partition.
+            ConfigError: A row names a partition that does not exist.
+        """
+        at = self._columns
+        rows_by_target: dict[TopicPartition, list[int]] = {}
+        for row, target in enumerate(self._targets(batch)):
+            rows_by_target.setdefault(target, []).append(row)
+        for target, rows in rows_by_target.items():
+            part = batch if len(rows) == batch.num_rows else batch.take(rows)
+            if target not in self.rows:
+                self._claim(target)
+            self._producer.send_many(
+                target.topic,
+                _bytes(part, at.value),
+                None if at.key is None else _bytes(part, at.key),
+                partition=target.partition,
+                timestamps_ms=None if at.timestamp is None else _milliseconds(part, at.timestamp),
+                headers=None if at.headers is None else _headers(part, at.headers),
+            )
+            self.rows[target] = self.rows.get(target, 0) + len(rows)
+
+    def _targets(self, batch: pa.RecordBatch) -> Iterator[TopicPartition]:
+        """Topic and partition of each row."""
+        from onceflow.sdk import TopicPartition, murmur2_partition
+
+        at = self._columns
+        size = batch.num_rows
+        topics = [self._topic] * size if at.topic is None else batch.column(at.topic).to_pylist()
+        partitions = (
+            [None] * size if at.partition is None else batch.column(at.partition).to_pylist()
+        )
+        keys = [None] * size if at.key is None or None not in partitions else _bytes(batch, at.key)
+        known: dict[tuple[str, int], TopicPartition] = {}
+        for topic, partition, key in zip(topics, partitions, keys, strict=True):
+            if topic is None:
+                raise BatchWriteError("column topic is null in a row; nothing was published")
+            if partition is None:
+                count = self._count(topic)
+                partition = self._task % count if key is None else murmur2_partition(key, count)
+            yield known.setdefault((topic, partition), TopicPartition(topic, partition))
+
     def _count(self, topic: str) -> int:
         if topic not in self._partition_counts:
             self._partition_counts[topic] = len(self._producer.partitions_for(topic))
         return self._partition_counts[topic]
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of one Arrow batch.
+    def _claim(self, target: TopicPartition) -> None:
+        """Make sure that nobody wrote to a partition in this transaction before.
 
-        Raises:
-            BatchWriteError: A row has no topic, or names a partition that does not exist.
+        A stage that Spark runs again starts its tasks with attempt number 0 once more, and what
+        they send under used sequence numbers would be taken for repetitions and dropped.
         """
-        from onceflow.sdk import TopicPartition, murmur2_partition
+        from onceflow.sdk.errors import ConfigError
 
-        at = self._columns
-        size = batch.num_rows
-
-        def column(position: int | None) -> list[Any]:
-            return [None] * size if position is None else batch.column(position).to_pylist()
-
-        topics = [self._topic] * size if self._topic is not None else column(at.topic)
-        rows = zip(
-            topics,
-            map(_encoded, column(at.key)),
-            map(_encoded, column(at.value)),
-            column(at.partition),
-            column(at.headers),
-            column(at.timestamp),
-            strict=True,
-        )
-        for topic, key, value, partition, headers, timestamp in rows:
-            if topic is None:
-                raise BatchWriteError("column topic is null in a row; nothing was published")
-            if partition is None:
-                count = self._count(topic)
-                partition = murmur2_partition(key, count) if key is not None else self._task % count
-            self._producer.send(
-                topic,
-                value,
-                key=key,
-                headers=[(h["key"], _encoded(h["value"])) for h in headers or ()],
-                partition=partition,
-                timestamp_ms=None if timestamp is None else round(timestamp.timestamp() * 1000),
+        if target.partition not in self._producer.partitions_for(target.topic):
+            raise ConfigError(
+                "column partition", target.partition, f"topic {target.topic} has no such partition"
             )
-            tp = TopicPartition(topic, partition)
-            self.rows[tp] = self.rows.get(tp, 0) + 1
+        identity = self._producer.identity
+        assert identity is not None, "a joined producer has the identity that it joined"
+        for other in self._admin.describe_producers([target])[target]:
+            same = (other.producer_id, other.producer_epoch) == identity[1:]
+            if same and other.last_sequence >= 0:
+                raise BatchWriteError(
+                    f"another task, or an earlier attempt of task {self._task}, wrote to {target} "
+                    "in this batch; nothing of it is published. Rows of one Kafka partition must "
+                    "be in one task: send them through onceflow.spark_integration.route(), or use "
+                    "foreach_batch."
+                )
 
 
-def _encoded(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(batch: pa.RecordBatch, position: int) -> list[bytes | None]:
+    """A column of text or bytes, as bytes; text is UTF-8 in Arrow already."""
+    column = batch.column(position)
+    values: list[bytes | None] = column.cast("large_binary").to_pylist()
+    return values
+
+
+def _milliseconds(batch: pa.RecordBatch, position: int) -> list[int]:
+    """A column of timestamps; null is now."""
+    microseconds = batch.column(position).cast("int64").to_pylist()
+    now_ms = int(time.time() * 1000)
+    return [now_ms if us is None else us // 1000 for us in microseconds]
+
+
+def _headers(batch: pa.RecordBatch, position: int) -> list[list[tuple[str, bytes | None]]]:
+    return [
+        [(header["key"], header["value"]) for header in headers or ()]
+        for headers in batch.column(position).to_pylist()
+    ]
 
 
 def write_task(
@@ -107,7 +162,7 @@ def write_task(
     Raises:
         BatchWriteError: This is not the first attempt of the task, or a row cannot be written.
     """
-    from onceflow.sdk import Producer
+    from onceflow.sdk import Admin, Producer
 
     context = TaskContext.get()
     assert context is not None, "called in a Spark task"
@@ -117,14 +172,21 @@ def write_task(
             "Its first attempt may still be writing, so nothing of this batch is published; the "
             "batch has to run again as a whole. Restart the query from its checkpoint."
         )
-    settings = {k: v for k, v in options.client.items() if k != "transaction_timeout_ms"}
-    task = context.partitionId()
-    with Producer(joined_identity=open_batch.identity, **settings) as producer:
-        writer = TaskRowWriter(producer, columns, options.topic, task)
-        for batch in batches:
+    task, stage = context.partitionId(), context.stageId()
+    report = TaskReport(task, stage, open_batch.identity, {})
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return report
+    settings: ProducerSettings = {**options.producer, "joined_identity": open_batch.identity}
+    settings.pop("transaction_timeout_ms", None)
+    with Producer(**settings) as producer, Admin(**options.admin) as admin:
+        writer = TaskRowWriter(producer, admin, columns, options.topic, task)
+        writer.write(first)
+        for batch in filled:
             writer.write(batch)
         producer.flush()
-    return TaskReport(task, open_batch.identity, writer.rows)
+    return replace(report, rows=writer.rows)
 
 
 class OnceflowStreamWriter(DataSourceStreamArrowWriter):
@@ -161,7 +223,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         assert batch_id is not None, "set by Spark for streaming tasks"
         if self._open.is_published(int(batch_id)):
-            return TaskReport(context.partitionId(), None, {})
+            return TaskReport(context.partitionId(), context.stageId(), None, {})
         return write_task(self._options, self._columns, self._open, iterator)
 
     def commit(

@@ -9,13 +9,21 @@ import re
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 
 from onceflow.sdk import ProducerIdentity, TopicPartition
 from onceflow.sdk.errors import ConfigError
 from onceflow.spark_integration.checkpoint import CheckpointError, query_id, source_offsets
 from onceflow.spark_integration.schema import SinkColumns, source_schema
 from onceflow.spark_integration.transaction import BatchWriteError, TaskReport, check_reports
+
+
+def schema_of(**columns: str) -> StructType:
+    """Columns by name; the types in Spark's short words."""
+    schema = StructType()
+    for name, kind in columns.items():
+        schema = schema.add(name, kind)
+    return schema
 
 
 def lay(folder: Path, batch_id: int, *lines: str) -> None:
@@ -52,25 +60,33 @@ def test_query_id_is_read_from_the_metadata(tmp_path: Path) -> None:
 
 
 def test_columns_are_found_in_any_order() -> None:
-    schema = StructType.fromDDL("value STRING, partition INT, key BINARY")
-    columns = SinkColumns.of(schema, "t")
+    columns = SinkColumns.of(schema_of(value="string", partition="integer", key="binary"), "t")
     assert (columns.value, columns.partition, columns.key) == (0, 1, 2)
     assert columns.topic is columns.headers is columns.timestamp is None
 
 
+HEADER_PAIRS = ArrayType(StructType().add("key", "string").add("value", "string"))
+
+
 @pytest.mark.parametrize(
-    ("ddl", "topic", "message"),
+    ("schema", "topic", "message"),
     [
-        ("key STRING", "t", "column value"),
-        ("value INT", "t", "column value"),
-        ("value STRING", None, "topic"),
-        ("value STRING, valeu STRING", "t", "valeu"),
-        ("value STRING, partition STRING", "t", "column partition"),
+        (schema_of(key="string"), "t", "column value"),
+        (schema_of(value="integer"), "t", "column value"),
+        (schema_of(value="string"), None, "topic"),
+        (schema_of(value="string", valeu="string"), "t", "valeu"),
+        (schema_of(value="string", partition="string"), "t", "column partition"),
+        (schema_of(value="string").add("headers", HEADER_PAIRS), "t", "column headers"),
     ],
 )
-def test_wrong_column_is_named(ddl: str, topic: str | None, message: str) -> None:
+def test_wrong_column_is_named(schema: StructType, topic: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        SinkColumns.of(StructType.fromDDL(ddl), topic)
+        SinkColumns.of(schema, topic)
+
+
+def test_headers_as_the_source_gives_them_are_taken() -> None:
+    pairs = ArrayType(StructType().add("key", "string").add("value", "binary"))
+    assert SinkColumns.of(schema_of(value="binary").add("headers", pairs), "t").headers == 1
 
 
 def test_headers_column_is_there_only_when_asked_for() -> None:
@@ -81,7 +97,7 @@ def test_headers_column_is_there_only_when_asked_for() -> None:
 def test_two_tasks_on_one_partition_are_refused_with_the_remedy() -> None:
     identity = ProducerIdentity("x", 1, 0)
     tp = TopicPartition("out", 1)
-    reports = [TaskReport(0, identity, {tp: 3}), TaskReport(1, identity, {tp: 1})]
+    reports = [TaskReport(0, 7, identity, {tp: 3}), TaskReport(1, 7, identity, {tp: 1})]
     with pytest.raises(BatchWriteError, match=r"tasks 0 and 1 both wrote to out-1.*route"):
         check_reports(reports)
     assert check_reports(reports[:1]) == {tp: 3}

@@ -1,0 +1,149 @@
+"""Spark for tests: a local session, topics filled and read through the SDK, queries run to an end.
+
+Sessions of one test process share a JVM, so only the first one pays for its start. Nothing here
+knows what a test wants to show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onceflow.sdk import Consumer, ConsumerRecord, Headers, Producer, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DEADLINE_S = 60.0
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+
+def unavailable_reason() -> str | None:
+    """Why Spark cannot run here, or None."""
+    home = os.environ.get("JAVA_HOME")
+    found = (Path(home) / "bin" / "java").exists() if home else shutil.which("java")
+    return None if found else "Java 17+ is missing (make java)"
+
+
+@contextlib.contextmanager
+def spark_session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A local session of two cores that knows ``format("onceflow")``."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    from onceflow.spark_integration import register
+
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for name, value in {**SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    try:
+        register(session)
+        yield session
+    finally:
+        session.stop()
+
+
+def fill(
+    bootstrap: str,
+    topic: str,
+    values: Iterable[bytes | None],
+    *,
+    partition: int | None = 0,
+    keys: Iterable[bytes | None] | None = None,
+    timestamp_ms: int | None = None,
+    headers: Headers = (),
+    transactional_id: str | None = None,
+    commit: bool = True,
+) -> None:
+    """Write values, in one transaction when ``transactional_id`` is given."""
+    rows = list(values)
+    names = list(keys) if keys is not None else [None] * len(rows)
+    with Producer(bootstrap_servers=bootstrap, transactional_id=transactional_id) as producer:
+        if transactional_id is not None:
+            producer.begin_transaction()
+        for key, value in zip(names, rows, strict=True):
+            producer.send(
+                topic,
+                value,
+                key=key,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                headers=headers,
+            )
+        producer.flush()
+        if transactional_id is not None:
+            producer.commit_transaction() if commit else producer.abort_transaction()
+
+
+def read_topic(
+    bootstrap: str, topic: str, isolation_level: str = "read_committed"
+) -> list[ConsumerRecord]:
+    """Every record of a topic, up to where this isolation level can see now."""
+    found: list[ConsumerRecord] = []
+    with Consumer(
+        bootstrap_servers=bootstrap,
+        isolation_level=isolation_level,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
+        numbers = sorted(consumer.partitions_for_topic(topic) or ())
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+
+        def at_end() -> bool:
+            for records in consumer.poll(timeout_ms=100).values():
+                found.extend(records)
+            return all(consumer.position(tp) >= ends[tp] for tp in partitions)
+
+        wait_until(at_end, f"{topic} read to {ends}")
+    return found
+
+
+def values_of(bootstrap: str, topic: str, isolation_level: str = "read_committed") -> list[str]:
+    """The values of a topic as text, sorted."""
+    records = read_topic(bootstrap, topic, isolation_level)
+    return sorted(r.value.decode() for r in records if isinstance(r.value, bytes))
+
+
+def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S) -> None:
+    """Ask until it holds."""
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
+        time.sleep(0.02)
+
+
+def stream(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
+    """A stream of a topic from its beginning, unless an option says otherwise."""
+    given = {"subscribe": topic, "startingOffsets": "earliest", **options}
+    reader = spark.readStream.format("onceflow").option("kafka.bootstrap.servers", bootstrap)
+    for name, value in given.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def finish(query: StreamingQuery) -> None:
+    """Wait for a query that ends by itself; a failure of the query is raised."""
+    if not query.awaitTermination(int(DEADLINE_S)):
+        query.stop()
+        raise TimeoutError(f"query {query.name} did not end within {DEADLINE_S:.0f} s")
