@@ -363,8 +363,8 @@ from onceflow.sdk import Producer
 p = Producer(bootstrap_servers={bootstrap!r}, linger_ms=60000)
 p.partitions_for({make_topic(bootstrap)!r})
 d = p.send({make_topic(bootstrap)!r}, b"a")
-print("waiting", flush=True)
 try:
+    print("waiting", flush=True)
     d.result()
 except KeyboardInterrupt:
     began = time.monotonic()
