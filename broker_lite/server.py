@@ -26,6 +26,10 @@ BACKLOG = 128
 class VirtualTime(Protocol):
     """A clock that is moved by hand: the server arms no alarms and is told of each move."""
 
+    def __call__(self) -> int:
+        """Wall milliseconds."""
+        ...
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after every move."""
         ...

@@ -23,6 +23,8 @@ from broker_requests import (
 from broker_wire import Wire, batch, until, values_of
 
 from onceflow.broker_lite import Broker, VirtualClock
+from onceflow.broker_lite.broker import BrokerState
+from onceflow.broker_lite.dispatch import Registration, RequestContext
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.api.cluster import (
     ApiVersionsRequest,
@@ -39,6 +41,7 @@ from onceflow.sdk.protocol.api.security import (
     SaslHandshakeResponse,
 )
 from onceflow.sdk.protocol.frame import encode_request
+from onceflow.sdk.protocol.schema import Request
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 
@@ -344,3 +347,80 @@ async def test_topics_are_made_over_the_wire(broker: Broker) -> None:
     async with Wire(broker) as wire:
         assert (await create_topic(wire, "made", partitions=2)).error_code == 0
         assert len((await topic_metadata(wire, "made")).partitions) == 2
+
+
+class FaultyInterceptor:
+    """Makes each request but ApiVersions fail as a bug in a handler would."""
+
+    def handle(
+        self,
+        registration: Registration,
+        state: BrokerState,
+        context: RequestContext,
+        request: Request,
+        now_ms: int,
+    ) -> object:
+        if isinstance(request, ApiVersionsRequest):
+            return registration.handler(state, context, request, now_ms)
+        raise ZeroDivisionError("a bug")
+
+
+async def test_fault_of_a_handler_costs_that_connection_only(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Wire(broker) as other, Wire(broker) as wire:
+        broker.state.interceptor = FaultyInterceptor()
+        wire.send(MetadataRequest(topics=[]), 12)
+        assert await wire.closed()
+        assert await works(other)
+    assert "request failed" in caplog.text
+
+
+async def test_answer_that_cannot_be_encoded_costs_that_connection_only(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unencodable(FaultyInterceptor):
+        def handle(self, *arguments: object) -> object:
+            return MetadataResponse(brokers=[], topics=None)  # type: ignore[arg-type]
+
+    async with Wire(broker) as wire:
+        broker.state.interceptor = Unencodable()
+        wire.send(MetadataRequest(topics=[]), 12)
+        assert await wire.closed()
+        broker.state.interceptor = None
+        async with Wire(broker) as other:
+            assert await works(other)
+    assert "cannot be encoded" in caplog.text
+
+
+async def test_fault_of_a_timer_or_a_parked_request_holds_up_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = VirtualClock()
+    ran: list[str] = []
+
+    def fail(now_ms: int) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    async with Broker(clock=clock) as broker:
+        state = broker.state
+        state.timers.schedule(clock() + 10, fail)
+        state.timers.schedule(clock() + 10, lambda now_ms: ran.append("timer"))
+        clock.advance(10)
+        clock.advance(0)
+        for key, look in (("a", fail), ("a", lambda now_ms: bool(ran.append("parked") or True))):
+            state.purgatory.park([key], clock() + 1000, look, lambda now_ms: None)
+        state.purgatory.wake("a")
+        await until(lambda: "parked" in ran)
+        async with Wire(broker) as wire:
+            assert await works(wire)
+    assert ran == ["timer", "parked"]
+    assert "a timer failed" in caplog.text
+    assert "a parked request failed" in caplog.text
+
+
+async def test_name_with_several_addresses_listens_on_one_port() -> None:
+    """FC-44, 2: localhost may be an IPv4 and an IPv6 address."""
+    async with Broker(host="localhost") as broker, Wire(("localhost", broker.port)) as wire:
+        response = await wire.ask(MetadataRequest(topics=[]), 12, MetadataResponse)
+        assert (response.brokers[0].host, response.brokers[0].port) == ("localhost", broker.port)
