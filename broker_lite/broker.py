@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.config import LONG_MAX
 from onceflow.broker_lite.coordinators import build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
@@ -204,6 +205,13 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     manager = state.log_manager
     repeat(state.timers, config.log_retention_check_interval_ms, manager.apply_retention, now_ms)
     repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
+
+    def flush_due(now_ms: int) -> None:
+        for log in manager.partitions():
+            log.flush_if_due(now_ms)
+
+    if config.log_flush_scheduler_interval_ms < LONG_MAX:
+        repeat(state.timers, config.log_flush_scheduler_interval_ms, flush_due, now_ms)
 
 
 def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int) -> None:

@@ -307,6 +307,13 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = _long(
         "log.retention.check.interval.ms", 300_000, "Time between two looks for old segments.", 1
     )
+    log_flush_scheduler_interval_ms: int = _long(
+        "log.flush.scheduler.interval.ms",
+        LONG_MAX,
+        "Time between two looks for logs whose flush.ms is over; they are also looked at when "
+        "recovery points are written.",
+        1,
+    )
     log_flush_offset_checkpoint_interval_ms: int = _int(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,

@@ -16,7 +16,7 @@ from wire_values import random_message
 
 from onceflow.broker_lite import Broker, VirtualClock
 from onceflow.broker_lite.dispatch import load_handlers
-from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
 from onceflow.broker_lite.testing import Fault
 from onceflow.broker_lite.testing.error_answers import error_answer
 from onceflow.broker_lite.topics import TopicError
@@ -193,6 +193,26 @@ async def test_topic_that_cannot_be_stored_is_refused_and_nothing_of_it_stays() 
         assert (await produce(wire, "before", batch(b"a"))).error_code == 0
         broker.create_topic("t")
         assert (await produce(wire, "t", batch(b"a"))).error_code == 0
+
+
+async def test_log_is_flushed_when_its_time_is_over(clock: VirtualClock) -> None:
+    storage = FailingStorage()
+    settings = {"log.flush.interval.ms": 1000, "log.flush.scheduler.interval.ms": 500}
+    async with (
+        Broker(storage=storage, clock=clock, settings=settings) as broker,
+        Wire(broker) as wire,
+    ):
+        broker.create_topic("t")
+        await produce(wire, "t", batch(b"a"))
+
+        def flushes() -> int:
+            return sum(write.change is Change.FLUSH for write in storage.writes)
+
+        before = flushes()
+        clock.advance(500)
+        assert flushes() == before
+        clock.advance(500)
+        assert flushes() > before
 
 
 async def test_append_that_fails_is_a_storage_error_of_that_partition() -> None:
