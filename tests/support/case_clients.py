@@ -75,6 +75,9 @@ def _read_confluent(bootstrap: str, topic: str, isolation_level: str, start: int
             "enable.auto.commit": False,
             "isolation.level": isolation_level,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+            "fetch.queue.backoff.ms": 10,
+            "topic.metadata.refresh.fast.interval.ms": 10,
         }
     )
     rows: list[Row] = []
@@ -83,7 +86,7 @@ def _read_confluent(bootstrap: str, topic: str, isolation_level: str, start: int
         deadline = time.monotonic() + DEADLINE_S
         while True:
             assert time.monotonic() < deadline, "not read to the end"
-            for message in consumer.consume(1000, 0.1):
+            for message in consumer.consume(1000, 0.02):
                 if error := message.error():
                     assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                     return rows
@@ -172,7 +175,7 @@ Writer = Callable[[str, str, Sequence[Pair], str], None]
 def _write_ours(bootstrap: str, topic: str, pairs: Sequence[Pair], codec: str) -> None:
     with Producer(
         bootstrap_servers=bootstrap,
-        linger_ms=200,
+        linger_ms=50,
         compression_type=codec,  # type: ignore[arg-type]
     ) as producer:
         for key, value in pairs:
@@ -186,7 +189,7 @@ def _write_confluent(bootstrap: str, topic: str, pairs: Sequence[Pair], codec: s
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": bootstrap,
-            "linger.ms": 200,
+            "linger.ms": 50,
             "compression.type": codec,
             "enable.idempotence": True,
         }
@@ -210,7 +213,7 @@ def _write_aiokafka(bootstrap: str, topic: str, pairs: Sequence[Pair], codec: st
     async def run() -> None:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
-            linger_ms=200,
+            linger_ms=50,
             max_batch_size=1_000_000,
             compression_type=None if codec == "none" else codec,
             enable_idempotence=True,
@@ -232,7 +235,7 @@ def _write_kafka_python(bootstrap: str, topic: str, pairs: Sequence[Pair], codec
 
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap,
-            linger_ms=200,
+            linger_ms=50,
             batch_size=1_000_000,
             compression_type=None if codec == "none" else codec,
         )
