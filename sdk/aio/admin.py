@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 from uuid import UUID
 
 from onceflow.sdk.admin_model import (
@@ -40,6 +40,7 @@ from onceflow.sdk.model import (
 )
 from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.settings import AdminSettings
 
 OFFSET_SPECS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 """Words for ListOffsets besides timestamps (KIP-734 for the last one)."""
@@ -58,7 +59,7 @@ class AsyncAdmin:
     of its item, and the further ones are its notes.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Unpack[AdminSettings]) -> None:
         """Make an admin client; nothing is sent before `start`.
 
         Args:

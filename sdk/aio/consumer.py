@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer_engine import (
     ConsumerEngine,
@@ -28,6 +28,7 @@ from onceflow.sdk.model import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from onceflow.sdk.settings import ConsumerSettings
 
 DEFAULT_CLOSE_TIMEOUT_MS: Final = 30_000
 
@@ -47,7 +48,7 @@ class AsyncConsumer:
     the one that returned it begins.
     """
 
-    def __init__(self, *topics: str, **settings: object) -> None:
+    def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Make a consumer; nothing is sent before `start`.
 
         Args:

@@ -6,8 +6,9 @@ It decides whom to ask and what is asked again; what an offset is used for is it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TypeVar
 
 from onceflow.sdk.aio.pool import ConnectionPool
@@ -19,6 +20,7 @@ from onceflow.sdk.errors import (
     KafkaError,
     LeaderNotAvailableError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest
@@ -27,6 +29,9 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 logger = logging.getLogger("onceflow.sdk.offsets")
 
 T = TypeVar("T")
+
+MISSING_TOPIC_TRIES = 4
+"""How often a topic is looked for that may just have been created."""
 
 UNSTABLE_LOG_INTERVAL_MS = 5_000
 """How often a wait for somebody's open transaction is mentioned in the log."""
@@ -101,6 +106,14 @@ class OffsetReader:
                     )
         return found, failed
 
+    def _raise_if_missing(self, partition: TopicPartition) -> None:
+        """A topic that was asked for several times and is not there will not come."""
+        topic = self._pool.metadata.topics.get(partition.topic)
+        if topic is not None and topic.error_code:
+            raise error_for(topic.error_code, f"topic {partition.topic!r}")
+        if topic is not None and partition.partition not in topic.partitions:
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+
     async def _ask(self, flow: Flow[T]) -> T | KafkaError:
         try:
             return await self._pool.run(flow)
@@ -135,18 +148,21 @@ class OffsetReader:
         open_targets = dict(targets)
         failures = 0
         while open_targets:
-            found, failed = await self.list_once(open_targets, isolation_level)
+            async with self._bounded(deadline_ms, f"ListOffsets of {len(open_targets)} partitions"):
+                found, failed = await self.list_once(open_targets, isolation_level)
             answers |= found
             open_targets = {partition: targets[partition] for partition in failed}
             if not failed:
                 break
             failures += 1
             refresh = False
-            for error in failed.values():
+            for partition, error in failed.items():
                 recovery = recovery_for(error)
                 refresh = refresh or recovery is Recovery.REFRESH_METADATA
                 if recovery is Recovery.NONE:
                     raise error
+                if failures >= MISSING_TOPIC_TRIES:
+                    self._raise_if_missing(partition)
             await self._pause(failures, deadline_ms, next(iter(failed.values())))
             if refresh:
                 await self._pool.refresh_metadata(topics, timeout_ms=timeout_ms)
@@ -226,9 +242,10 @@ class OffsetReader:
             failed: KafkaError | None = None
             again: list[TopicPartition] = []
             try:
-                answers = await self.committed_once(
-                    group_id, open_partitions, require_stable=require_stable
-                )
+                async with self._bounded(deadline_ms, f"OffsetFetch of group {group_id!r}"):
+                    answers = await self.committed_once(
+                        group_id, open_partitions, require_stable=require_stable
+                    )
             except KafkaError as error:
                 if recovery_for(error, coordinator=True) is Recovery.NONE:
                     raise
@@ -265,6 +282,16 @@ class OffsetReader:
     def _deadline_ms(self, timeout_ms: int | None) -> int:
         limit_ms = self._pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return self._pool.now_ms() + limit_ms
+
+    @contextlib.asynccontextmanager
+    async def _bounded(self, deadline_ms: int, what: str) -> AsyncIterator[None]:
+        """End a question when time is up, however long its broker stays silent."""
+        left_ms = max(1, deadline_ms - self._pool.now_ms())
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                yield
+        except TimeoutError:
+            raise RequestTimedOutError(f"{what} was not answered in time") from None
 
     async def _pause(self, failures: int, deadline_ms: int, error: KafkaError) -> None:
         delay_ms = self._pool.backoff.delay_ms(failures)

@@ -28,7 +28,7 @@ from onceflow.sdk.core.subscription import PartitionPhase, PartitionState, Subsc
 from onceflow.sdk.errors import KafkaError, NoOffsetForPartitionError, RecordError
 from onceflow.sdk.model import ConsumerRecord, IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
-from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
 
 logger = logging.getLogger("onceflow.sdk.fetcher")
 
@@ -314,7 +314,7 @@ class Fetcher:
         self._back_off(node, now_ms)
         if code in (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, *_NEEDS_METADATA):
             outcome.refresh_metadata = True
-        elif code not in _WORTH_WAITING:
+        elif code not in _WORTH_WAITING and not is_retriable(code):
             outcome.failure = error_for(code, "Fetch")
 
     def _back_off(self, node: _NodeState, now_ms: int) -> None:
@@ -383,7 +383,7 @@ class Fetcher:
             leader = answer.current_leader
             if leader is not None and leader.leader_id >= 0:
                 outcome.leaders[partition] = (leader.leader_id, leader.leader_epoch)
-        elif code in _WORTH_WAITING:
+        elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
         else:
             outcome.failure = error_for(code, f"Fetch of {partition} at {state.fetch_offset}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 from uuid import UUID
 
 from onceflow.sdk.admin_model import (
@@ -30,6 +30,7 @@ from onceflow.sdk.model import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from onceflow.sdk.settings import AdminSettings
 from onceflow.sdk.sync.portal import Portal
 
 CLOSE_LIMIT_S: Final = 5.0
@@ -42,7 +43,7 @@ class Admin:
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
     """
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Unpack[AdminSettings]) -> None:
         """Make an admin client and connect it.
 
         Args:

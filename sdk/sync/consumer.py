@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer import DEFAULT_CLOSE_TIMEOUT_MS, ITERATION_WAIT_MS, AsyncConsumer
 from onceflow.sdk.aio.consumer_engine import (
@@ -27,6 +27,7 @@ from onceflow.sdk.model import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from onceflow.sdk.settings import ConsumerSettings
 from onceflow.sdk.sync.portal import Portal
 
 READ_AHEAD_RECORDS: Final = 5_000
@@ -44,7 +45,7 @@ class Consumer:
     signal handler.
     """
 
-    def __init__(self, *topics: str, **settings: object) -> None:
+    def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Make a consumer and connect it.
 
         Args:

@@ -1,0 +1,281 @@
+"""Goal: the admin clients do what they are asked, and name what they could not do.
+
+Method: every call against the bundled broker on a real socket, through the blocking face; one walk
+through the asyncio face. Faults are injected where a call must be repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from consumer_worlds import fresh, make_topic, poll_until, read, write
+
+from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing.faults import Fault
+from onceflow.sdk import (
+    Admin,
+    AsyncAdmin,
+    Consumer,
+    IsolationLevel,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
+from onceflow.sdk.admin_model import ConfigResource, ResourceType
+from onceflow.sdk.errors import (
+    BrokerError,
+    CoordinatorLoadInProgressError,
+    GroupIdNotFoundError,
+    IllegalStateError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    NonEmptyGroupError,
+    OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
+    TransactionalIdNotFoundError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+)
+from onceflow.sdk.protocol.api.admin import CreateTopicsRequest
+from onceflow.sdk.protocol.api.groups import ListGroupsRequest
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as client:
+        yield client
+
+
+# --- topics ---
+
+
+def test_a_topic_lives_from_creation_to_deletion(admin: Admin) -> None:
+    name = fresh("topic")
+    created = admin.create_topics([NewTopic(name, 3, 1, {"retention.ms": "1000"})])
+    description = admin.describe_topics([name])[name]
+    assert created == {name: description.topic_id}
+    assert description.partition_count == 3
+    assert [p.leader for p in description.partitions] == [description.partitions[0].leader] * 3
+    assert name in admin.list_topics()
+    admin.create_partitions({name: 5})
+    assert admin.describe_topics([name])[name].partition_count == 5
+    admin.delete_topics([name])
+    assert name not in admin.list_topics()
+
+
+def test_a_check_creates_nothing(admin: Admin) -> None:
+    name = fresh("topic")
+    admin.create_topics([name], validate_only=True)
+    assert name not in admin.list_topics()
+
+
+def test_what_fails_is_named_and_the_rest_is_done(admin: Admin) -> None:
+    old, new = fresh("topic"), fresh("topic")
+    admin.create_topics([old])
+    with pytest.raises(TopicAlreadyExistsError, match=old) as raised:
+        admin.create_topics([old, new, "a/b"])
+    assert "a/b" in "".join(raised.value.__notes__)
+    assert new in admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda a: a.create_topics(["a/b"]), InvalidTopicError),
+        (lambda a: a.delete_topics(["missing"]), UnknownTopicOrPartitionError),
+        (lambda a: a.describe_topics(["missing"]), UnknownTopicOrPartitionError),
+        (lambda a: a.create_partitions({"missing": 2}), UnknownTopicOrPartitionError),
+        (lambda a: a.describe_configs(["missing"]), UnknownTopicOrPartitionError),
+        (
+            lambda a: a.delete_records({TopicPartition("missing", 0): -1}),
+            UnknownTopicOrPartitionError,
+        ),
+        (
+            lambda a: a.list_offsets({TopicPartition("missing", 0): "latest"}),
+            UnknownTopicOrPartitionError,
+        ),
+        (lambda a: a.delete_groups(["missing"]), GroupIdNotFoundError),
+        (lambda a: a.describe_transactions(["missing"]), TransactionalIdNotFoundError),
+    ],
+)
+def test_what_does_not_exist_is_named_at_once(
+    admin: Admin, call: Callable[[Admin], object], error: type[BrokerError]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(error, match=r"missing|a/b"):
+        call(admin)
+    assert time.monotonic() - began < 5
+
+
+def test_partitions_cannot_become_fewer(admin: Admin) -> None:
+    name = fresh("topic")
+    admin.create_topics([NewTopic(name, 2)])
+    with pytest.raises(InvalidPartitionsError, match=name):
+        admin.create_partitions({name: 1})
+
+
+def test_records_are_deleted_up_to_an_offset_or_the_end(broker: Broker, admin: Admin) -> None:
+    topic = make_topic(broker.bootstrap_servers)
+    partition = TopicPartition(topic, 0)
+    write(broker.bootstrap_servers, topic, [str(i) for i in range(10)])
+    assert admin.delete_records({partition: 4}) == {partition: 4}
+    with pytest.raises(OffsetOutOfRangeError, match=str(partition)):
+        admin.delete_records({partition: 11})
+    assert admin.delete_records({partition: -1}) == {partition: 10}
+    assert admin.list_offsets({partition: "earliest"})[partition].offset == 10
+
+
+# --- settings ---
+
+
+def test_settings_are_set_and_returned_to_the_default(broker: Broker, admin: Admin) -> None:
+    topic = make_topic(broker.bootstrap_servers)
+    admin.alter_configs({topic: {"retention.ms": "1234", "cleanup.policy": "compact"}})
+    entries = admin.describe_configs([topic])[topic]
+    assert (entries["retention.ms"].value, entries["retention.ms"].is_default) == ("1234", False)
+    admin.alter_configs({topic: {"retention.ms": None}})
+    entries = admin.describe_configs([topic])[topic]
+    assert entries["retention.ms"].is_default
+    assert entries["cleanup.policy"].value == "compact"
+    with pytest.raises(InvalidConfigError, match=topic):
+        admin.alter_configs({topic: {"no.such.setting": "1"}})
+
+
+def test_a_brokers_settings_are_asked_of_that_broker(admin: Admin) -> None:
+    node = admin.describe_cluster().nodes[0]
+    resource = ConfigResource(ResourceType.BROKER, str(node.node_id))
+    assert admin.describe_configs([resource])[resource]
+
+
+# --- groups and offsets ---
+
+
+def test_a_group_is_listed_described_and_deleted_when_it_is_empty(
+    broker: Broker, admin: Admin
+) -> None:
+    topic, group = make_topic(broker.bootstrap_servers, 2), fresh("group")
+    partition = TopicPartition(topic, 0)
+    with Consumer(topic, bootstrap_servers=broker.bootstrap_servers, group_id=group) as consumer:
+        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        (listing,) = [found for found in admin.list_groups() if found.group_id == group]
+        assert (listing.protocol_type, listing.state) == ("consumer", "Stable")
+        description = admin.describe_groups([group])[group]
+        assert description.members[0].assignment == consumer.assignment()
+        with pytest.raises(NonEmptyGroupError, match=group):
+            admin.delete_groups([group])
+        with pytest.raises(UnknownMemberIdError, match="has members"):
+            admin.alter_group_offsets(group, {partition: 1})
+    admin.alter_group_offsets(group, {partition: OffsetAndMetadata(7, "note")})
+    assert admin.list_group_offsets(group)[partition][:2] == (7, "note")
+    assert group in {found.group_id for found in admin.list_groups(states=["Empty"])}
+    admin.delete_groups([group])
+    assert admin.describe_groups([group])[group].state == "Dead"
+    assert admin.list_group_offsets(group) == {}
+
+
+def test_offsets_by_word_and_by_time(broker: Broker, admin: Admin) -> None:
+    topic = make_topic(broker.bootstrap_servers)
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for time_ms in (1_000, 3_000, 2_000):
+            producer.send(topic, b"x", partition=0, timestamp_ms=time_ms)
+    specs = ("earliest", "latest", "max_timestamp", 1_500, 9_000)
+    found = [admin.list_offsets({partition: spec})[partition].offset for spec in specs]
+    assert found == [0, 3, 1, 1, -1]
+    with pytest.raises(ValueError, match="choose from"):
+        admin.list_offsets({partition: "middle"})
+
+
+# --- transactions ---
+
+
+def test_an_open_transaction_is_seen_from_all_sides(broker: Broker, admin: Admin) -> None:
+    topic, name = make_topic(broker.bootstrap_servers), fresh("txn")
+    partition = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"x", partition=0)
+        producer.flush()
+        description = admin.describe_transactions([name])[name]
+        assert (description.state, description.partitions) == ("Ongoing", {partition})
+        assert name in {t.transactional_id for t in admin.list_transactions(states=["Ongoing"])}
+        (state,) = admin.describe_producers([partition])[partition]
+        assert state.producer_id == description.producer_id
+        assert state.transaction_start_offset == 0
+        stable = admin.list_offsets(
+            {partition: "latest"}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        assert stable[partition].offset == 0
+        producer.commit_transaction()
+    (state,) = admin.describe_producers([partition])[partition]
+    assert state.transaction_start_offset is None
+
+
+def test_a_hanging_transaction_is_ended_by_a_marker(broker: Broker, admin: Admin) -> None:
+    topic = make_topic(broker.bootstrap_servers)
+    partition = TopicPartition(topic, 0)
+    producer = Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh("txn"))
+    producer.begin_transaction()
+    producer.send(topic, b"hanging", partition=0)
+    producer.flush()
+    write(broker.bootstrap_servers, topic, ["behind"])
+    with pytest.raises(IllegalStateError, match="no open transaction"):
+        admin.abort_transaction(partition, start_offset=5)
+    ended = admin.abort_transaction(partition, start_offset=0)
+    assert ended.transaction_start_offset == 0
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([partition])
+        assert read(consumer, 1) == ["behind"]
+    producer.abort_transaction()
+    producer.close()
+
+
+# --- again, and asyncio ---
+
+
+def test_what_may_succeed_later_is_asked_again(broker: Broker, admin: Admin) -> None:
+    for code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+        broker.faults.add(ListGroupsRequest, Fault.ERROR, error=code)
+    broker.faults.add(CreateTopicsRequest, Fault.DROP_REQUEST)
+    assert isinstance(admin.list_groups(), list)
+    name = fresh("topic")
+    assert name in admin.create_topics([name])
+
+
+def test_what_never_succeeds_ends_in_time_and_says_why(broker: Broker, admin: Admin) -> None:
+    broker.faults.add(
+        ListGroupsRequest, Fault.ERROR, times=None, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
+    with pytest.raises(CoordinatorLoadInProgressError) as raised:
+        admin.list_groups(timeout_ms=300)
+    assert "given up after 300 ms" in raised.value.__notes__
+    broker.faults.clear()
+
+
+async def test_the_asyncio_face_has_the_same_calls(broker: Broker) -> None:
+    async with AsyncAdmin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        name = fresh("topic")
+        await admin.create_topics([NewTopic(name, 2)])
+        assert (await admin.describe_topics([name]))[name].partition_count == 2
+        cluster = await admin.describe_cluster()
+        assert cluster.controller_id in {node.node_id for node in cluster.nodes}
+
+
+def test_both_faces_have_the_same_methods() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")} - {"start"}
+
+    assert names(Admin) == names(AsyncAdmin)
