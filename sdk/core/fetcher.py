@@ -122,7 +122,7 @@ class _NodeState:
     session: FetchSession = field(default_factory=FetchSession)
     by_id: bool = False
     in_flight: bool = False
-    ahead_was_empty: bool = False
+    ahead_from_ms: int = 0
     retry_at_ms: int = 0
     failures: int = 0
 
@@ -219,10 +219,11 @@ class Fetcher:
             return None
         low_mark = self._settings.partition_max_bytes // 2
         wanted = [s for s in states if self._buffered(s.topic_partition) <= low_mark]
+        # Some are left out because the application has not caught up with them. The others must
+        # not keep a long poll open meanwhile, or those would wait behind it; they are asked
+        # without waiting, and seldom if they have no news.
         ahead = len(wanted) < len(states)
-        if not wanted or (ahead and (node.ahead_was_empty or self._settings.min_bytes > 1)):
-            # A partition without news must not keep a long poll open while others, which are
-            # left out because the application has not caught up, wait behind it.
+        if not wanted or (ahead and now_ms < node.ahead_from_ms):
             return None
         plan = self._make_plan(node_id, node, wanted, cluster, version, ahead)
         node.in_flight = True
@@ -297,7 +298,10 @@ class Fetcher:
                     self._on_data(state, answer, outcome, now_ms)
                 else:
                     self._on_error(state, answer, outcome, now_ms)
-        node.ahead_was_empty = plan.ahead and self._buffered_bytes == before
+        if plan.ahead and self._buffered_bytes == before:
+            node.ahead_from_ms = now_ms + self._settings.max_wait_ms
+        else:
+            node.ahead_from_ms = 0
         return outcome
 
     def on_failure(self, plan: FetchPlan, now_ms: int) -> FetchOutcome:
@@ -517,7 +521,12 @@ class Fetcher:
 
     def next_retry_ms(self, now_ms: int) -> int | None:
         """When a partition or broker that is held back may be asked again, None for no such."""
-        waits = [n.retry_at_ms for n in self._nodes.values() if n.retry_at_ms > now_ms]
+        waits = [
+            due_ms
+            for node in self._nodes.values()
+            for due_ms in (node.retry_at_ms, node.ahead_from_ms)
+            if due_ms > now_ms
+        ]
         waits += [
             state.retry_at_ms
             for state in self._subscription

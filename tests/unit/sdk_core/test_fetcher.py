@@ -510,6 +510,11 @@ def test_fetching_ahead_never_waits_at_the_broker_while_others_have_data() -> No
     assert set(ahead.asked) == {P1}
     rig.answer(ahead)
     assert rig.plan() is None, "an idle partition must not be asked for over and over"
+    assert rig.fetcher.next_retry_ms(0) == 500
+    rig.now_ms = 500
+    again = rig.must_plan()
+    assert (again.request.max_wait_ms, set(again.asked)) == (0, {P1})
+    rig.answer(again)
     rig.take()
     assert rig.must_plan().request.max_wait_ms == 500
 
