@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 FetchPartition = FetchRequest.FetchPartition
 PartitionData = FetchResponse.PartitionData
 
+ZSTD_MIN_VERSION = 10
+"""Clients below it may not get what a topic with ``compression.type=zstd`` holds (KIP-110)."""
+
 
 @handles(FetchRequest)
 def fetch(
@@ -93,6 +96,7 @@ class _FetchAttempt:
 
     __slots__ = (
         "_committed_only",
+        "_knows_zstd",
         "_plan",
         "_request",
         "_sources",
@@ -107,6 +111,7 @@ class _FetchAttempt:
         self._request = request
         self._plan = plan
         self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
+        self._knows_zstd = api_version >= ZSTD_MIN_VERSION
         self._committed_only = request.isolation_level == IsolationLevel.READ_COMMITTED
         self._sources = [self._source(key, asked) for key, asked in plan.partitions]
 
@@ -175,6 +180,9 @@ class _FetchAttempt:
             return code
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        topic = source.topic
+        if not self._knows_zstd and topic is not None and topic.config.compression_type == "zstd":
+            return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return ErrorCode.NONE
 
     def _diverging(self, source: _Source, log: PartitionLog) -> FetchResponse.EpochEndOffset | None:
