@@ -491,8 +491,8 @@ def _group_settings(config: ConsumerConfig) -> GroupSettings:
         )
     assignors: list[Assignor] = []
     for wanted in config.partition_assignment_strategy:
-        assignor = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted
-        if assignor is None or not hasattr(assignor, "assign"):
+        assignor: object = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted
+        if not isinstance(assignor, Assignor):
             raise ConfigError(
                 "partition_assignment_strategy",
                 wanted,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from onceflow.sdk.model import TopicPartition
 
@@ -44,6 +44,7 @@ class MemberSubscription:
         return True, self.member_id
 
 
+@runtime_checkable
 class Assignor(Protocol):
     """One way to divide partitions.
 
