@@ -9,6 +9,7 @@ driver in its place.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import cast
 
@@ -21,7 +22,12 @@ from onceflow.processors.errors import (
     TooManyDeadLettersError,
 )
 from onceflow.processors.outputs import Lane, OutputBuffer
-from onceflow.processors.policies import DeadLetterMeter, OnError, dead_letter_headers
+from onceflow.processors.policies import (
+    DeadLetterMeter,
+    OnError,
+    ThrottledWarnings,
+    dead_letter_headers,
+)
 from onceflow.processors.signatures import Argument, ArgumentKind
 from onceflow.processors.state import State, finish_states
 from onceflow.processors.tasks import Task
@@ -62,10 +68,15 @@ class Engine:
         spec: The processor.
         buffer: Takes the outputs of records that succeeded.
         record_bytes_max: Largest key and value of an output together.
+        clock: Monotonic seconds, for the pace of warnings.
     """
 
     def __init__(
-        self, spec: ProcessorSpec, buffer: OutputBuffer, record_bytes_max: int = 1_000_000
+        self,
+        spec: ProcessorSpec,
+        buffer: OutputBuffer,
+        record_bytes_max: int = 1_000_000,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
         self.is_async = spec.signature.is_async
@@ -80,6 +91,7 @@ class Engine:
         self._decode_only = self._plain_decoder()
         self._wants_context = any(a.kind is ArgumentKind.CONTEXT for a in spec.signature.arguments)
         self._meter = DeadLetterMeter(spec.dead_letter_limits)
+        self._warnings = ThrottledWarnings(logger.warning, clock)
         self._count_good = spec.on_error is OnError.DEAD_LETTER
 
     # Arguments -----------------------------------------------------------------------------
@@ -329,7 +341,8 @@ class Engine:
         coordinates = (record.topic, record.partition, record.offset, attempts)
         name = self.spec.name
         if self.spec.on_error is OnError.SKIP:
-            logger.warning("%s: skipped %s after %d attempts: %r", name, where, attempts, error)
+            line = f"{name}: skipped {where} after {attempts} attempts: {error!r}"
+            self._warnings.note(error, line)
             return
         if self.spec.on_error is OnError.STOP or self.spec.dead_letter_topic is None:
             raise ProcessingError(
@@ -343,7 +356,8 @@ class Engine:
             raise TooManyDeadLettersError(
                 f"{name} stops at {where}: {exceeded}; the last failure: {error!r}", *coordinates
             ) from error
-        logger.warning("%s: dead letter for %s after %d attempts: %r", name, where, attempts, error)
+        line = f"{name}: dead letter for {where} after {attempts} attempts: {error!r}"
+        self._warnings.note(error, line)
         self._buffer.lane(self.spec.dead_letter_topic).add(
             cast("bytes | None", record.value),
             cast("bytes | None", record.key),

@@ -134,6 +134,38 @@ class DeadLetterMeter:
             self._bad //= 2
 
 
+class ThrottledWarnings:
+    """Warns of the first failure of each kind at once, and of the rest in summaries.
+
+    Args:
+        warn: Takes a line.
+        clock: Monotonic seconds.
+        interval_s: Shortest time between summaries of a kind.
+    """
+
+    __slots__ = ("_clock", "_held", "_interval_s", "_told_s", "_warn")
+
+    def __init__(
+        self, warn: Callable[[str], None], clock: Callable[[], float], interval_s: float = 10.0
+    ) -> None:
+        self._warn = warn
+        self._clock = clock
+        self._interval_s = interval_s
+        self._told_s: dict[type[Exception], float] = {}
+        self._held: dict[type[Exception], int] = {}
+
+    def note(self, error: Exception, line: str) -> None:
+        """A failure; its line is written, or counted for the next summary."""
+        kind, now = type(error), self._clock()
+        told = self._told_s.get(kind)
+        if told is not None and now - told < self._interval_s:
+            self._held[kind] = self._held.get(kind, 0) + 1
+            return
+        held = self._held.pop(kind, 0)
+        self._told_s[kind] = now
+        self._warn(line if not held else f"{line} (and {held} more like it before)")
+
+
 def dead_letter_headers(
     record: ConsumerRecord, error: Exception, attempts: int, processor: str
 ) -> list[tuple[str, bytes | None]]:

@@ -69,7 +69,7 @@ class Runner:
         self._clock: Callable[[], float] = services.monotonic_s
         self._buffer = OutputBuffer()
         self._engines = {
-            spec.input_topic: Engine(spec, self._buffer, settings.output_bytes_max)
+            spec.input_topic: Engine(spec, self._buffer, settings.output_bytes_max, self._clock)
             for spec in topology.processors
         }
         self._pacing = Pacing(

@@ -11,7 +11,7 @@ from typing import cast
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.model import TopicPartition
-from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.settings import ConsumerSettings, ProducerSettings
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import SessionConfig
@@ -37,7 +37,7 @@ class BlockingClients:
         def on_lost(partitions: Sequence[TopicPartition]) -> None:
             run_blocking(hooks.on_lost(partitions))
 
-        consumer = Consumer(**config.consumer_options())
+        consumer = Consumer(**cast(ConsumerSettings, config.consumer_options()))
         consumer.subscribe(
             topics=list(config.topics),
             on_assigned=on_assigned,
@@ -62,7 +62,7 @@ class AsyncioClients:
 
     async def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
-        consumer = AsyncConsumer(**config.consumer_options())
+        consumer = AsyncConsumer(**cast(ConsumerSettings, config.consumer_options()))
         await consumer.start()
         consumer.subscribe(
             topics=list(config.topics),

@@ -11,7 +11,7 @@ import tenacity
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.outputs import Lane
 from onceflow.processors.pacing import Pacing
-from onceflow.processors.policies import DeadLetterMeter, dead_letter_headers
+from onceflow.processors.policies import DeadLetterMeter, ThrottledWarnings, dead_letter_headers
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 from onceflow.transactions import Abort, AbortReason
 
@@ -48,6 +48,19 @@ def test_ratio_limit_counts_once_the_window_is_full() -> None:
         meter.good(0)
     assert [meter.bad(0), meter.bad(0)] == [None, None]
     assert meter.bad(0) == "3 of the latest 10 records are dead letters, the limit is 20%"
+
+
+def test_warnings_of_a_kind_are_summed_up() -> None:
+    """A flood of dead letters is no flood of log lines."""
+    lines: list[str] = []
+    now = [0.0]
+    warnings = ThrottledWarnings(lines.append, lambda: now[0])
+    for number in range(5):
+        warnings.note(ValueError(), f"v{number}")
+    warnings.note(KeyError(), "k0")
+    now[0] = 10.0
+    warnings.note(ValueError(), "v5")
+    assert lines == ["v0", "k0", "v5 (and 4 more like it before)"]
 
 
 def test_dead_letter_keeps_headers_and_bounds_the_traceback() -> None:
