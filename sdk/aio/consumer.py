@@ -427,13 +427,20 @@ class AsyncConsumer:
     # --- the end ---
 
     async def close(
-        self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS, *, commit: bool = True
+        self,
+        timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS,
+        *,
+        commit: bool = True,
+        leave_group: bool | None = None,
     ) -> None:
         """Commit, call `on_revoked`, leave the group and close. Calling it again does nothing.
 
         Args:
             timeout_ms: Longest wait for the brokers.
             commit: False leaves out the automatic commit.
+            leave_group: Whether the coordinator shall give the partitions to others at once; None
+                as Kafka does: static members (group_instance_id) keep theirs until their session
+                times out, so that they can come back; others leave (KIP-1092).
 
         Raises:
             BaseException: What the callback raised; the consumer is closed nevertheless.
@@ -448,7 +455,7 @@ class AsyncConsumer:
             await _run_callback(pending)
         finally:
             left_ms = max(0, deadline_ms - engine.pool.now_ms()) if engine.pool.is_started else 0
-            await engine.close(left_ms)
+            await engine.close(left_ms, leave_group)
 
 
 async def _run_callback(pending: PendingCallback | None) -> None:

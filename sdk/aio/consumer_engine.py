@@ -472,14 +472,14 @@ class ConsumerEngine:
             self._group.member.subscribe(frozenset())
             self._group.wake()
 
-    async def close(self, timeout_ms: int) -> None:
-        """Leave the group and close the connections."""
+    async def close(self, timeout_ms: int, leave_group: bool | None = None) -> None:
+        """Leave the group and close the connections; see the consumer's method."""
         if self._commits is not None:
             await self._commits.close()
         await self._topics.close()
         await self.fetching.close()
         if self._group is not None and self.pool.is_started:
-            await self._group.close(timeout_ms)
+            await self._group.close(timeout_ms, leave_group)
         await self.pool.close()
         self._waker.wake()
 

@@ -80,16 +80,17 @@ class GroupRunner:
         """What a poll must raise."""
         return self._crash or self.member.take_failure()
 
-    async def close(self, timeout_ms: int) -> None:
+    async def close(self, timeout_ms: int, leave_group: bool | None = None) -> None:
         """Leave the group and stop the task.
 
         Args:
             timeout_ms: Longest wait for the coordinator's answer.
+            leave_group: See `GroupMember.closing_request`.
         """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        request = self.member.closing_request()
+        request = self.member.closing_request(leave_group)
         if request is None or timeout_ms <= 0:
             return
         # Not on the group's connection: a JoinGroup may still be waiting there.

@@ -154,7 +154,8 @@ class FetchedData:
         """Whether the application must not see the batch; markers are taken note of."""
         attributes = header.attributes
         if attributes & CONTROL_BIT:
-            if self._aborted is not None:
+            # Compaction may keep the header of a marker whose record is gone.
+            if self._aborted is not None and header.records_count > 0:
                 marker = parse_control_batch(self._data, self._offset)
                 if marker.is_abort:
                     self._aborted.end_with_abort(header.producer_id, header.base_offset)

@@ -235,7 +235,7 @@ class GroupMember:
         if self.state is MemberState.SYNCING:
             return Exchange(self._sync_request())
         if self.state is MemberState.LEAVING:
-            return self._send_leave()
+            return Exchange(self._leave_request())
         if now_ms >= self._heartbeat_due_ms:
             return Exchange(self.heartbeat_request())
         return Wait(self._next_deadline_ms())
@@ -307,16 +307,21 @@ class GroupMember:
             return
         self.state = MemberState.LEAVING
         self._not_before_ms = 0
+        self.generation_id = -1
 
-    def closing_request(self) -> LeaveGroupRequest | None:
+    def closing_request(self, leave_group: bool | None = None) -> LeaveGroupRequest | None:
         """The LeaveGroup of a consumer that closes now, whatever the member is doing.
 
+        Args:
+            leave_group: Whether to leave; None as Kafka does: dynamic members leave, static ones
+                keep their place until their session times out (KIP-345, KIP-1092).
+
         Returns:
-            The request, or None for static members (they keep their place until their session
-            times out, KIP-345) and for those that the coordinator does not know.
+            The request; None to stay, or if the coordinator does not know this member.
         """
-        known = self.member_id and self._settings.group_instance_id is None
-        return self._leave_request() if known else None
+        if leave_group is None:
+            leave_group = self._settings.group_instance_id is None
+        return self._leave_request() if leave_group and self.member_id else None
 
     # --- join ---
 
@@ -514,15 +519,12 @@ class GroupMember:
             self.state = MemberState.LEAVING
             self._not_before_ms = 0
 
-    def _send_leave(self) -> Exchange:
-        self.generation_id = -1
-        return Exchange(self._leave_request())
-
     def _leave_request(self) -> LeaveGroupRequest:
+        reason = "poll overdue" if self._lost else "unsubscribed or closed"
         identity = LeaveGroupRequest.MemberIdentity(
             member_id=self.member_id,
             group_instance_id=self._settings.group_instance_id,
-            reason="poll overdue" if self._lost else "unsubscribed or closed",
+            reason=reason,
         )
         return LeaveGroupRequest(group_id=self._settings.group_id, members=[identity])
 

@@ -452,12 +452,21 @@ class Consumer:
 
     # --- the end ---
 
-    def close(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS, *, commit: bool = True) -> None:
+    def close(
+        self,
+        timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS,
+        *,
+        commit: bool = True,
+        leave_group: bool | None = None,
+    ) -> None:
         """Commit, call `on_revoked`, leave the group and close. Calling it again does nothing.
 
         Args:
             timeout_ms: Longest wait for the brokers.
             commit: False leaves out the automatic commit.
+            leave_group: Whether the coordinator shall give the partitions to others at once; None
+                as Kafka does: static members (group_instance_id) keep theirs until their session
+                times out, so that they can come back; others leave (KIP-1092).
 
         Raises:
             BaseException: What the callback raised; the consumer is closed nevertheless.
@@ -474,7 +483,8 @@ class Consumer:
             left_ms = max(0, deadline_ms - engine.pool.now_ms())
             try:
                 self._portal.call(
-                    lambda: engine.close(left_ms), timeout_s=left_ms / 1000 + CLOSE_MARGIN_S
+                    lambda: engine.close(left_ms, leave_group),
+                    timeout_s=left_ms / 1000 + CLOSE_MARGIN_S,
                 )
             finally:
                 self._portal.close()

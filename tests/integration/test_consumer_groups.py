@@ -237,6 +237,15 @@ def test_a_static_member_that_comes_back_keeps_its_partitions(bootstrap: str) ->
             assert len(heard.heard) == quiet
 
 
+def test_a_static_member_leaves_at_once_when_it_is_told_to(bootstrap: str) -> None:
+    topic, group = make_topic(bootstrap, 2), fresh("group")
+    consumer = member(bootstrap, group, topic, group_instance_id="i1")
+    poll_until(lambda: share(consumer) == [2], consumer)
+    consumer.close(leave_group=True)
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        assert admin.describe_groups([group])[group].state == "Empty"
+
+
 def test_the_older_of_two_consumers_with_one_instance_id_is_fenced(bootstrap: str) -> None:
     topic, group = make_topic(bootstrap, 2), fresh("group")
     heard = Events()

@@ -507,6 +507,9 @@ def test_a_static_member_keeps_its_place_when_it_closes() -> None:
     rig = Rig(instance="i1")
     rig.stable(P0)
     assert rig.member.closing_request() is None
+    leaving = rig.member.closing_request(leave_group=True)
+    assert leaving is not None
+    assert (leaving.members[0].member_id, leaving.members[0].group_instance_id) == ("me", "i1")
     rig.member.forget_owned()
     rig.member.subscribe(frozenset())
     assert rig.step() == Wait(None)
