@@ -26,6 +26,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
+from onceflow.sdk.protocol.batch_header import pack_batch, parse_batch_header
 from onceflow.sdk.protocol.compression import Codec
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -178,6 +179,18 @@ def test_an_aborted_transaction_hides_nothing_that_was_written_after_its_marker(
     rig.answer(rig.must_plan(), log.fetch_answer(0))
     assert rig.take() == [(2, b"committed")]
     assert rig.subscription.state(P0).position == 4
+
+
+def test_a_marker_whose_record_is_gone_by_compaction_only_moves_the_position() -> None:
+    log = LogBuilder()
+    log.end(1, committed=False)
+    base_offset, marker = log.batches.pop()
+    emptied = pack_batch(parse_batch_header(marker)._replace(records_count=0), b"")
+    log.batches.append((base_offset, bytes(emptied)))
+    log.records(b"a")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.take() == [(1, b"a")]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
