@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onceflow.sdk import errors as errors
     from onceflow.sdk import serde as serde
+    from onceflow.sdk.admin_model import BrokerNode as BrokerNode
+    from onceflow.sdk.admin_model import ClusterDescription as ClusterDescription
+    from onceflow.sdk.admin_model import ConfigEntry as ConfigEntry
+    from onceflow.sdk.admin_model import ConfigResource as ConfigResource
+    from onceflow.sdk.admin_model import GroupDescription as GroupDescription
+    from onceflow.sdk.admin_model import GroupListing as GroupListing
+    from onceflow.sdk.admin_model import MemberDescription as MemberDescription
+    from onceflow.sdk.admin_model import ProducerState as ProducerState
+    from onceflow.sdk.admin_model import ResourceType as ResourceType
+    from onceflow.sdk.admin_model import TopicDescription as TopicDescription
+    from onceflow.sdk.admin_model import TransactionDescription as TransactionDescription
+    from onceflow.sdk.admin_model import TransactionListing as TransactionListing
     from onceflow.sdk.aio.admin import AsyncAdmin as AsyncAdmin
     from onceflow.sdk.aio.consumer import AsyncConsumer as AsyncConsumer
     from onceflow.sdk.aio.producer import AsyncDeliveries as AsyncDeliveries
@@ -53,15 +65,22 @@ _HOMES = {
     "AsyncDelivery": "aio.producer",
     "AsyncProducer": "aio.producer",
     "AsyncTransaction": "aio.producer",
+    "BrokerNode": "admin_model",
+    "ClusterDescription": "admin_model",
+    "ConfigEntry": "admin_model",
+    "ConfigResource": "admin_model",
     "Consumer": "sync.consumer",
     "ConsumerConfig": "config",
     "ConsumerGroupMetadata": "model",
     "ConsumerRecord": "model",
     "Deliveries": "sync.producer",
     "Delivery": "sync.producer",
+    "GroupDescription": "admin_model",
+    "GroupListing": "admin_model",
     "Headers": "model",
     "IsolationLevel": "model",
     "KafkaError": "errors",
+    "MemberDescription": "admin_model",
     "NewTopic": "model",
     "OffsetAndMetadata": "model",
     "OffsetAndTimestamp": "model",
@@ -69,12 +88,17 @@ _HOMES = {
     "Producer": "sync.producer",
     "ProducerConfig": "config",
     "ProducerIdentity": "model",
+    "ProducerState": "admin_model",
     "RecordMetadata": "model",
+    "ResourceType": "admin_model",
     "SecurityConfig": "config",
     "Serde": "serde",
     "TimestampType": "model",
+    "TopicDescription": "admin_model",
     "TopicPartition": "model",
     "Transaction": "sync.producer",
+    "TransactionDescription": "admin_model",
+    "TransactionListing": "admin_model",
     "murmur2_partition": "core.partitioner",
 }
 _MODULES = ("errors", "serde")
@@ -107,6 +131,19 @@ __all__ = [
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",
+    # what an admin client is told
+    "BrokerNode",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
+    "ProducerState",
+    "ResourceType",
+    "TopicDescription",
+    "TransactionDescription",
+    "TransactionListing",
     # configuration
     "AdminConfig",
     "ConsumerConfig",

@@ -28,6 +28,7 @@ from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     FatalError,
     IllegalStateError,
+    InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTxnStateError,
     KafkaError,
@@ -354,22 +355,24 @@ class TransactionDriver(Generic[D]):
         manager, engine = self._manager, self._engine
         engine.check_usable()
         deadline_ms = self._deadline_ms(timeout_ms)
-        must_ask = manager.begin_end(committed=True)
-        engine.gate.update()
-        try:
-            await engine.wait_complete(deadline_ms)
-        except BaseException as error:
-            manager.fail(
-                error
-                if isinstance(error, KafkaError)
-                else TransactionAbortedError("the commit was interrupted before it was asked for")
-            )
-            engine.poke()
-            raise
+        if not manager.is_broken:
+            manager.begin_end(committed=True)
+            engine.gate.update()
+            try:
+                await engine.wait_complete(deadline_ms)
+            except BaseException as error:
+                manager.fail(
+                    error
+                    if isinstance(error, KafkaError)
+                    else TransactionAbortedError("the commit was interrupted before it was asked")
+                )
+                engine.poke()
+                raise
         if manager.error is not None:
+            if isinstance(manager.error, InvalidProducerEpochError):
+                await self._learn_who_raised_the_epoch(manager.error, deadline_ms)
             raise manager.error
-        must_ask = must_ask or manager.has_content
-        if must_ask:
+        if manager.has_content:
             await self._end(deadline_ms, committed=True)
         else:
             manager.ended()
@@ -389,6 +392,9 @@ class TransactionDriver(Generic[D]):
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
+        if manager.already_aborted and manager.state is S.UNINITIALIZED:
+            manager.already_aborted = False  # The coordinator did it, and the commit said so.
+            return
         deadline_ms = self._deadline_ms(timeout_ms)
         cause = manager.error
         manager.begin_end(committed=False)
@@ -465,30 +471,47 @@ class TransactionDriver(Generic[D]):
         committed: bool,
     ) -> None:
         """The epoch is too old: a newer producer took over, or the coordinator timed us out."""
-        manager, engine = self._manager, self._engine
-        limit_ms = max(1, deadline_ms - engine.now_ms())
-        elapsed_ms = engine.now_ms() - manager.began_ms
-        timed_out = elapsed_ms >= engine.config.transaction_timeout_ms or manager.error is not None
+        await self._require_ours(identity, error, deadline_ms)
+        why = self._why_aborted()
+        self._manager.outcome_unknown()
+        if committed:
+            self._manager.already_aborted = True
+            raise TransactionAbortedError(why) from error
+
+    async def _learn_who_raised_the_epoch(self, error: KafkaError, deadline_ms: int) -> None:
+        """A record was refused for its old epoch: be fenced, or be aborted by the coordinator."""
+        identity = self._manager.identity
+        assert identity is not None
+        await self._require_ours(identity, error, deadline_ms)
+        raise TransactionAbortedError(self._why_aborted()) from error
+
+    async def _require_ours(
+        self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int
+    ) -> None:
+        """Become fenced for good unless it is certain that nobody took the id (KIP-588)."""
+        limit_ms = max(1, deadline_ms - self._engine.now_ms())
         try:
             lone = await self._pool.run(still_ours(identity, self._backoff), timeout_ms=limit_ms)
         except KafkaError:
             lone = None
         if not lone:
             fenced = fenced_error(identity.transactional_id)
-            manager.fatal(fenced)
+            self._manager.fatal(fenced)
+            self._engine.gate.update()
             raise fenced from error
-        manager.outcome_unknown()
-        if committed:
-            why = (
-                f"it was open for {elapsed_ms} ms, longer than transaction_timeout_ms "
-                f"({engine.config.transaction_timeout_ms})"
-                if timed_out
-                else "the coordinator ended it"
-            )
-            raise TransactionAbortedError(
-                f"the transaction was aborted by the coordinator: {why}; nothing of it is "
-                "visible. Begin a new one and do its work again"
-            ) from error
+
+    def _why_aborted(self) -> str:
+        limit_ms = self._engine.config.transaction_timeout_ms
+        open_ms = self._engine.now_ms() - self._manager.began_ms
+        why = (
+            f"it was open for {open_ms} ms, longer than transaction_timeout_ms ({limit_ms})"
+            if open_ms >= limit_ms
+            else "its coordinator ended it"
+        )
+        return (
+            f"the transaction was aborted by the coordinator: {why}; nothing of it is visible. "
+            "Begin a new one and do its work again"
+        )
 
     def _limit_ms(self, timeout_ms: int | None) -> int:
         return self._engine.config.max_block_ms if timeout_ms is None else timeout_ms

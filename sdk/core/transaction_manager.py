@@ -102,6 +102,7 @@ class TransactionManager:
         registered: Partitions that the coordinator knows to be part (version 1).
         has_content: Whether anything was sent that makes the coordinator know the transaction.
         began_ms: When the open transaction began.
+        already_aborted: Whether the user was told that the coordinator had aborted it.
     """
 
     def __init__(self, transactional_id: str | None, *, is_joined: bool = False) -> None:
@@ -117,6 +118,7 @@ class TransactionManager:
         self.registered: set[TopicPartition] = set()
         self.has_content = False
         self.began_ms = 0
+        self.already_aborted = False
         self._foreign_sequences = False
 
     @property
@@ -194,6 +196,7 @@ class TransactionManager:
         self.producer_epoch = producer_epoch
         self.protocol_version = protocol_version
         self.bump_required = False
+        self.already_aborted = False
         self._foreign_sequences = False
         self._clear()
 
