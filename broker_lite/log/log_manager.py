@@ -197,11 +197,23 @@ class LogManager:
         Kafka's files, its intervals are 60 s (recovery points, log starts) and 5 s (high
         watermarks).
         """
-        for log in self.partitions():
-            log.flush_if_due(now_ms)
+        self.flush_due(now_ms)
         self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
         self._write_log_starts()
         self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
+
+    def next_flush_ms(self) -> int | None:
+        """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""
+        deadlines = [log.flush_deadline_ms for log in self.partitions()]
+        return min((at for at in deadlines if at is not None), default=None)
+
+    def flush_due(self, now_ms: int) -> None:
+        """Flush the logs whose ``flush.ms`` went by."""
+        for log in self.partitions():
+            try:
+                log.flush_if_due(now_ms)
+            except LogError as error:
+                _logger.error("flush of %s: %s", log.topic_partition, error)
 
     def apply_retention(self, now_ms: int) -> int:
         """Remove old segments everywhere; returns how many went."""

@@ -19,7 +19,7 @@ from onceflow.broker_lite.log.append_checks import (
     place_batches,
 )
 from onceflow.broker_lite.log.compaction import Compaction, segments_to_compact
-from onceflow.broker_lite.log.log_config import LogConfig
+from onceflow.broker_lite.log.log_config import LONG_MAX, LogConfig
 from onceflow.broker_lite.log.log_errors import AppendError, LogError
 from onceflow.broker_lite.log.log_results import AppendResult
 from onceflow.broker_lite.log.log_view import LogView
@@ -326,9 +326,21 @@ class PartitionLog(LogView):
             raise self._storage_error(error) from error
         self._unflushed_records = 0
 
+    @property
+    def flush_deadline_ms(self) -> int | None:
+        """When ``flush.ms`` asks for a flush; None while nothing waits or the setting is off."""
+        if self.config.flush_ms == LONG_MAX:
+            return None
+        return self._writer.flush_deadline_ms(self.config.flush_ms)
+
     def flush_if_due(self, now_ms: int) -> None:
-        """Flush when ``flush.ms`` went by since the first append that was not flushed."""
-        if self._writer.flush_is_due(self.config.flush_ms, now_ms):
+        """Flush when ``flush.ms`` went by since the first append that was not flushed.
+
+        Raises:
+            AppendError: KAFKA_STORAGE_ERROR.
+        """
+        deadline_ms = self.flush_deadline_ms
+        if deadline_ms is not None and deadline_ms <= now_ms:
             self.flush()
 
     # Start of the log, retention, end

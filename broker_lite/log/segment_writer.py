@@ -182,9 +182,9 @@ class SegmentWriter:
             self._flushed_below(end_offset)
         self._unflushed_since_ms = -1
 
-    def flush_is_due(self, flush_ms: int, now_ms: int) -> bool:
-        """Whether ``flush.ms`` went by since the first append that was not flushed."""
-        return 0 <= self._unflushed_since_ms <= now_ms - flush_ms
+    def flush_deadline_ms(self, flush_ms: int) -> int | None:
+        """When ``flush.ms`` has gone by since the first append that was not flushed."""
+        return None if self._unflushed_since_ms < 0 else self._unflushed_since_ms + flush_ms
 
     def write_snapshot(self, offset: int) -> None:
         """Write the producer state as of an offset, in Kafka's file and in our wider one.

@@ -275,7 +275,10 @@ class _Flusher:
 
     def submit(self, paths: Sequence[str], done: Callable[[], None]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="onceflow-log-flush")
+            # A daemon: a storage that nobody closed must not keep the process from ending.
+            self._thread = threading.Thread(
+                target=self._run, name="onceflow-log-flush", daemon=True
+            )
             self._thread.start()
         self._queue.put((tuple(paths), done))
 

@@ -154,6 +154,54 @@ def test_producer_snapshots_show_the_producers(folder: tuple[Path, list[bytes]])
     assert str(end_offset - 1) in found["3"][3], output
 
 
+def test_a_compacted_log_is_sound_for_the_tool(tmp_path: Path) -> None:
+    config = LogConfig(
+        cleanup_policy="compact",
+        segment_bytes=20_000,
+        index_interval_bytes=500,
+        min_cleanable_dirty_ratio=0.0,
+    )
+    storage = RealStorage(tmp_path)
+    log = PartitionLog(storage, TopicPartition("table", 0), config, now_ms=NOW_MS)
+    for number in range(300):
+        codec = list(Codec)[number % 5]
+        value = None if number % 7 == 6 else b"v%03d-" % number + b"x" * 200
+        log.append(batch(value, codec=codec, key=b"k%d" % (number % 50)), now_ms=NOW_MS)
+        data = batch(
+            b"t%03d" % number,
+            b"u%03d" % number,
+            key=b"t%d" % (number % 9),
+            producer_id=4,
+            producer_epoch=0,
+            base_sequence=number * 2,
+            transactional=True,
+        )
+        log.append(data, now_ms=NOW_MS)
+        if number % 10 == 9:
+            log.append_control(4, 0, 0, number % 20 == 9, NOW_MS)
+    log.roll(NOW_MS)
+    log.append(batch(b"last"), now_ms=NOW_MS)
+    steps = log.compaction(NOW_MS)
+    assert steps is not None
+    list(steps)
+    kept = read_all(log)
+    log.close()
+    storage.close()
+    directory = tmp_path / "table-0"
+    assert len(list(directory.glob("*.log"))) < 10
+    output = dump(*sorted(directory.glob("*.log")))
+    assert "isvalid: false" not in output
+    found = [
+        (int(offset), value)
+        for offset, value in re.findall(r"offset: (\d+) .*payload: (\S+)", output)
+    ]
+    expected = [(offset, value.decode()) for offset, value in kept if value is not None]
+    assert found == expected
+    assert output.count("deleteHorizonMs: OptionalLong[") > 5
+    indexes = dump(*sorted((*directory.glob("*.index"), *directory.glob("*.timeindex"))))
+    assert re.search(r"(?i)mismatch|error|corrupt|exception|not found", indexes) is None, indexes
+
+
 def test_a_real_broker_goes_on_with_our_folder(tmp_path: Path) -> None:
     """Kafka is stopped, its partition folder replaced by ours, and Kafka started again."""
     kafka = real_kafka.ApacheKafka(tmp_path / "kafka")

@@ -242,3 +242,63 @@ def test_damaged_text_files_are_recognised(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse_leader_epochs(data)
     assert parse_leader_epochs(render_leader_epochs([(0, 0), (3, 17)])) == [(0, 0), (3, 17)]
+
+
+def test_the_next_flush_is_known_and_done_when_due() -> None:
+    manager = manager_on(MemoryStorage())
+    topic_id = uuid.uuid4()
+    logs = [
+        manager.create_partition("orders", topic_id, partition, LogConfig(flush_ms=flush_ms))
+        for partition, flush_ms in enumerate((1000, 300, 2**63 - 1))
+    ]
+    assert manager.next_flush_ms() is None
+    for log in logs:
+        log.append(batch(b"a"), now_ms=NOW_MS)
+    assert manager.next_flush_ms() == NOW_MS + 300
+    manager.flush_due(NOW_MS + 300)
+    assert [log.recovery_point for log in logs] == [0, 1, 0]
+    assert manager.next_flush_ms() == NOW_MS + 1000
+
+
+def test_compaction_goes_on_step_by_step_over_all_logs_and_is_remembered() -> None:
+    storage = MemoryStorage()
+    manager = manager_on(storage)
+    config = LogConfig(cleanup_policy="compact", segment_bytes=2000, min_cleanable_dirty_ratio=0.0)
+    topic_id = uuid.uuid4()
+    logs = [
+        manager.create_partition("orders", topic_id, partition, config) for partition in range(3)
+    ]
+    for log in logs[:2]:
+        for _ in range(40):
+            log.append(batch(b"x" * 100), now_ms=NOW_MS)
+    before = [log.size_bytes for log in logs]
+    steps = 0
+    while manager.compact(NOW_MS):
+        steps += 1
+    assert steps >= 2
+    assert [log.size_bytes < size for log, size in zip(logs, before, strict=True)] == [
+        True,
+        True,
+        False,
+    ]
+    assert all(log.compacted_offset > 0 for log in logs[:2])
+    text = storage.content[""]["cleaner-offset-checkpoint"]
+    assert parse_offsets(bytes(text))[TopicPartition("orders", 0)] == logs[0].compacted_offset
+    manager.close()
+    again = manager_on(storage)
+    found = again.partition("orders", 0)
+    assert found is not None
+    assert found.compacted_offset == logs[0].compacted_offset
+
+
+def test_a_topic_may_be_deleted_while_it_is_compacted() -> None:
+    manager = manager_on(MemoryStorage())
+    config = LogConfig(
+        cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.0
+    )
+    log = manager.create_partition("orders", uuid.uuid4(), 0, config)
+    for _ in range(40):
+        log.append(batch(b"x" * 100_000), now_ms=NOW_MS)
+    assert manager.compact(NOW_MS)
+    manager.delete_topic("orders")
+    assert not manager.compact(NOW_MS)

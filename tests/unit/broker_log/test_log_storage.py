@@ -7,6 +7,8 @@ handles and the syncing thread.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -131,3 +133,13 @@ def test_bytes_of_a_failed_write_do_not_count() -> None:
     file.append([b"X"])
     assert storage.inner.read_bytes("d/f") == b"abcXe"
     assert file.read(0, 10) == b"abcX"
+
+
+def test_a_storage_that_nobody_closed_lets_the_process_end(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from onceflow.broker_lite.log import RealStorage\n"
+        "storage = RealStorage(sys.argv[1])\n"
+        "storage.flush_later(['nothing'], lambda: print('done', flush=True))\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=30)
