@@ -16,19 +16,38 @@ from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.storage import Buffer
 from onceflow.sdk.model import TimestampType
 from onceflow.sdk.protocol.batch_header import (
+    CODEC_MASK,
     HEADER_SIZE,
     LENGTH_END,
     LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
+    pack_batch,
     parse_batch_header,
     set_log_append_time,
     set_timestamps,
 )
+from onceflow.sdk.protocol.compression import (
+    Codec,
+    CodecUnavailableError,
+    DecompressionError,
+    compress,
+    decompress,
+)
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import validate_batch
 
+KEEP_CODEC = "producer"
+"""Value of ``compression.type`` that leaves batches as the client compressed them."""
+
+_CODECS = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
 _PLACE_FIELDS = struct.Struct(">qii")  # base offset, batch length, partition leader epoch
 
 
@@ -67,6 +86,8 @@ def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBat
         )
     except InvalidBatchError as error:
         raise AppendError(error.code, str(error), error.record_issues) from None
+    if config.compression_type != KEEP_CODEC:
+        records = _recompressed(header, records, config)
     if config.log_append_time:
         if header.attributes & LOG_APPEND_TIME_BIT:
             raise AppendError(
@@ -77,6 +98,8 @@ def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBat
         corrected = bytearray(records)
         set_timestamps(corrected, TimestampType.CREATE_TIME, max_timestamp_ms)
         return IncomingBatch(parse_batch_header(corrected), corrected, NO_TIMESTAMP)
+    if config.compression_type != KEEP_CODEC:
+        header = parse_batch_header(records)
     return IncomingBatch(header, records, NO_TIMESTAMP)
 
 
@@ -154,6 +177,27 @@ def _timestamp_range(config: LogConfig, now_ms: int) -> tuple[int, int] | None:
         now_ms - config.message_timestamp_before_max_ms,
         now_ms + config.message_timestamp_after_max_ms,
     )
+
+
+def _recompressed(header: BatchHeader, data: Buffer, config: LogConfig) -> Buffer:
+    """The batch under the topic's own codec (``compression.type``), which may be its own."""
+    codec = _CODECS[config.compression_type]
+    if header.codec == codec:
+        return data
+    body: Buffer = memoryview(data)[HEADER_SIZE:]
+    try:
+        if header.codec != Codec.NONE:
+            body = decompress(header.codec, body)
+        if codec != Codec.NONE:
+            body = compress(codec, body)
+    except DecompressionError as error:
+        raise AppendError(ErrorCode.INVALID_RECORD, str(error)) from None
+    except CodecUnavailableError as error:
+        raise AppendError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, str(error)) from None
+    attributes = (header.attributes & ~CODEC_MASK) | codec
+    batch = pack_batch(header._replace(attributes=attributes), body)
+    _check_size(len(batch), config)
+    return batch
 
 
 def _stamped(data: Buffer, now_ms: int) -> IncomingBatch:

@@ -209,3 +209,24 @@ def test_the_marker_on_disk_is_kafkas_78_bytes() -> None:
     assert (header.attributes, header.base_sequence, header.records_count) == (0x30, -1, 1)
     assert (header.producer_id, header.producer_epoch) == (7, 1)
     assert struct.unpack(">hi", bytes(records[-7:-1])) == (0, 42)
+
+
+@pytest.mark.parametrize("wanted", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("sent", [0, 2, 4])
+def test_batches_are_stored_under_the_topics_codec(wanted: str, sent: int) -> None:
+    log = open_log(config=LogConfig(compression_type=wanted))
+    values = [b"%d" % number * 100 for number in range(5)]
+    data = batch(*values, codec=sent, producer_id=5, producer_epoch=0, base_sequence=0)
+    log.append(data, now_ms=NOW_MS)
+    assert log.append(data, now_ms=NOW_MS).duplicate
+    records = log.read(0, 1 << 20).records
+    header = parse_batch_header(records)
+    check_crc(records, 0, header)
+    assert header.codec == ["uncompressed", "gzip", "snappy", "lz4", "zstd"].index(wanted)
+    assert (header.producer_id, header.base_sequence, header.records_count) == (5, 0, 5)
+    assert [value for _, value in read_all(log)] == values
+
+
+def test_a_batch_that_outgrows_the_topic_when_it_is_unpacked_is_refused() -> None:
+    log = open_log(config=LogConfig(compression_type="uncompressed", max_message_bytes=1000))
+    assert refusal(log, batch(b"x" * 5000, codec=4)).code is ErrorCode.MESSAGE_TOO_LARGE
