@@ -247,6 +247,8 @@ class AsyncProducer:
         while True:
             delivery = self._append(state, number, key, value, pairs, timestamp_ms)
             if delivery is not None:
+                if self._engine.accumulator.batch_sealed:
+                    await asyncio.sleep(0)
                 return delivery
             await self._engine.wait_memory()
 
@@ -311,6 +313,8 @@ class AsyncProducer:
         )
         while not bulk.advance():
             await self._engine.wait_memory()
+        if self._engine.accumulator.batch_sealed:
+            await asyncio.sleep(0)
         return AsyncDeliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
 
     async def flush(self, timeout_ms: int | None = None) -> None:

@@ -23,7 +23,7 @@ from onceflow.sdk.aio.transport import loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
 from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
 from onceflow.sdk.core.topic_names import check_topic_name
@@ -35,6 +35,7 @@ from onceflow.sdk.errors import (
     ClientClosedError,
     KafkaError,
     RequestTimedOutError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model import ProducerIdentity, TopicPartition
@@ -328,13 +329,12 @@ class ProducerEngine(Generic[D]):
     async def _connect(self, node_id: int) -> None:
         try:
             await self.pool.connect(node_id, PRODUCE)
-            wait_ms = 0
+            self.sender.connection_error = None
         except KafkaError as error:
             log.debug("no connection to node %d: %s", node_id, error)
+            self.sender.connection_error = error
             self.sender.metadata_stale = True
-            wait_ms = self.config.reconnect_backoff_ms
-        if wait_ms:
-            await asyncio.sleep(wait_ms / 1000)
+            await asyncio.sleep(self.config.reconnect_backoff_ms / 1000)
 
     async def _refresh(self) -> None:
         self.sender.metadata_stale = False
@@ -402,7 +402,28 @@ class ProducerEngine(Generic[D]):
         topic = metadata.topic(name)
         if topic is None or not topic.partitions:
             return None
-        return self.accumulator.topic_state(name, len(topic.partitions), topic.available)
+        count = len(topic.partitions)
+        state = self.accumulator.topic_state(name, count, topic.available)
+        if state.topic_id not in (topic.topic_id, ZERO_UUID):
+            self._topic_made_anew(state, count)
+        state.topic_id = topic.topic_id
+        return state
+
+    def _topic_made_anew(self, state: TopicState, count: int) -> None:
+        """Somebody deleted a topic and made another one under its name."""
+        log.warning("topic %s was deleted and made anew; what it held is gone", state.topic)
+        manager = self.transactions
+        with self.accumulator.lock:
+            touched = any(queue.transaction == manager.number for queue in state.queues)
+            state.made_anew(count)
+        if manager.is_transactional and manager.may_send and touched:
+            manager.fail(
+                UnknownTopicIdError(
+                    f"topic {state.topic!r} was deleted and made anew during the transaction, so "
+                    "a part of it is gone"
+                )
+            )
+            self._after_settling()
 
     # what callers wait for
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Generic, TypeVar
 
 from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
+from onceflow.sdk.core.metadata import ZERO_UUID
 from onceflow.sdk.core.partitioner import StickyPartition, murmur2_partition
 from onceflow.sdk.errors import KafkaError, RecordTooLargeError, SerializationError
 
@@ -47,6 +48,8 @@ class PartitionQueue:
             its last acknowledgement here. 0 under a new producer id.
         retry_at_ms: Nothing is sent before this time.
         failures: Failures in a row, for the back-off.
+        last_error: What went wrong last, None once something went well.
+        transaction: Number of the last transaction that something was sent in.
     """
 
     __slots__ = (
@@ -54,6 +57,7 @@ class PartitionQueue:
         "failures",
         "in_flight",
         "known_until_ms",
+        "last_error",
         "next_sequence",
         "open",
         "partition",
@@ -62,6 +66,7 @@ class PartitionQueue:
         "retry_at_ms",
         "sealed",
         "topic",
+        "transaction",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -77,6 +82,8 @@ class PartitionQueue:
         self.known_until_ms = 0
         self.retry_at_ms = 0
         self.failures = 0
+        self.last_error: KafkaError | None = None
+        self.transaction = 0
 
     @property
     def is_empty(self) -> bool:
@@ -107,9 +114,11 @@ class TopicState:
         partition_of_key: Partition by key, filled as keys appear.
         sticky: The partition for records without a key.
         available: Partitions that have a leader.
+        topic_id: The topic's id, all zero while unknown; another one means that the topic was
+            deleted and made anew under its name.
     """
 
-    __slots__ = ("available", "partition_of_key", "queues", "sticky", "topic")
+    __slots__ = ("available", "partition_of_key", "queues", "sticky", "topic", "topic_id")
 
     def __init__(
         self,
@@ -121,6 +130,7 @@ class TopicState:
         self.topic = topic
         self.queues = [PartitionQueue(topic, number) for number in range(partition_count)]
         self.partition_of_key: dict[bytes, int] = {}
+        self.topic_id = ZERO_UUID
         self.available: Sequence[int] = tuple(available) or range(partition_count)
         self.sticky = StickyPartition(self.available, random)
 
@@ -132,6 +142,14 @@ class TopicState:
             self.partition_of_key = {}
         self.available = tuple(available) or range(len(self.queues))
         self.sticky.update(self.available)
+
+    def made_anew(self, partition_count: int) -> None:
+        """The topic is another one now: brokers know nothing of this producer in it."""
+        while len(self.queues) > partition_count and self.queues[-1].is_empty:
+            self.queues.pop()
+        self.partition_of_key = {}
+        for queue in self.queues:
+            queue.known_until_ms = 0
 
     def partition_for(self, key: bytes) -> int:
         """The partition of a key by Kafka's hash."""
@@ -156,6 +174,8 @@ class Accumulator(Generic[D]):
         flush_count: Calls that wait for everything; linger does not count while there are any.
         next_wake_ms: When the sender looks again by itself.
         transaction: Number of the open transaction, 0 for none.
+        batch_sealed: Set when a batch became full, until the sender has looked; an asyncio
+            caller gives way then, or it would fill the memory before the loop gets a turn.
         refusal: Why nothing may be appended, asked only while ``gate_closed``.
         buffer_memory: Most bytes that unsettled records may take.
     """
@@ -183,6 +203,7 @@ class Accumulator(Generic[D]):
         self.flush_count = 0
         self.next_wake_ms = NEVER_MS
         self.transaction = 0
+        self.batch_sealed = False
         self.refusal: Callable[[], KafkaError | None] = lambda: None
         self.on_ready = on_ready
         self.clock_ms = clock_ms
@@ -383,6 +404,7 @@ class Accumulator(Generic[D]):
         batch.reserved = batch.builder.size_bytes
         queue.open = None
         queue.sealed.append(batch)
+        self.batch_sealed = True
         sticky = self.topics[queue.topic].sticky
         if sticky.current == queue.partition:
             sticky.switch()

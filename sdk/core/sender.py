@@ -16,6 +16,7 @@ from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, PartitionQueue
 from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
 from onceflow.sdk.core.batch_split import split_batch
 from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.produce_errors import delivery_timeout, explain_refusal
 from onceflow.sdk.core.produce_messages import (
     PartitionResult,
     ProduceJob,
@@ -23,10 +24,8 @@ from onceflow.sdk.core.produce_messages import (
     read_response,
 )
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for_code
-from onceflow.sdk.core.transaction_manager import TransactionManager, fenced_error
+from onceflow.sdk.core.transaction_manager import TransactionManager
 from onceflow.sdk.errors import (
-    DeliveryTimeoutError,
-    InvalidRecordError,
     KafkaError,
     TransactionAbortedError,
 )
@@ -82,6 +81,7 @@ class Sender:
     Attributes:
         in_flight_count: Unanswered requests by node.
         metadata_stale: Set when an answer showed that leaders have moved.
+        connection_error: Why a node could not be connected to lately, None if all could.
         failures: Batches outside of transactions that were given up, for those who did not look
             at their deliveries; emptied by whoever raises them.
     """
@@ -101,6 +101,7 @@ class Sender:
     ) -> None:
         self.in_flight_count: dict[int, int] = {}
         self.metadata_stale = False
+        self.connection_error: KafkaError | None = None
         self.failures: list[ProducerBatch] = []
         self._accumulator = accumulator
         self._transactions = transactions
@@ -144,10 +145,13 @@ class Sender:
                 if node_id is None:
                     continue
                 self._take(queue, node_id, chosen, sizes, plan, now_ms)
+            accumulator.batch_sealed = False
             for queue in list(self._in_flight_queues):
                 self._expire_in_flight(queue, now_ms, expired, plan)
         for batch in expired:
-            self._give_up(batch, self._timeout_error(batch))
+            queue = accumulator.topics[batch.topic].queues[batch.partition]
+            trouble = queue.last_error or self.connection_error
+            self._give_up(batch, delivery_timeout(batch, self._delivery_timeout_ms, trouble))
         for node_id, items in chosen.items():
             plan.jobs.append(self._make_job(node_id, items, metadata))
         return plan
@@ -282,6 +286,7 @@ class Sender:
             self._build(queue, batch)
             batch.attempts += 1
             batch.rejected = False
+            queue.transaction = batch.transaction
         self.in_flight_count[node_id] = self.in_flight_count.get(node_id, 0) + 1
         if self._transactions.is_transactional:
             self._transactions.has_content = True
@@ -348,18 +353,6 @@ class Sender:
             else:
                 plan.wake_at(due_ms)
 
-    def _timeout_error(self, batch: ProducerBatch) -> KafkaError:
-        fate = (
-            "it may or may not be stored"
-            if batch.attempts
-            else "it was never sent: no leader, "
-            "no connection, or earlier batches of the partition were not acknowledged"
-        )
-        return DeliveryTimeoutError(
-            f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged "
-            f"within delivery_timeout_ms ({self._delivery_timeout_ms}); {fate}"
-        )
-
     # answers
 
     def answered(self, job: ProduceJob, response: ProduceResponse, now_ms: int) -> None:
@@ -385,6 +378,7 @@ class Sender:
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
             ):
                 queue.failures = 0
+                queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)
@@ -416,6 +410,7 @@ class Sender:
             if batch.done:
                 self._accumulator.settle(batch)
             elif error.retriable:
+                queue.last_error = error
                 self._back_off(queue, self._backoff, now_ms)
                 self._requeue(queue, batch)
             else:
@@ -443,11 +438,14 @@ class Sender:
         else:
             if self._idempotent:
                 queue.bump_needed = True
-            self._give_up(batch, *_explain(batch, result, self._transactions.transactional_id))
+            self._give_up(
+                batch, *explain_refusal(batch, result, self._transactions.transactional_id)
+            )
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, code: int, now_ms: int) -> None:
         if recovery_for_code(code) is Recovery.REFRESH_METADATA:
             self.metadata_stale = True
+        queue.last_error = error_for(code)
         concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
         self._back_off(queue, self._concurrent if concurrent else self._backoff, now_ms)
         self._requeue(queue, batch)
@@ -464,7 +462,9 @@ class Sender:
             self._requeue(queue, batch)
             return
         if self._transactions.is_transactional:
-            self._give_up(batch, *_explain(batch, result, self._transactions.transactional_id))
+            self._give_up(
+                batch, *explain_refusal(batch, result, self._transactions.transactional_id)
+            )
             return
         if result.error_code == ErrorCode.INVALID_PRODUCER_EPOCH:
             self._transactions.bump_required = True  # The id itself is spent: take a new one.
@@ -546,24 +546,3 @@ class Sender:
         """Batches that were sent and whose request is not answered."""
         for queue in self._in_flight_queues:
             yield from queue.in_flight
-
-
-def _explain(
-    batch: ProducerBatch, result: PartitionResult, transactional_id: str | None
-) -> tuple[KafkaError, dict[int, KafkaError] | None]:
-    """The error of a refused batch, and more exact ones of its records (KIP-467)."""
-    where = f"{batch.topic}-{batch.partition}"
-    if result.error_code == ErrorCode.PRODUCER_FENCED:
-        return fenced_error(transactional_id), None
-    message = f"{where}: {result.error_message}" if result.error_message else where
-    error: KafkaError = error_for(result.error_code, message)
-    if not result.record_errors:
-        return error, None
-    records: dict[int, KafkaError] = {
-        index: error_for(result.error_code, f"{where}: {text or result.error_message or ''}")
-        for index, text in result.record_errors
-    }
-    others = InvalidRecordError(
-        f"{where}: another record of the same batch was refused, so none of it was stored"
-    )
-    return others, records

@@ -7,11 +7,11 @@ loop. Which results exist and when batches move is decided in the engine that bo
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
@@ -43,6 +43,9 @@ from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.portal import Portal
 
 log = logging.getLogger("onceflow.producer")
+
+EXIT_TIMEOUT_MS = 5_000
+"""How long the end of the program waits for a producer that was not closed."""
 
 
 class Delivery(DeliveryHandle):
@@ -190,6 +193,7 @@ class Producer:
         Raises:
             KafkaError: A record failed and nobody looked at its delivery.
         """
+        _LIVE.discard(self)
         if self._portal.is_closed:
             return
         if self._portal.is_foreign:
@@ -473,12 +477,25 @@ def _forked_error() -> KafkaError:
     )
 
 
-_LIVE: weakref.WeakSet[Producer] = weakref.WeakSet()
+_LIVE: set[Producer] = set()
+"""Producers that are not closed. They are kept until the end of the program, so that one that
+somebody forgot to close still sends what it took."""
+
+
+def _close_forgotten() -> None:
+    for producer in list(_LIVE):
+        log.warning("a producer was not closed; closing it at the end of the program")
+        try:
+            producer.close(EXIT_TIMEOUT_MS)
+        except KafkaError as error:
+            log.error("records of a producer that was not closed are lost: %s", error)
 
 
 def _after_fork_in_child() -> None:
     for producer in list(_LIVE):
         producer._after_fork()
+    _LIVE.clear()
 
 
+atexit.register(_close_forgotten)
 os.register_at_fork(after_in_child=_after_fork_in_child)
