@@ -45,9 +45,7 @@ from onceflow.processors import App, State
 
 app = App(
     "counter", bootstrap_servers=sys.argv[1], state_dir=sys.argv[2],
-    commit_records=50, session_timeout_ms=2_000, transaction_timeout_ms=2_000,
-    max_poll_interval_ms=6_000, revoke_budget_ms=1_000,
-    consumer_settings={"heartbeat_interval_ms": 200},
+    commit_records=50,
 )
 
 @app.processor("in", to="out")

@@ -359,7 +359,7 @@ class FakeConsumer:
     def wakeup(self) -> None:
         self.cluster.calls.append("wakeup")
 
-    def close(self, timeout_ms: int = 0) -> None:
+    def close(self, timeout_ms: int = 0, *, leave_group: bool | None = None) -> None:
         self.closed = True
         if self in self.cluster.members:
             self.cluster.members.remove(self)
