@@ -365,17 +365,12 @@ class ConnectionPool:
             except (KafkaError, TimeoutError) as error:
                 failures += 1
                 delay_ms = self.backoff.delay_ms(failures)
-                fatal = isinstance(error, KafkaError) and not error.retriable
-                if fatal or self.now_ms() + delay_ms >= deadline_ms:
-                    if isinstance(error, TimeoutError):
-                        raise NoBrokersAvailableError(
-                            f"no broker answered within {limit_ms} ms; {self._tried()}"
-                        ) from error
-                    if error.retriable:
-                        raise NoBrokersAvailableError(
-                            f"no broker answered within {limit_ms} ms; {self._tried()}"
-                        ) from error
+                if isinstance(error, KafkaError) and not error.retriable:
                     raise
+                if self.now_ms() + delay_ms >= deadline_ms:
+                    raise NoBrokersAvailableError(
+                        f"no broker answered within {limit_ms} ms; {self._tried()}"
+                    ) from error
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
         self._connector.retire_bootstrap()

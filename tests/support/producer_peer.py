@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from producer_rig import ModelLog
 
@@ -84,7 +84,8 @@ class ScriptedBroker:
         listening: Whether new connections are taken.
     """
 
-    def __init__(self, *, partitions: int = 1, topic: str = "t") -> None:
+    def __init__(self, *, partitions: int = 1, topic: str = "t", host: str = "127.0.0.1") -> None:
+        self.host = host
         self.journal: list[Request] = []
         self.logs = {n: ModelLog() for n in range(partitions)}
         self.topic = topic
@@ -95,12 +96,13 @@ class ScriptedBroker:
         self._plans: dict[type[Request], list[Action]] = {}
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._arrived = asyncio.Event()
         self.port = 0
 
     @property
     def address(self) -> str:
         """Where it listens."""
-        return f"127.0.0.1:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def next(self, request_type: type[Request], *actions: Action) -> None:
         """Replace the next answers to a request."""
@@ -110,9 +112,15 @@ class ScriptedBroker:
         """The requests of one kind so far."""
         return [r for r in self.journal if isinstance(r, request_type)]
 
+    async def wait_for(self, request_type: type[Request]) -> None:
+        """Wait until a request of this kind has come."""
+        while not self.requests(request_type):
+            self._arrived.clear()
+            await self._arrived.wait()
+
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._serve, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -146,6 +154,7 @@ class ScriptedBroker:
         entry = API[header.api_key]
         request, _ = entry.request_type.decode(frame, header.api_version, header.end)
         self.journal.append(request)
+        self._arrived.set()
         plan = self._plans.get(entry.request_type)
         action: Action | None = plan.pop(0) if plan else None
         if callable(action):
@@ -159,8 +168,11 @@ class ScriptedBroker:
             return False
         if action is Fate.SILENT or reply is None:
             return True
+        version = header.api_version
+        if isinstance(reply, ApiVersionsResponse) and reply.error_code:
+            version = 0
         for part in encode_response(
-            reply, api_version=header.api_version, correlation_id=header.correlation_id
+            reply, api_version=version, correlation_id=header.correlation_id
         ):
             writer.write(bytes(part))
         return True
@@ -174,7 +186,7 @@ class ScriptedBroker:
             found = FindCoordinatorResponse.Coordinator(
                 key=(request.coordinator_keys or [""])[0],
                 node_id=self.advertised_node,
-                host="127.0.0.1",
+                host=self.host,
                 port=self.port,
                 error_code=0,
             )
@@ -247,7 +259,7 @@ class ScriptedBroker:
                 )
             )
         broker = MetadataResponse.MetadataResponseBroker(
-            node_id=self.advertised_node, host="127.0.0.1", port=self.port
+            node_id=self.advertised_node, host=self.host, port=self.port
         )
         return MetadataResponse(brokers=[broker], topics=topics)
 
@@ -268,8 +280,16 @@ class ScriptedBroker:
         return ProduceResponse(responses=topics) if request.acks else None
 
 
+class BrokerSettings(TypedDict, total=False):
+    """See ``ScriptedBroker``."""
+
+    partitions: int
+    topic: str
+    host: str
+
+
 @contextlib.asynccontextmanager
-async def scripted_broker(**settings: int) -> AsyncIterator[ScriptedBroker]:
+async def scripted_broker(**settings: Unpack[BrokerSettings]) -> AsyncIterator[ScriptedBroker]:
     """A scripted broker that listens for the length of a test."""
     broker = ScriptedBroker(**settings)
     await broker.start()

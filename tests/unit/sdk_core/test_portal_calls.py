@@ -1,0 +1,105 @@
+"""Goal: blocking calls into the background loop return, raise and end as if they were local.
+
+Method: coroutines made for each case, without any client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
+from onceflow.sdk.sync.portal import Portal
+
+
+def test_a_call_returns_what_the_coroutine_returns() -> None:
+    portal = Portal("client")
+
+    async def work() -> str:
+        await asyncio.sleep(0)
+        return threading.current_thread().name
+
+    assert portal.call(work) == "onceflow-client"
+    portal.close()
+
+
+def test_an_exception_comes_through_with_its_trace() -> None:
+    portal = Portal("client")
+
+    async def work() -> None:
+        raise ZeroDivisionError("inside")
+
+    with pytest.raises(ZeroDivisionError, match="inside") as caught:
+        portal.call(work)
+    assert any(entry.name == "work" for entry in caught.traceback)
+    portal.close()
+
+
+def test_a_call_that_takes_too_long_is_cancelled() -> None:
+    portal = Portal("client")
+    ended = threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    with pytest.raises(RequestTimedOutError):
+        portal.call(work, timeout_s=0.05)
+    assert ended.wait(5)
+    portal.close()
+
+
+def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    portal = Portal("client")
+    outcome: list[BaseException] = []
+
+    async def work() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    def call() -> None:
+        try:
+            portal.call(work)
+        except ClientClosedError as error:
+            outcome.append(error)
+
+    started = threading.Event()
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert started.wait(5)
+    portal.close()
+    portal.close()
+    thread.join(5)
+    assert len(outcome) == 1
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ClientClosedError, match="client is closed"):
+        portal.call(work)
+
+
+def test_a_blocking_call_from_the_loops_own_thread_is_refused() -> None:
+    portal = Portal("client")
+
+    async def inner() -> None:
+        pass
+
+    async def outer() -> None:
+        portal.call(inner)
+
+    with pytest.raises(IllegalStateError, match="wait for itself"):
+        portal.call(outer)
+    portal.close()
+
+
+def test_waking_after_the_end_does_nothing() -> None:
+    portal = Portal("client")
+    woken = threading.Event()
+    portal.wake(woken.set)
+    assert woken.wait(5)
+    portal.close()
+    portal.wake(woken.clear)
+    assert woken.is_set()
