@@ -1,0 +1,152 @@
+"""Goal: the programs that the documentation shows work, and print what is shown.
+
+Method: the python blocks of each section are taken together as one program and run in a process of
+its own beside an in-process broker, whose address replaces ``localhost:9092``; blocks that begin
+with a file name become that file, and test files are run by pytest. The ``text`` blocks of the
+section, in order, are what must be printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import house_rules
+import pytest
+
+from onceflow.broker_lite import Broker
+
+PAGES = ("README.md", "docs/getting-started.md")
+ADDRESS = "localhost:9092"
+DEADLINE_S = 100
+FILE_NAME = re.compile(r"\A# (\w+\.py)\n")
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section's programs.
+
+    Attributes:
+        page: Path of the page.
+        title: Its heading.
+        program: What is run; empty when there are files only.
+        files: Files beside it, by name.
+        shown: What it must print.
+    """
+
+    page: str
+    title: str
+    program: str
+    files: dict[str, str]
+    shown: str
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Fenced blocks: language and content."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+
+
+def read_section(page: str, title: str, text: str) -> Section:
+    """Put the blocks of a section together."""
+    program, files, shown = "", {}, ""
+    for language, content in blocks(text):
+        if language == "text":
+            shown += content
+        elif language == "python":
+            if named := FILE_NAME.match(content):
+                files[named[1]] = content
+            else:
+                program += content
+    return Section(page, title, program, files, shown)
+
+
+def parts_of(text: str) -> list[tuple[str, str]]:
+    """Headings of the first two levels and what stands below each; fences hide their content."""
+    parts: list[tuple[str, list[str]]] = []
+    fenced = False
+    for line in text.splitlines(keepends=True):
+        fenced ^= line.startswith("```")
+        if not fenced and (heading := re.match(r"#{1,2} (.+)", line)):
+            parts.append((heading[1], []))
+        elif parts:
+            parts[-1][1].append(line)
+    return [(title, "".join(lines)) for title, lines in parts]
+
+
+def sections(page: str) -> list[Section]:
+    """Sections of a page that hold programs."""
+    text = (house_rules.ROOT / page).read_text()
+    found = [read_section(page, title, below) for title, below in parts_of(text)]
+    return [section for section in found if section.program or section.files]
+
+
+ALL = [section for page in PAGES for section in sections(page)]
+
+
+def java_is_missing() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return not ((Path(home) / "bin" / "java").exists() if home else shutil.which("java"))
+
+
+def parameter(section: Section) -> object:
+    """Spark's sections are marked, and skipped only without Java."""
+    marks = []
+    if "pyspark" in section.program:
+        marks = [
+            pytest.mark.spark,
+            pytest.mark.slow,
+            pytest.mark.skipif(java_is_missing(), reason="Java 17+ is missing (make java)"),
+        ]
+    name = re.sub(r"\W+", "-", section.title.lower()).strip("-")
+    return pytest.param(section, marks=marks, id=f"{Path(section.page).stem}-{name}")
+
+
+def run(command: list[str], folder: Path) -> str:
+    """Run to the end; gives what was printed."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(folder)},
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("section", [parameter(section) for section in ALL])
+def test_programs_of_a_section_print_what_is_shown(section: Section, tmp_path: Path) -> None:
+    with Broker() as broker:
+
+        def place(name: str, text: str) -> None:
+            (tmp_path / name).write_text(text.replace(ADDRESS, broker.bootstrap_servers))
+
+        for name, text in section.files.items():
+            place(name, text)
+        if section.program:
+            place("program.py", section.program)
+            # PySpark warns of the pandas that pip gives it; our own programs must be silent.
+            strict = [] if "pyspark" in section.program else ["-W", "error"]
+            assert run([*strict, "program.py"], tmp_path) == section.shown
+        if tests := [name for name in section.files if name.startswith("test_")]:
+            options = ["-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
+            run(["-m", "pytest", *options, *tests], tmp_path)
+
+
+def test_there_are_programs_on_every_page() -> None:
+    assert {section.page for section in ALL} == set(PAGES)
+    assert len(ALL) > 10
+
+
+def test_a_wrong_output_would_be_noticed() -> None:
+    text = "intro\n```python\nprint(1)\n```\n\n```text\n2\n```\n\n```python\n# a.py\nx = 1\n```\n"
+    section = read_section("p", "t", text)
+    assert (section.program, section.shown) == ("print(1)\n", "2\n")
+    assert section.files == {"a.py": "# a.py\nx = 1\n"}
