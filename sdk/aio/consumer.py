@@ -32,6 +32,9 @@ from onceflow.sdk.settings import ConsumerSettings
 
 DEFAULT_CLOSE_TIMEOUT_MS: Final = 30_000
 
+INTERRUPTED_CLOSE_TIMEOUT_MS: Final = 500
+"""How long leaving the ``with`` block may take after Ctrl-C, a cancellation or a forced exit."""
+
 ITERATION_WAIT_MS: Final = 1_000
 """How long one poll of an iteration waits; iteration itself never ends."""
 
@@ -92,8 +95,11 @@ class AsyncConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception nobody knows which of the polled records were processed.
-        await self.close(commit=kind is None)
+        # After an exception nobody knows which of the polled records were processed. Ctrl-C and
+        # the like want the end now, also where brokers do not answer.
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        timeout_ms = INTERRUPTED_CLOSE_TIMEOUT_MS if interrupted else DEFAULT_CLOSE_TIMEOUT_MS
+        await self.close(timeout_ms, commit=kind is None)
 
     # --- what to read ---
 

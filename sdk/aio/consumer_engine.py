@@ -292,12 +292,12 @@ class ConsumerEngine:
     def _take(self, max_records: int, fill: bool) -> Polled:
         if fill:
             if not self.cursor.has_records:
-                self.cursor.load(self.fetching.take(max_records))
+                self.cursor.load(self.fetching.fetcher.take(max_records))
             return {}
         left_over = self.cursor.take(max_records)
         if left_over:
             return left_over
-        return self.fetching.take(max_records)
+        return self.fetching.fetcher.take(max_records)
 
     def _raise_failures(self) -> None:
         if self._late_failure is not None:

@@ -7,7 +7,6 @@ by time, and the comparison with leader epochs. What an answer means is decided 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ from onceflow.sdk.core.offset_lookup import CommittedOffset
 from onceflow.sdk.core.retry import Recovery, recovery_for
 from onceflow.sdk.core.subscription import PartitionPhase, PartitionState, Subscription
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError, NoOffsetForPartitionError
-from onceflow.sdk.model import ConsumerRecord, IsolationLevel, TopicPartition
+from onceflow.sdk.model import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -93,21 +92,6 @@ class FetchRunner:
         """What went wrong since the last call and must be raised by a poll."""
         failure, self._failure = self._failure, None
         return failure
-
-    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records for the application, as `Fetcher.take` gives them.
-
-        The garbage collector rests meanwhile: thousands of new objects, none of them garbage,
-        would set it off again and again, which cost a third of the whole time of reading.
-        """
-        pause = gc.isenabled()
-        if pause:
-            gc.disable()
-        try:
-            return self.fetcher.take(max_records)
-        finally:
-            if pause:
-                gc.enable()
 
     def pump(self) -> None:
         """Start whatever may be started now; cheap when there is nothing."""

@@ -12,7 +12,12 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from onceflow.sdk.aio.consumer import DEFAULT_CLOSE_TIMEOUT_MS, ITERATION_WAIT_MS, AsyncConsumer
+from onceflow.sdk.aio.consumer import (
+    DEFAULT_CLOSE_TIMEOUT_MS,
+    INTERRUPTED_CLOSE_TIMEOUT_MS,
+    ITERATION_WAIT_MS,
+    AsyncConsumer,
+)
 from onceflow.sdk.aio.consumer_engine import (
     PendingCallback,
     Polled,
@@ -80,8 +85,11 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception nobody knows which of the polled records were processed.
-        self.close(commit=kind is None)
+        # After an exception nobody knows which of the polled records were processed. Ctrl-C and
+        # the like want the end now, also where brokers do not answer.
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        timeout_ms = INTERRUPTED_CLOSE_TIMEOUT_MS if interrupted else DEFAULT_CLOSE_TIMEOUT_MS
+        self.close(timeout_ms, commit=kind is None)
 
     # --- what to read ---
 

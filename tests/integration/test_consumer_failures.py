@@ -33,6 +33,7 @@ from onceflow.sdk.protocol.api.group_offsets import OffsetCommitRequest, OffsetF
 from onceflow.sdk.protocol.api.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
+    LeaveGroupRequest,
     SyncGroupRequest,
 )
 from onceflow.sdk.protocol.api.offsets import ListOffsetsRequest
@@ -282,3 +283,21 @@ def test_ctrl_c_ends_a_wait_and_empties_the_group(broker: Broker, wait: str) -> 
     assert errors.count("Traceback") <= 1
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         assert admin.describe_groups([group])[group].state == "Empty"
+
+
+def test_ctrl_c_ends_a_wait_soon_when_the_broker_is_mute(broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap_servers)
+    consumer = subscribed(broker, topic)
+    poll_until(lambda: bool(consumer.assignment()), consumer)
+    for request_type in (FetchRequest, HeartbeatRequest, LeaveGroupRequest):
+        broker.faults.add(request_type, Fault.HOLD, times=None)
+
+    def interrupted() -> None:
+        with consumer:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - began < 1
+    broker.faults.clear()
