@@ -10,6 +10,7 @@ import asyncio
 import collections
 import json
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,12 +41,12 @@ from onceflow.processors import (
 from onceflow.sdk import Consumer
 
 COUNTER = """
-import sys
+import json, sys
 from onceflow.processors import App, State
 
 app = App(
-    "counter", bootstrap_servers=sys.argv[1], state_dir=sys.argv[2],
-    commit_records=50,
+    "counter", bootstrap_servers=sys.argv[1], state_dir=sys.argv[2], commit_records=50,
+    **json.loads(sys.argv[3] if len(sys.argv) > 3 else "{}"),
 )
 
 @app.processor("in", to="out")
@@ -292,6 +293,38 @@ def test_state_goes_with_the_partition(broker: Broker, workers: Workers, tmp_pat
         b"k%d:%d" % (number % 30, number // 30 + 1) for number in range(600)
     )
     assert found == wanted, first.output() + second.output()
+
+
+def test_zombie_with_state(broker: Broker, workers: Workers, tmp_path: Path) -> None:
+    """A worker is stopped past its session timeout; what it wakes up with is void.
+
+    Traps 7, 46, 47; the case of a former owner that overwrites newer state.
+    """
+    address = broker.bootstrap_servers
+    options = json.dumps(
+        {
+            "session_timeout_ms": 2_000,
+            "transaction_timeout_ms": 1_500,
+            "consumer_settings": {"heartbeat_interval_ms": 200},
+        }
+    )
+    keys = [b"k%d" % (number % 20) for number in range(600)]
+    zombie = workers.start(COUNTER, address, str(tmp_path / "disk-1"), options)
+    fill(address, "in", keys[:200], keys[:200])
+    wait_for(processed(broker, "counter", 100), "the zombie at work")
+    zombie.signal(signal.SIGSTOP)
+    other = workers.start(COUNTER, address, str(tmp_path / "disk-2"), options)
+    fill(address, "in", keys[200:400], keys[200:400])
+    wait_for(processed(broker, "counter", 400), "the other worker does all")
+    zombie.signal(signal.SIGCONT)
+    fill(address, "in", keys[400:], keys[400:])
+    wait_for(processed(broker, "counter", 600), "the end")
+    found = collections.Counter(committed_values(address, "out"))
+    wanted = collections.Counter(
+        b"k%d:%d" % (number % 20, number // 20 + 1) for number in range(600)
+    )
+    assert found == wanted, zombie.output() + other.output()
+    assert (zombie.stop(), other.stop()) == (0, 0)
 
 
 def test_ten_kills(broker: Broker, workers: Workers, tmp_path: Path) -> None:
