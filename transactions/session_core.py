@@ -474,8 +474,8 @@ class SessionCore:
         """Give up for good: fencing back would go on for ever."""
         self._closed = True
         error = TransactionalIdInUseError(
-            f"transactional id {self._name!r} is shared by another live process: taken over again and "
-            f"again within {self.config.fence_window_ms} ms; give each process its own slot"
+            f"transactional id {self._name!r} is shared by another live process: taken over again "
+            f"and again within {self.config.fence_window_ms} ms; give each process its own slot"
         )
         error.__cause__ = cause
         return error

@@ -26,7 +26,6 @@ from onceflow.sdk.protocol.api.transactions import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.transactions import AbortReason, SessionConfig, TransactionSession
 
-
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
 
 
