@@ -423,9 +423,19 @@ class ConnectionPool:
         kind = CoordinatorType(key_type)
         known = self._coordinators.get((key, kind))
         if known is None:
-            await self._once(
-                ("coordinator", key, kind), lambda: self._find_coordinator(key, kind, timeout_ms)
-            )
+            limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+            try:
+                # The search is shared and may wait for a reconnect; this caller does not.
+                async with asyncio.timeout(limit_ms / 1000):
+                    await self._once(
+                        ("coordinator", key, kind),
+                        lambda: self._find_coordinator(key, kind, limit_ms),
+                    )
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"the coordinator of {key!r} was not found within {limit_ms} ms; "
+                    f"{self._tried()}"
+                ) from None
             known = self._coordinators[key, kind]
         return known
 
@@ -433,10 +443,7 @@ class ConnectionPool:
         """Ask anew before the next use, because the coordinator moved or is gone."""
         self._coordinators.pop((key, CoordinatorType(key_type)), None)
 
-    async def _find_coordinator(
-        self, key: str, kind: CoordinatorType, timeout_ms: int | None
-    ) -> None:
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+    async def _find_coordinator(self, key: str, kind: CoordinatorType, limit_ms: int) -> None:
         deadline_ms = self.now_ms() + limit_ms
         failures = 0
         while True:
