@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 import tenacity
 
-from onceflow.sdk import Admin, IsolationLevel, TopicPartition
+from onceflow.sdk import IsolationLevel, TopicPartition
 from onceflow.sdk.errors import ConfigError, KafkaError
 from onceflow.spark_integration.options import (
     EARLIEST,
@@ -23,17 +24,22 @@ from onceflow.spark_integration.options import (
     Subscription,
 )
 
+if TYPE_CHECKING:
+    from onceflow.sdk import Admin
+
+T = TypeVar("T")
 ATTEMPTS_MAX = 5
+"""How often an answer that misses something is asked for again, with growing waits."""
 
 
 class MissingPartitionsError(Exception):
     """The cluster did not name partitions that the query reads."""
 
 
-def _retrying(call: Callable[[], PartitionOffsets]) -> PartitionOffsets:
+def _retrying(call: Callable[[], T]) -> T:
     retry = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS_MAX),
-        wait=tenacity.wait_exponential_jitter(initial=0.1, max=2),
+        wait=tenacity.wait_exponential(multiplier=0.1, max=2) + tenacity.wait_random(0, 0.1),
         retry=tenacity.retry_if_exception(
             lambda e: (
                 isinstance(e, MissingPartitionsError) or (isinstance(e, KafkaError) and e.retriable)
@@ -57,11 +63,26 @@ class PositionFinder:
         self._admin = admin
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions that the subscription names now, sorted."""
+        """Partitions that the subscription names now, sorted.
+
+        A topic that does not exist is left out when ``failOnDataLoss`` is false.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic does not exist.
+        """
         subscription = self._options.subscription
         if subscription.partitions:
             return sorted(subscription.partitions)
-        topics = self._topics(subscription)
+        return _retrying(lambda: self._described(self._topics(subscription)))
+
+    def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those of the partitions that the cluster knows now."""
+        wanted = set(partitions)
+        names = set(self._admin.list_topics())
+        topics = sorted({tp.topic for tp in wanted if tp.topic in names})
+        return wanted.intersection(_retrying(lambda: self._described(topics)))
+
+    def _described(self, topics: list[str]) -> list[TopicPartition]:
         described = self._admin.describe_topics(topics) if topics else {}
         return sorted(
             TopicPartition(topic, info.partition)
@@ -70,10 +91,13 @@ class PositionFinder:
         )
 
     def _topics(self, subscription: Subscription) -> list[str]:
-        if subscription.pattern is None:
+        if subscription.pattern is None and self._options.fail_on_data_loss:
             return list(subscription.topics)
+        names = self._admin.list_topics()
+        if subscription.pattern is None:
+            return [name for name in subscription.topics if name in set(names)]
         matcher = re.compile(subscription.pattern)
-        return [name for name in self._admin.list_topics() if matcher.fullmatch(name)]
+        return [name for name in names if matcher.fullmatch(name)]
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
         """First offset that is still there, by partition."""

@@ -27,7 +27,7 @@ from onceflow.spark_integration.planning import (
     limit_offsets,
     plan_ranges,
 )
-from onceflow.spark_integration.positions import PositionFinder
+from onceflow.spark_integration.positions import MissingPartitionsError, PositionFinder
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
@@ -172,8 +172,9 @@ class OnceflowReader(DataSourceReader):
         return [RangePartition(r) for r in plan_ranges(start, end, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range in a task."""
-        assert isinstance(partition, RangePartition)
+        """Read one range in a task; Spark names none when there was nothing to plan."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
         return read_range(self._options, partition.range)
 
 
@@ -213,18 +214,36 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next micro-batch goes; partitions found meanwhile begin at their start."""
         known = from_dict(start)
         finder = self._finder()
+        listed = finder.partitions()
         # Partitions that one metadata answer leaves out stay in the query: dropping them would
         # make them new, and all their records would be read again.
-        partitions = sorted({*known, *finder.partitions()})
-        new = [tp for tp in partitions if tp not in known]
-        begin = {**known, **finder.earliest(new)}
-        latest = finder.latest(partitions)
+        gone = set(known).difference(listed)
+        begin = {**known, **finder.earliest(tp for tp in listed if tp not in known)}
+        latest = {**finder.latest(listed), **self._unlisted(finder, gone)}
         if self._target is not None:
-            latest = {tp: min(latest[tp], offset) for tp, offset in self._target.items()}
-            latest |= {tp: known[tp] for tp in known if tp not in latest}
+            latest = {
+                tp: min(offset, self._target.get(tp, begin[tp])) for tp, offset in latest.items()
+            }
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(begin, latest, limit.max_rows)
-        return to_dict(latest)
+        # A partition without an end keeps its place, in case that it comes back.
+        return to_dict({**known, **latest})
+
+    def _unlisted(self, finder: PositionFinder, gone: set[TopicPartition]) -> PartitionOffsets:
+        """Ends of partitions that the query reads but metadata does not name."""
+        from onceflow.sdk.errors import UnknownTopicOrPartitionError
+
+        if not gone:
+            return {}
+        if not self._options.fail_on_data_loss:
+            gone = finder.existing(gone)
+        try:
+            return finder.latest(gone)
+        except (MissingPartitionsError, UnknownTopicOrPartitionError) as error:
+            raise DataLossError(
+                f"partitions are gone: {', '.join(map(str, sorted(gone)))}. Set "
+                "failOnDataLoss=false to go on without them, or start a new checkpoint."
+            ) from error
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note where the logs end now; the query ends there."""
@@ -240,14 +259,19 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut a micro-batch into ranges; checks that its offsets are still there."""
         known, stop = from_dict(start), from_dict(end)
         finder = self._finder()
+        if not self._options.fail_on_data_loss:
+            stop = {tp: stop[tp] for tp in finder.existing(stop)}
+        # An empty range needs nothing, so nothing of it can be lost.
+        stop = {tp: offset for tp, offset in stop.items() if offset != known.get(tp)}
         earliest = finder.earliest(sorted(stop))
         begin = {tp: known.get(tp, earliest[tp]) for tp in stop}
         begin = check_data_loss(begin, stop, earliest, fail=self._options.fail_on_data_loss)
         return [RangePartition(r) for r in plan_ranges(begin, stop, self._options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range in a task."""
-        assert isinstance(partition, RangePartition)
+        """Read one range in a task; Spark names none when there was nothing to plan."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
         return read_range(self._options, partition.range)
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from onceflow.sdk import Admin, murmur2_partition
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings import AdminSettings
 from onceflow.spark_integration.client_options import admin_settings
+from onceflow.spark_integration.schema import SinkColumns
 
 TASKS_MAX = 64
 """Most Spark tasks that rows are spread over."""
@@ -86,8 +87,9 @@ def route(df: DataFrame, counts: Mapping[str, int], *, topic: str | None = None)
         The same rows, those of one Kafka partition in one Spark partition.
 
     Raises:
-        ConfigError: ``counts`` does not know the topic.
+        ConfigError: ``counts`` does not know the topic, or the sink would refuse a column.
     """
+    SinkColumns.of(df.schema, topic)
     if topic is not None and topic not in counts:
         raise ConfigError("topic", topic, f"no such topic; known: {', '.join(sorted(counts))}")
     fixed = dict(counts) if topic is None else {topic: counts[topic]}

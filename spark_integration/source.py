@@ -1,23 +1,30 @@
 """The data source ``onceflow``: its registration and what Spark asks it for.
 
 Decides nothing but which reader or writer serves which request. Everything here is pickled by
-Spark, so clients are opened in the readers' and writers' methods, never here.
+Spark, so clients are opened in the readers' and writers' methods, never here; modules are imported
+where they are needed, so that a reading worker does not load what writes.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.spark_integration.options import SinkOptions, SourceOptions
-from onceflow.spark_integration.reader import OnceflowReader, OnceflowStreamReader
 from onceflow.spark_integration.schema import source_schema
-from onceflow.spark_integration.writer import OnceflowStreamWriter
+
+if TYPE_CHECKING:
+    from onceflow.spark_integration.reader import OnceflowReader, OnceflowStreamReader
+    from onceflow.spark_integration.writer import OnceflowStreamWriter
+
+logger = logging.getLogger("onceflow.spark_integration")
 
 
 class OnceflowDataSource(DataSource):
@@ -35,16 +42,38 @@ class OnceflowDataSource(DataSource):
 
     def reader(self, schema: StructType) -> OnceflowReader:
         """A bounded read."""
+        from onceflow.spark_integration.options import SourceOptions
+        from onceflow.spark_integration.reader import OnceflowReader
+
         return OnceflowReader(SourceOptions.parse(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> OnceflowStreamReader:  # noqa: N802
         """An unbounded read."""
+        from onceflow.spark_integration.options import SourceOptions
+        from onceflow.spark_integration.reader import OnceflowStreamReader
+
         return OnceflowStreamReader(SourceOptions.parse(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refused: what makes a write happen once is the checkpoint of a stream.
+
+        Raises:
+            ConfigError: Always; names the way to write a bounded table.
+        """
+        raise ConfigError(
+            "write",
+            "a DataFrame without a stream",
+            "use writeStream, with trigger(availableNow=True) for bounded input: exactly-once "
+            "output needs the checkpoint of a streaming query",
+        )
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> OnceflowStreamWriter:
         """The exactly-once sink; output mode complete would mean to replace, which a log cannot."""
+        from onceflow.spark_integration.options import SinkOptions
+        from onceflow.spark_integration.writer import OnceflowStreamWriter
+
         options = SinkOptions.parse(self.options)
         if options.checkpoint_location is None:
             raise ConfigError(
@@ -57,13 +86,31 @@ def register(spark: SparkSession) -> None:
     """Make ``format("onceflow")`` known to a session.
 
     Args:
-        spark: The session. Its Python workers run ``PYSPARK_PYTHON``; when that is not set, the
-            running interpreter is used, so that they find this package.
+        spark: The session.
 
     Raises:
-        ConfigError: ``spark.speculation`` is on; two copies of a task would write twice.
+        ConfigError: ``spark.speculation`` is on (two copies of a task would write twice), or
+            Spark's Python workers would run another Python than this one.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if spark.conf.get("spark.speculation", "false") == "true":
+    if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise ConfigError("spark.speculation", "true", "turn it off for exactly-once output")
+    if str(spark.conf.get("spark.master", "")).startswith("local"):
+        _check_worker_python(spark.sparkContext.pythonExec)
+    elif spark.conf.get("spark.stage.maxConsecutiveAttempts", "4") != "1":
+        logger.warning(
+            "set spark.stage.maxConsecutiveAttempts=1 where the data source sink is used: a stage "
+            "that Spark repeats after the loss of an executor must not write twice"
+        )
     spark.dataSource.register(OnceflowDataSource)
+
+
+def _check_worker_python(program: str) -> None:
+    """Local workers start with a Python program found by name; it must have this package."""
+    found = shutil.which(program)
+    if found is None or os.path.dirname(os.path.abspath(found)) != os.path.dirname(sys.executable):
+        raise ConfigError(
+            "PYSPARK_PYTHON",
+            program,
+            "Spark's workers must run the Python that has onceflow: set "
+            "os.environ['PYSPARK_PYTHON'] = sys.executable before the session is made",
+        )

@@ -9,7 +9,8 @@ and progress become visible together or not at all (KIP-98; design in ``docs/spa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -26,12 +27,15 @@ from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
+    FatalError,
     InvalidTransactionTimeoutError,
     KafkaError,
 )
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
+
+logger = logging.getLogger("onceflow.spark_integration")
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """Default for ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
@@ -50,12 +54,14 @@ class TaskReport(WriterCommitMessage):
         stage: Id of the Spark stage that the task belongs to.
         identity: Identity under which it wrote, None when it skipped a published batch.
         rows: Rows written, by partition.
+        error: Why it could not write; the batch must be aborted then.
     """
 
     task: int
     stage: int
     identity: ProducerIdentity | None
     rows: dict[TopicPartition, int]
+    error: KafkaError | BatchWriteError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +158,35 @@ def abort(options: SinkOptions, identity: ProducerIdentity | None = None) -> Non
         producer.begin_transaction()
 
 
+def abort_unless_fenced(abort: Callable[[], None]) -> None:
+    """Abort after a failure without hiding it; the next attempt ends this one anyhow.
+
+    Raises:
+        FatalError: A newer driver has taken over; this one must not go on.
+    """
+    try:
+        abort()
+    except FatalError:
+        raise
+    except KafkaError as error:
+        logger.warning("could not abort the batch at once: %s", error)
+
+
 def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
     """Rows by partition of all tasks together.
 
     Raises:
-        BatchWriteError: Two tasks wrote to one partition. Their sequence numbers collide and the
-            broker takes the second one's records for repetitions, so the batch must not be
-            published.
+        BatchWriteError: A task could not write (its error is the cause), or two tasks wrote to one
+            partition. Their sequence numbers collide then, and the broker takes the second one's
+            records for repetitions, so the batch must not be published.
     """
     owner: dict[TopicPartition, int] = {}
     rows: dict[TopicPartition, int] = {}
     for report in reports:
+        if report.error is not None:
+            raise BatchWriteError(
+                f"task {report.task} could not write, so nothing was published: {report.error}"
+            ) from report.error
         for tp, count in report.rows.items():
             if owner.setdefault(tp, report.task) != report.task:
                 raise BatchWriteError(
@@ -190,6 +214,8 @@ def commit(
 
     Raises:
         BatchWriteError: The transaction was not committed; nothing of the batch is visible.
+        ProducerFencedError: A newer driver has taken over; it knows what became of the batch.
+        KafkaError: Another refusal; nothing of the batch is visible.
     """
     note = json.dumps({"query": query_id, "batch": batch_id}, separators=(",", ":"))
     sources = _offsets(options, query_id, batch_id)
@@ -217,3 +243,8 @@ def commit(
                 raise BatchWriteError(
                     f"the commit of batch {batch_id} did not take place; nothing of it is visible"
                 ) from error
+        except KafkaError:
+            # A refused epoch may mean that the transaction ran out of time, or that a newer
+            # driver has taken over; only the end of the transaction tells (and raises then).
+            abort_unless_fenced(producer.abort_transaction)
+            raise

@@ -6,6 +6,7 @@ writes: the first may still be alive, and sequence numbers do not tell the two a
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
     from onceflow.sdk import Admin, Producer, TopicPartition
     from onceflow.sdk.settings import ProducerSettings
+
+logger = logging.getLogger("onceflow.spark_integration")
 
 
 class TaskRowWriter:
@@ -59,8 +62,8 @@ class TaskRowWriter:
         """Send the rows of one Arrow batch.
 
         Raises:
-            BatchWriteError: A row has no topic, or somebody else writes to its partition.
-            ConfigError: A row names a partition that does not exist.
+            ConfigError: A row has no topic, or names a partition that does not exist.
+            BatchWriteError: Somebody else writes to a partition.
         """
         at = self._columns
         rows_by_target: dict[TopicPartition, list[int]] = {}
@@ -83,6 +86,7 @@ class TaskRowWriter:
     def _targets(self, batch: pa.RecordBatch) -> Iterator[TopicPartition]:
         """Topic and partition of each row."""
         from onceflow.sdk import TopicPartition, murmur2_partition
+        from onceflow.sdk.errors import ConfigError
 
         at = self._columns
         size = batch.num_rows
@@ -94,7 +98,7 @@ class TaskRowWriter:
         known: dict[tuple[str, int], TopicPartition] = {}
         for topic, partition, key in zip(topics, partitions, keys, strict=True):
             if topic is None:
-                raise BatchWriteError("column topic is null in a row; nothing was published")
+                raise ConfigError("column topic", None, "give every row a topic")
             if partition is None:
                 count = self._count(topic)
                 partition = self._task % count if key is None else murmur2_partition(key, count)
@@ -124,9 +128,8 @@ class TaskRowWriter:
             if same and other.last_sequence >= 0:
                 raise BatchWriteError(
                     f"another task, or an earlier attempt of task {self._task}, wrote to {target} "
-                    "in this batch; nothing of it is published. Rows of one Kafka partition must "
-                    "be in one task: send them through onceflow.spark_integration.route(), or use "
-                    "foreach_batch."
+                    "in this batch. Rows of one Kafka partition must be in one task: send them "
+                    "through onceflow.spark_integration.route(), or use foreach_batch"
                 )
 
 
@@ -159,34 +162,41 @@ def write_task(
 ) -> TaskReport:
     """Write one task's rows and report the partitions that they went to.
 
-    Raises:
-        BatchWriteError: This is not the first attempt of the task, or a row cannot be written.
+    What goes wrong while writing is reported, not raised: a raised error would make Spark start
+    the task again, which must not write, and hide the cause behind that refusal.
     """
-    from onceflow.sdk import Admin, Producer
+    from onceflow.sdk import Admin, KafkaError, Producer
 
     context = TaskContext.get()
     assert context is not None, "called in a Spark task"
+    task = context.partitionId()
+    report = TaskReport(task, context.stageId(), open_batch.identity, {})
     if context.attemptNumber() > 0:
-        raise BatchWriteError(
-            f"task {context.partitionId()} was started again (attempt {context.attemptNumber()}). "
-            "Its first attempt may still be writing, so nothing of this batch is published; the "
-            "batch has to run again as a whole. Restart the query from its checkpoint."
-        )
-    task, stage = context.partitionId(), context.stageId()
-    report = TaskReport(task, stage, open_batch.identity, {})
+        return replace(report, error=_second_attempt(task, context.attemptNumber()))
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return report
     settings: ProducerSettings = {**options.producer, "joined_identity": open_batch.identity}
     settings.pop("transaction_timeout_ms", None)
-    with Producer(**settings) as producer, Admin(**options.admin) as admin:
-        writer = TaskRowWriter(producer, admin, columns, options.topic, task)
-        writer.write(first)
-        for batch in filled:
-            writer.write(batch)
-        producer.flush()
+    try:
+        with Producer(**settings) as producer, Admin(**options.admin) as admin:
+            writer = TaskRowWriter(producer, admin, columns, options.topic, task)
+            writer.write(first)
+            for batch in filled:
+                writer.write(batch)
+            producer.flush()
+    except (KafkaError, BatchWriteError) as error:
+        return replace(report, error=error)
     return replace(report, rows=writer.rows)
+
+
+def _second_attempt(task: int, attempt: int) -> BatchWriteError:
+    return BatchWriteError(
+        f"Spark started task {task} again (attempt {attempt}) after a failure. Its first attempt "
+        "may still be writing, so the batch has to run again as a whole: foreach_batch does so by "
+        "itself; with the data source sink, restart the query from its checkpoint"
+    )
 
 
 class OnceflowStreamWriter(DataSourceStreamArrowWriter):
@@ -231,18 +241,17 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
-        """End the batch's transaction with the source offsets in it."""
-        reports = [m for m in messages if isinstance(m, TaskReport)]
+        """End the batch's transaction with the source offsets in it.
+
+        When it raises, Spark calls ``abort``.
+        """
+        reports = _reports(messages)
         identities = {r.identity for r in reports}
         if identities == {None}:
             return  # Published before the restart that led here.
-        try:
-            rows = transaction.check_reports(reports)
-            if len(identities) > 1:
-                raise BatchWriteError("tasks of one batch wrote under several identities")
-        except BatchWriteError:
-            transaction.abort(self._options)
-            raise
+        rows = transaction.check_reports(reports)
+        if len(identities) > 1:
+            raise BatchWriteError("tasks of one batch wrote under several identities")
         query = self._query_id()
         if identities:
             identity = identities.pop()
@@ -259,5 +268,21 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
-        """Fence the batch's tasks; nothing of the batch becomes visible."""
-        transaction.abort(self._options)
+        """Fence the batch's tasks; nothing of the batch becomes visible.
+
+        Nothing is raised: Spark would show that instead of what went wrong before. What cannot be
+        aborted now is ended by the query's next start, or by the transaction's timeout.
+        """
+        from onceflow.sdk import KafkaError
+
+        known = {r.identity for r in _reports(messages)} - {None}
+        identity = known.pop() if len(known) == 1 else None
+        try:
+            transaction.abort(self._options, identity)
+        except KafkaError as error:
+            logger.warning("batch %d is not published, its abort failed: %s", batchId, error)
+
+
+def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Reports of the tasks that have ended; failed ones have none."""
+    return [m for m in messages if isinstance(m, TaskReport)]

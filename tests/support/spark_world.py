@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DEADLINE_S = 60.0
+DEADLINE_S = 100.0
 SETTINGS = {
+    "spark.master": "local[2]",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.memory": "1g",
@@ -49,7 +50,7 @@ def spark_session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSe
 
     from onceflow.spark_integration import register
 
-    builder = SparkSession.builder.master("local[2]").appName("tests")
+    builder = SparkSession.builder.appName("tests")
     for name, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -17,7 +17,7 @@ import tenacity
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
-from onceflow.sdk.errors import ConfigError, FatalError, KafkaError
+from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, RecordError
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import query_id
 from onceflow.spark_integration.options import SinkOptions
@@ -80,7 +80,7 @@ def foreach_batch(
         rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
         retry = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(max(1, attempts_max)),
-            wait=tenacity.wait_exponential_jitter(initial=0.2, max=10),
+            wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.2),
             retry=tenacity.retry_if_exception(_may_pass),
             before_sleep=_log_retry,
             reraise=True,
@@ -94,10 +94,12 @@ def foreach_batch(
 def _may_pass(error: BaseException) -> bool:
     """Whether the same batch may succeed when it is tried again.
 
-    Not what the user's own code raised on the driver, nor a wrong option or plan; and not being
-    fenced: a newer driver runs the query then, and this one must not fight it.
+    Not what the user's own code raised on the driver, nor a wrong option, plan or row; and not
+    being fenced: a newer driver runs the query then, and this one must not fight it.
     """
-    if isinstance(error, ConfigError | FatalError | AnalysisException):
+    if isinstance(error, BatchWriteError) and error.__cause__ is not None:
+        return _may_pass(error.__cause__)
+    if isinstance(error, ConfigError | RecordError | FatalError | AnalysisException):
         return False
     return isinstance(error, KafkaError | BatchWriteError | PySparkException | Py4JJavaError)
 
@@ -125,17 +127,9 @@ def _publish_once(
     try:
         written = transaction.check_reports(_write(options, rows(), counts(), opened))
     except Exception:
-        _abort_quietly(options, opened)
+        transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
         raise
     transaction.commit(options, opened.identity, query, batch_id, written)
-
-
-def _abort_quietly(options: SinkOptions, opened: transaction.OpenBatch) -> None:
-    """Abort after a failure without hiding it; a later attempt fences this one anyhow."""
-    try:
-        transaction.abort(options, opened.identity)
-    except KafkaError as error:
-        logger.warning("could not abort the batch at once: %s", error)
 
 
 def _write(
@@ -145,7 +139,6 @@ def _write(
     opened: transaction.OpenBatch,
 ) -> list[TaskReport]:
     """Run the tasks of one attempt and collect their reports."""
-    SinkColumns.of(df.schema, options.topic)
     routed = route(df, counts, topic=options.topic)
     columns = SinkColumns.of(routed.schema, options.topic)
 
