@@ -148,7 +148,7 @@ def consumer_records(
                 kind,
                 record.key,
                 record.value,
-                record.headers,
+                record.headers or (),
                 epoch,
             )
             for record in reader
