@@ -33,6 +33,9 @@ logger = logging.getLogger("onceflow.broker_lite.broker")
 
 WILDCARD_HOSTS = ("", "0.0.0.0", "::")
 
+COMPACTION_PAUSE_MS = 1
+"""Time between two steps of a compaction."""
+
 
 class BrokerState:
     """Everything a handler may touch.
@@ -212,6 +215,23 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
 
     if config.log_flush_scheduler_interval_ms < LONG_MAX:
         repeat(state.timers, config.log_flush_scheduler_interval_ms, flush_due, now_ms)
+    _start_compaction(state, now_ms)
+
+
+def _start_compaction(state: BrokerState, now_ms: int) -> None:
+    """Compact logs in small steps, so that requests are served between any two of them."""
+    backoff_ms = state.config.log_cleaner_backoff_ms
+
+    def run(now_ms: int) -> None:
+        try:
+            more = state.log_manager.compact(now_ms)
+        except Exception:  # As in `repeat`: upkeep must not die of one full disk.
+            logger.exception("compaction failed")
+            more = False
+        # Not at once: a timer that is due now would run in the same round of timers.
+        state.timers.schedule(now_ms + (COMPACTION_PAUSE_MS if more else backoff_ms), run)
+
+    state.timers.schedule(now_ms + backoff_ms, run)
 
 
 def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int) -> None:

@@ -226,6 +226,9 @@ class BrokerConfig:
         "What happens to old segments.",
         choices=CLEANUP_POLICIES,
     )
+    log_cleaner_backoff_ms: int = _long(
+        "log.cleaner.backoff.ms", 15_000, "Time between two looks for logs to compact.", 1
+    )
     log_cleaner_delete_retention_ms: int = _long(
         "log.cleaner.delete.retention.ms", 86_400_000, "How long tombstones are kept."
     )
