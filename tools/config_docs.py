@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from onceflow.broker_lite.config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS, Kind, Setting
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS
@@ -31,9 +32,10 @@ TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 FOREVER = 2**31 - 1
 HEAD = """# Configuration
 
-Every setting with its default. Where Kafka has the setting, it has Kafka's name and meaning; the default is Kafka's
-too unless the row says otherwise. A wrong name or value raises `ConfigError`, which names the setting, the value and
-the remedy, before anything is sent. Written by `tools/config_docs.py`.
+Every setting with its default. Where Kafka has the setting, it has Kafka's name and meaning; the
+default is Kafka's too unless the row says otherwise. A wrong name or value raises `ConfigError`,
+which names the setting, the value and the remedy, before anything is sent. Written by
+`tools/config_docs.py`.
 
 - [Clients](#clients) · [Security](#security) · [Producer](#producer) · [Consumer](#consumer)
 - [Session](#session) · [Processors](#processors)
@@ -57,16 +59,18 @@ CONSUMER = "\n## Consumer\n\nKeyword arguments of `Consumer` and `AsyncConsumer`
 SESSION = """
 ## Session
 
-Fields of `onceflow.transactions.SessionConfig`. A session sets what exactly-once needs in its clients itself: isolation
-level, no automatic commits, idempotence, the transactional id. Their other settings go through `consumer_settings` and
-`producer_settings`. The limits of time must fit together, which is checked at the start:
-`commit_interval_ms` < `transaction_timeout_ms` < `session_timeout_ms` and `max_poll_interval_ms`.
+Fields of `onceflow.transactions.SessionConfig`. A session sets what exactly-once needs in its
+clients itself: isolation level, no automatic commits, idempotence, the transactional id. Their
+other settings go through `consumer_settings` and `producer_settings`. The limits of time must fit
+together, which is checked at the start: `commit_interval_ms` < `transaction_timeout_ms` <=
+`session_timeout_ms` <= `max_poll_interval_ms`, and `revoke_budget_ms` < `max_poll_interval_ms`.
 
 """
 PROCESSORS = """
 ## Processors
 
-Keyword arguments of `onceflow.processors.App`; `onceflow run` can replace `--bootstrap`, `--state-dir` and `--slot`.
+Keyword arguments of `onceflow.processors.App`. `onceflow run` replaces some of them by its options
+`--bootstrap`, `--state-dir` and `--slot`.
 
 """
 RETRIES = "\n`retries=Retries(...)` of a processor:\n\n"
@@ -74,16 +78,16 @@ LIMITS = "\n`limits=DeadLetterLimits(...)` of a processor:\n\n"
 BROKER = """
 ## Broker
 
-`onceflow broker --set NAME=VALUE`, or `Broker(settings={NAME: VALUE})` in process. Which ones an in-process broker
-changes is in [kafka-differences.md](kafka-differences.md#different-by-default). A setting of Kafka that is not listed
-here has no effect in this broker and is refused by name.
+`onceflow broker --set NAME=VALUE`, or `Broker(settings={NAME: VALUE})` in process; what differs
+between the two is in [kafka-differences.md](kafka-differences.md#different-by-default). A setting
+of Kafka that is not listed here has no effect in this broker and is refused by name.
 
 """
 TOPICS = """
 ## Topics
 
-Given when a topic is created, or changed later by any admin client. The broker's setting in the last column is the
-default for topics that say nothing.
+Given when a topic is created, or changed later by any admin client. The broker's setting in the
+last column is the default for topics that say nothing.
 
 | setting | default | meaning | broker's setting |
 | --- | --- | --- | --- |
@@ -133,7 +137,7 @@ def attribute_texts(owner: type[object]) -> dict[str, str]:
     return {name: re.sub(r"\s+", " ", text) for name, text in found}
 
 
-def class_table(owner: type[object], leave_out: type[object] | None = None) -> str:
+def class_table(owner: type[Any], leave_out: type[Any] | None = None) -> str:
     """One row for each field, in the order of the declaration.
 
     Raises:
@@ -142,7 +146,7 @@ def class_table(owner: type[object], leave_out: type[object] | None = None) -> s
     texts = attribute_texts(owner)
     known = {item.name for item in dataclasses.fields(leave_out)} if leave_out else set()
     rows = []
-    for item in dataclasses.fields(owner):  # type: ignore[arg-type]
+    for item in dataclasses.fields(owner):
         if item.name in known:
             continue
         if item.name not in texts:

@@ -115,12 +115,12 @@ def with_diagrams(text: str) -> str:
         ValueError: The marks of one are missing.
     """
     for name, drawn in {**diagrams(), "map": file_map()}.items():
-        pattern = rf"(<!-- begin {name} [^>]*-->\n).*?(<!-- end {name} -->)"
-        text, count = re.subn(
-            pattern, lambda m, d=drawn: f"{m[1]}{d.rstrip()}\n{m[2]}", text, flags=re.S
-        )
-        if count != 1:
-            raise ValueError(f"docs/design.md needs the marks of {name} once, found {count}")
+        marks = rf"(<!-- begin {name} [^>]*-->\n)(?:.*?)(<!-- end {name} -->)"
+        parts = re.split(marks, text, flags=re.S)
+        if len(parts) != 4:
+            raise ValueError(f"docs/design.md needs the marks of {name} exactly once")
+        before, begin, end, after = parts
+        text = f"{before}{begin}{drawn.rstrip()}\n{end}{after}"
     return text
 
 
