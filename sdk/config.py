@@ -227,7 +227,8 @@ class ProducerConfig(ClientConfig):
         transaction_timeout_ms: ``transaction.timeout.ms``, default 60,000: the coordinator
             aborts a transaction that is open for longer; at most the broker's maximum (15 min).
         joined_identity: Produce within a transaction that another producer owns; this one then
-            never begins or ends it.
+            never begins or ends it. Within one transaction each partition may be written by one
+            producer only, because the sequences of one identity are counted in one place.
         resumed_identity: Go on, in another process, with the open transaction of a producer that
             had this identity: the producer starts inside it and may commit or abort it.
         compression_type: ``compression.type``, default None.
@@ -290,7 +291,7 @@ class ProducerConfig(ClientConfig):
         self._check_transactions()
 
     @property
-    def required_acks(self) -> int:
+    def wire_acks(self) -> int:
         """``acks`` as the protocol writes it: -1, 0 or 1."""
         return -1 if self.acks == "all" else int(self.acks)
 
@@ -318,7 +319,7 @@ class ProducerConfig(ClientConfig):
     def _check_idempotence(self) -> None:
         if not self.enable_idempotence:
             return
-        if self.required_acks != -1:
+        if self.wire_acks != -1:
             raise ConfigError(
                 "acks",
                 self.acks,

@@ -42,6 +42,22 @@ CLOSE_TIMEOUT_MS = 30_000
 """How long closing tries to send what waits, unless it is told otherwise."""
 
 
+INTERRUPTED_CLOSE_MS = 500
+INTERRUPTED_ABORT_MS = 1_000
+"""The same for closing and aborting after Ctrl-C, a cancellation, or another end of the program."""
+
+
+def timeout_at_exit(error: BaseException | None) -> int:
+    """How long leaving a producer's context may take, by what ended it."""
+    interrupted = error is not None and not isinstance(error, Exception)
+    return INTERRUPTED_CLOSE_MS if interrupted else CLOSE_TIMEOUT_MS
+
+
+def abort_timeout_at_exit(error: BaseException) -> int | None:
+    """How long aborting at the end of a transaction's context may take; None is the usual limit."""
+    return None if isinstance(error, Exception) else INTERRUPTED_ABORT_MS
+
+
 class AsyncDelivery(DeliveryHandle):
     """The fate of one record; await it for its RecordMetadata.
 
@@ -190,7 +206,7 @@ class AsyncProducer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            await self.close()
+            await self.close(timeout_at_exit(error))
         except KafkaError as failure:
             if error is None:
                 raise
@@ -445,12 +461,8 @@ class AsyncProducer:
         if error is None:
             try:
                 await self.commit_transaction()
-            except KafkaError:
-                await self._abort_quietly()
+            except BaseException as failure:
+                await self._transactions.abort_quietly(abort_timeout_at_exit(failure))
                 raise
         else:
-            await self._abort_quietly()
-
-    async def _abort_quietly(self) -> None:
-        """Abort if that is possible, while another error is on its way to the user."""
-        await self._transactions.abort_quietly()
+            await self._transactions.abort_quietly(abort_timeout_at_exit(error))

@@ -109,7 +109,7 @@ class ProducerEngine(Generic[D]):
             cast("Accumulator[DeliveryHandle]", self.accumulator),
             self.transactions,
             self.pool.backoff,
-            acks=config.required_acks,
+            acks=config.wire_acks,
             idempotent=config.enable_idempotence,
             request_timeout_ms=config.request_timeout_ms,
             delivery_timeout_ms=config.delivery_timeout_ms,
@@ -264,7 +264,7 @@ class ProducerEngine(Generic[D]):
 
     def _send(self, job: ProduceJob) -> None:
         channel = self.pool.open_connection(job.node_id, PRODUCE)
-        answered = self.config.required_acks != 0
+        answered = self.config.wire_acks != 0
         try:
             if channel is None:
                 raise BrokerConnectionError(f"the connection to node {job.node_id} is gone")

@@ -302,8 +302,9 @@ async def _connect_socket(
     if host == "localhost":
         # It means both loopback addresses (RFC 6761), whatever a hosts file leaves out.
         known = {entry[4][0] for entry in found}
-        for address in {"127.0.0.1", "::1"} - known if socket.has_ipv6 else ():
-            found += await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        missing = {"127.0.0.1", "::1"} - known if socket.has_ipv6 else set()
+        for loopback in missing:
+            found += await loop.getaddrinfo(loopback, port, type=socket.SOCK_STREAM)
     share_s = config.socket_connection_setup_timeout_ms / 1000 / len(found)
     errors: list[str] = []
     for family, kind, protocol, _, address in found:

@@ -16,7 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from onceflow.sdk.aio.producer import CLOSE_TIMEOUT_MS
+from onceflow.sdk.aio.producer import (
+    CLOSE_TIMEOUT_MS,
+    abort_timeout_at_exit,
+    timeout_at_exit,
+)
 from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
@@ -214,7 +218,7 @@ class Producer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.close()
+            self.close(timeout_at_exit(error))
         except KafkaError as failure:
             if error is None:
                 raise
@@ -456,11 +460,15 @@ class Producer:
         if error is None:
             try:
                 self.commit_transaction()
-            except KafkaError:
-                self._portal.call(self._transactions.abort_quietly)
+            except BaseException as failure:
+                self._abort_quietly(failure)
                 raise
         else:
-            self._portal.call(self._transactions.abort_quietly)
+            self._abort_quietly(error)
+
+    def _abort_quietly(self, error: BaseException) -> None:
+        limit_ms = abort_timeout_at_exit(error)
+        self._portal.call(lambda: self._transactions.abort_quietly(limit_ms))
 
     def _after_fork(self) -> None:
         """In a forked child: refuse everything, since the thread and the sockets stayed behind."""

@@ -101,7 +101,7 @@ def test_a_wrong_producer_setting_names_the_remedy(
 def test_without_idempotence_weaker_acks_are_taken() -> None:
     for acks, number in (("all", -1), (-1, -1), (1, 1), ("0", 0)):
         config = ProducerConfig(acks=acks, enable_idempotence=False)
-        assert config.required_acks == number
+        assert config.wire_acks == number
 
 
 @pytest.mark.parametrize(

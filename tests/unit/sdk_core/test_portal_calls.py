@@ -43,7 +43,7 @@ def test_a_call_that_takes_too_long_is_cancelled() -> None:
 
     async def work() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.set()
 
@@ -60,7 +60,7 @@ def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
 
     async def work() -> None:
         started.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     def call() -> None:
         try:
