@@ -1,0 +1,16 @@
+"""Goal: aiokafka, unchanged, works with our broker as with Apache Kafka: records, groups, transactions.
+
+Method: the scenarios of ``stock_scenarios``, each against the daemon on a folder and against Apache
+Kafka, so that a difference shows as one test that passes and one that fails.
+"""
+
+from __future__ import annotations
+
+import pytest
+from stock_aiokafka import AiokafkaKit
+from stock_scenarios import SCENARIOS, Scenario
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_aiokafka(scenario: Scenario, bootstrap: str, name: str) -> None:
+    scenario(AiokafkaKit(), bootstrap, name)
