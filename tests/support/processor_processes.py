@@ -126,6 +126,19 @@ def committed_values(bootstrap: str, topic: str) -> list[bytes]:
     return [record.value for record in read_all(bootstrap, topic)]  # type: ignore[misc]
 
 
+def wait_for_values(bootstrap: str, topic: str, expected: Sequence[bytes]) -> None:
+    """Wait until a reader of committed data sees exactly these values, in any order.
+
+    A broker may answer a commit before its markers are written, so this takes a moment.
+    """
+    wanted = sorted(expected)
+    wait_for(
+        lambda: len(committed_values(bootstrap, topic)) >= len(wanted),
+        f"{len(wanted)} committed values in {topic}",
+    )
+    assert sorted(committed_values(bootstrap, topic)) == wanted
+
+
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
     """The group's offsets, 0 where there is none."""
     wanted = [TopicPartition(topic, number) for number in range(partitions)]
