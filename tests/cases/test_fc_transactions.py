@@ -183,6 +183,39 @@ def take_over(cluster: str, topic: str) -> ProducerIdentity:
     return old
 
 
+@pytest.mark.foreign
+def test_fc09_with_stock_producers(broker: Broker, name: str) -> None:
+    import confluent_kafka
+
+    broker.create_topic(name)
+
+    def instance() -> confluent_kafka.Producer:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name}
+        )
+        started = time.monotonic()
+        producer.init_transactions(10)
+        assert time.monotonic() - started < 5
+        producer.begin_transaction()
+        return producer
+
+    first = instance()
+    first.produce(name, b"a")
+    assert first.flush(10) == 0
+    second = instance()
+    second.produce(name, b"b")
+    second.commit_transaction(10)
+    first.produce(name, b"c")
+    for _ in range(2):
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            first.commit_transaction(10)
+        error = caught.value.args[0]
+        assert error.fatal()
+        assert error.code() == confluent_kafka.KafkaError._FENCED
+    assert values(read("confluent-kafka", broker.bootstrap_servers, name)) == [b"b"]
+    assert ends(broker.bootstrap_servers, name) == (4, 4)
+
+
 def with_failure_ignored(producer: Producer) -> None:
     """Close a producer that is broken already."""
     with contextlib.suppress(KafkaError):
