@@ -23,7 +23,7 @@ from onceflow.broker_lite import Broker
 
 PAGES = ("README.md", "docs/getting-started.md")
 ADDRESS = "localhost:9092"
-DEADLINE_S = 100
+DEADLINE_S = 280
 FILE_NAME = re.compile(r"\A# (\w+\.py)\n")
 
 
@@ -100,6 +100,7 @@ def parameter(section: Section) -> object:
         marks = [
             pytest.mark.spark,
             pytest.mark.slow,
+            pytest.mark.timeout(300),
             pytest.mark.skipif(java_is_missing(), reason="Java 17+ is missing (make java)"),
         ]
     name = re.sub(r"\W+", "-", section.title.lower()).strip("-")
