@@ -372,7 +372,9 @@ class ConsumerConfig(ClientConfig):
         group_instance_id: ``group.instance.id``: static membership (KIP-345).
         group_protocol: ``group.protocol``, default "classic"; "consumer" is KIP-848.
         isolation_level: ``isolation.level``; "read_committed" here (Kafka: read_uncommitted).
-        auto_offset_reset: ``auto.offset.reset``, default "latest"; "earliest" or "none".
+        auto_offset_reset: ``auto.offset.reset``, default "latest"; "earliest" or "none". With
+            "latest", records that are written to a new partition before the group notices it
+            (``metadata_max_age_ms``) are skipped.
         enable_auto_commit: ``enable.auto.commit``, default True.
         auto_commit_interval_ms: ``auto.commit.interval.ms``, default 5,000.
         max_poll_records: ``max.poll.records``, default 500.
