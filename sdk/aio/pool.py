@@ -259,13 +259,19 @@ class ConnectionPool:
             purpose = "coordinator"
         else:
             node_id, purpose = target, DEFAULT
-        return await self.request(
-            node_id,
-            step.request,
-            timeout_ms=min(limit_ms, left_ms),
-            max_version=step.max_version,
-            connection=purpose,
-        )
+        # The connection's own limit stays: that this caller runs out of time says nothing about
+        # the broker, and others may wait on the same connection.
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                return await self.request(
+                    node_id,
+                    step.request,
+                    timeout_ms=limit_ms,
+                    max_version=step.max_version,
+                    connection=purpose,
+                )
+        except TimeoutError:
+            raise RequestTimedOutError(f"no answer within the last {left_ms} ms") from None
 
     def versions(self, node_id: int) -> BrokerVersions | None:
         """What a node offers; None before the first connection to it."""
@@ -352,9 +358,7 @@ class ConnectionPool:
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     channel = await self._any_connection()
-                    reply = await channel.send(
-                        request, timeout_ms=min(left_ms, self.config.request_timeout_ms)
-                    )
+                    reply = await channel.send(request)
                 if not isinstance(reply, MetadataResponse):
                     raise BrokerConnectionError("the broker answered something else")
                 if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
@@ -447,20 +451,15 @@ class ConnectionPool:
         deadline_ms = self.now_ms() + limit_ms
         failures = 0
         while True:
+            left_ms = max(1, deadline_ms - self.now_ms())
             try:
-                channel = await self._any_connection()
-                batched = (channel.versions.pick(FindCoordinatorRequest) or 0) >= 4
-                request = (
-                    FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-                    if batched
-                    else FindCoordinatorRequest(key_type=kind, key=key)
-                )
-                left_ms = max(1, deadline_ms - self.now_ms())
-                reply = await channel.send(
-                    request, timeout_ms=min(left_ms, self.config.request_timeout_ms)
-                )
-                node = _read_coordinator(reply)
+                async with asyncio.timeout(left_ms / 1000):
+                    node = await self._ask_for_coordinator(key, kind)
                 break
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"the coordinator of {key!r} was not found within {limit_ms} ms"
+                ) from None
             except KafkaError as error:
                 failures += 1
                 delay_ms = self.backoff.delay_ms(failures)
@@ -470,6 +469,16 @@ class ConnectionPool:
         if node.node_id not in self.metadata.nodes:
             self._connector.extra_nodes[node.node_id] = node
         self._coordinators[key, kind] = node.node_id
+
+    async def _ask_for_coordinator(self, key: str, kind: CoordinatorType) -> Node:
+        channel = await self._any_connection()
+        batched = (channel.versions.pick(FindCoordinatorRequest) or 0) >= 4
+        request = (
+            FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            if batched
+            else FindCoordinatorRequest(key_type=kind, key=key)
+        )
+        return _read_coordinator(await channel.send(request))
 
     # shared work
 

