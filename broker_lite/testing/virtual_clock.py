@@ -16,7 +16,9 @@ class VirtualClock:
     """Wall milliseconds moved by hand.
 
     Args:
-        now_ms: First reading.
+        now_ms: First reading. Producers stamp records with their own clock, and a topic refuses
+            what is more than ``message.timestamp.after.max.ms`` ahead of the broker's: give the
+            present time, ``int(time.time() * 1000)``, where they do.
     """
 
     def __init__(self, now_ms: int = START_MS) -> None:
