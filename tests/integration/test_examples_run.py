@@ -1,18 +1,22 @@
 """Goal: the examples do what their pages say, in as few lines as they claim.
 
 Method: each task's application runs against an in-process broker until its input is committed; the
-committed output is compared. The lines of each program are counted without imports and blanks.
+committed output is compared. The lines of each program are counted without imports and blanks. The
+flights run as the demo does, with some thousands of them, and judge themselves.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import spark_world
 from processor_processes import committed_offsets, committed_values, fill, read_all, wait_for
 
 from onceflow.broker_lite import Broker
@@ -82,6 +86,26 @@ def test_task_5_tries_again_and_then_writes_a_dead_letter(broker: Broker, tmp_pa
     assert dict(tried.headers)["onceflow.error.attempts"] == b"4"
     assert unreadable.value == b"no json"
     assert dict(unreadable.headers)["onceflow.error.attempts"] == b"1"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_flights_arrive_once_each_while_processes_are_killed(tmp_path: Path) -> None:
+    if reason := spark_world.unavailable_reason():
+        pytest.skip(reason)
+    options = ["--rows", "3000", "--seconds", "5", "--report", str(tmp_path / "report.html")]
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.flights", *options],
+        cwd=EXAMPLES.parent,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("SIGKILL") == 3
+    assert (tmp_path / "report.html").stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", TASKS)
