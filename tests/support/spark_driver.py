@@ -1,0 +1,129 @@
+"""A Spark driver that copies one topic to another, as a process that tests kill.
+
+As a program: ``python spark_driver.py JSON``, the JSON being a ``Plan``. It runs up
+to the present end of the source, unless the plan makes it kill its own process group (driver, JVM)
+right after a micro-batch was committed and before Spark notes that in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+GROUP = "SPARK_DRIVER_GROUP"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the driver does.
+
+    Attributes:
+        sink: ``foreach_batch`` or ``data source``.
+        bootstrap: Brokers.
+        source: Topic to read.
+        target: Topic to write; also the transactional id and the group.
+        checkpoint: Folder.
+        rows_per_batch: Offsets of a micro-batch.
+        dies_after_commit_of: Micro-batch after whose commit it dies, None for never.
+        batch_size: Bytes of a producer's batch; a small one makes writing slow enough to be met.
+    """
+
+    sink: str
+    bootstrap: str
+    source: str
+    target: str
+    checkpoint: str
+    rows_per_batch: int
+    dies_after_commit_of: int | None = None
+    batch_size: int = 16_384
+
+
+def die() -> None:
+    """End the driver and its JVM at once; Spark's Python workers notice and end a little later."""
+    os.killpg(int(os.environ[GROUP]), signal.SIGKILL)
+
+
+def start(plan: Plan, log: Path) -> subprocess.Popen[bytes]:
+    """Start the driver in a process group of its own."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, __file__, json.dumps(dataclasses.asdict(plan))],
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def main() -> None:
+    """Run the plan."""
+    plan = Plan(**json.loads(sys.argv[1]))
+    os.environ[GROUP] = str(os.getpgrp())
+    sys.path.insert(0, str(Path(__file__).parent))
+    from spark_world import finish, spark_session, stream
+
+    from onceflow.spark_integration import foreach_batch, partition_counts, route
+
+    options = {
+        "kafka.bootstrap.servers": plan.bootstrap,
+        "kafka.batch.size": str(plan.batch_size),
+        "kafka.linger.ms": "0",
+        "checkpointLocation": plan.checkpoint,
+        "topic": plan.target,
+        "transactionalId": plan.target,
+    }
+    with spark_session() as spark:
+        limit = str(plan.rows_per_batch)
+        rows = stream(spark, plan.bootstrap, plan.source, maxOffsetsPerTrigger=limit)
+        rows = rows.select("key", "value")
+        if plan.sink == "foreach_batch":
+            publish = foreach_batch(**options)
+
+            def publish_and_die(batch: DataFrame, batch_id: int) -> None:
+                publish(batch, batch_id)
+                if batch_id == plan.dies_after_commit_of:
+                    die()
+
+            writer = rows.writeStream.foreachBatch(publish_and_die)
+        else:
+            spark.dataSource.register(dying_source(plan.dies_after_commit_of))
+            counts = partition_counts(options, [plan.target])
+            routed = route(rows, counts, topic=plan.target)
+            writer = routed.writeStream.format("onceflow").options(**options)
+        writer = writer.option("checkpointLocation", plan.checkpoint)
+        finish(writer.trigger(availableNow=True).start())
+
+
+def dying_source(batch_to_die_after: int | None) -> type:
+    """The data source, with a sink that kills the driver after a commit."""
+    from pyspark.sql.types import StructType
+
+    from onceflow.spark_integration import OnceflowDataSource
+    from onceflow.spark_integration.options import SinkOptions
+    from onceflow.spark_integration.writer import OnceflowStreamWriter
+
+    class Writer(OnceflowStreamWriter):
+        def commit(self, messages, batchId):  # noqa: N803 - Spark's name
+            super().commit(messages, batchId)
+            if batchId == batch_to_die_after:
+                die()
+
+    class Source(OnceflowDataSource):
+        def streamWriter(self, schema: StructType, overwrite: bool):  # noqa: N802
+            return Writer(SinkOptions.parse(self.options), schema)
+
+    return Source
+
+
+if __name__ == "__main__":
+    main()
