@@ -32,12 +32,14 @@ check: $(READY) ## style, types, import contracts
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy
 	@$(BIN)/python tools/api_docs.py --check
-	@$(BIN)/pytest -q tests/house -p no:randomly
+	@$(BIN)/python tools/config_docs.py --check
+	@$(BIN)/python tools/design_docs.py --check
+	@$(BIN)/pytest -q tests/house -m "not slow and not spark" -p no:randomly
 
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-	@$(BIN)/python tools/api_docs.py
+	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
 	@$(BIN)/pytest -q -m kafka -p no:randomly $(ARGS)
@@ -49,7 +51,7 @@ bench: $(READY) ## side by side with the published clients; one JSON line each
 	@$(BIN)/python bench/suite.py $(ARGS)
 
 dist: $(READY) ## sdist and wheel
-	@$(BIN)/python -m build
+	@rm -rf build && $(BIN)/python -m build
 
 clean: ## caches and build output (not the virtual environment)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
