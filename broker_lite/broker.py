@@ -177,15 +177,25 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
         new_uuid=lambda: uuid.UUID(int=rng.getrandbits(128), version=4),
         config_for=lambda overrides: log_config(overrides, config),
     )
-    state.cluster_id = state.log_manager.cluster_id
-    state.topics = TopicRegistry(state.log_manager, config, rng, state.purgatory, now_ms)
+    try:
+        _load(state, now_ms)
+    except BaseException:
+        state.log_manager.close(clean=False)
+        raise
+    _start_upkeep(state, now_ms)
+    return state
+
+
+def _load(state: BrokerState, now_ms: int) -> None:
+    """Read what the logs hold and make the coordinators go on from there."""
+    manager = state.log_manager
+    state.cluster_id = manager.cluster_id
+    state.topics = TopicRegistry(manager, state.config, state.random, state.purgatory, now_ms)
     state.groups, state.transactions = build_coordinators(state)
     state.groups.load(now_ms)
     state.transactions.load(now_ms)
     state.groups.start(now_ms)
     state.transactions.start(now_ms)
-    _start_upkeep(state, now_ms)
-    return state
 
 
 def _check_security(config: BrokerConfig) -> None:

@@ -37,6 +37,10 @@ WAITING_REQUESTS_MAX = 128
 REQUESTS_PER_TURN_MAX = 64
 """Requests of one connection that are handled before the others get a turn."""
 
+UNAUTHENTICATED_REQUEST_MAX_BYTES = 524_288
+"""Largest request of a peer that has yet to say who it is, where that is asked: as Kafka's
+``sasl.server.max.receive.size``."""
+
 WRITEV_PARTS_MAX = 256
 """Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
 
@@ -102,6 +106,8 @@ class ClientConnection(asyncio.Protocol):
             local_address=(local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 0),
             must_authenticate=server.must_authenticate,
         )
+        if server.must_authenticate:
+            self._limit_requests()
         self.last_active_ms = server.clock()
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None:
@@ -226,6 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self._waiting.clear()
             return False
         self.last_active_ms = now_ms
+        must_authenticate = connection.must_authenticate
         try:
             answer = dispatch(self._server.broker, connection, frame, now_ms)
         except (RemoteProtocolError, CloseConnection) as error:
@@ -235,6 +242,8 @@ class ClientConnection(asyncio.Protocol):
             logger.exception("connection %d: request failed", connection.connection_id)
             self.close()
             return False
+        if connection.must_authenticate != must_authenticate:
+            self._limit_requests()
         result = answer.result
         if isinstance(result, Deferred):
             self._deferred = result
@@ -245,6 +254,13 @@ class ClientConnection(asyncio.Protocol):
         if result is None:
             return True
         return self._write(result, answer.api_version, answer.correlation_id)
+
+    def _limit_requests(self) -> None:
+        """Hold the peer to the size of request that its standing allows."""
+        limit = self._server.broker.config.socket_request_max_bytes
+        if self.state is not None and self.state.must_authenticate:
+            limit = min(limit, UNAUTHENTICATED_REQUEST_MAX_BYTES)
+        self._splitter.limit(limit)
 
     def _answer_deferred(self, api_version: int, correlation_id: int, response: Response) -> None:
         self._deferred = None

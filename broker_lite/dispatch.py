@@ -45,6 +45,15 @@ HANDLER_MODULES = (
 """Modules of ``onceflow.broker_lite.handlers`` that register handlers when imported."""
 
 
+MAX_REQUEST_VALUES = 100_000
+"""How many values (fields of array elements, at least four for each) one request may hold.
+
+Each thing that a request names costs its handler some microseconds, and all connections share one
+thread: this bounds how long one request holds up the others, to about a tenth of a second. It is
+enough for a request about every partition of the largest topic that can be made (10,000; a
+partition of Fetch has 8 fields), and for 25,000 names or numbers."""
+
+
 class CloseConnection(Exception):
     """A handler's way to say: send nothing, close this connection. The text goes to the log."""
 
@@ -277,7 +286,9 @@ def dispatch(
             f"{registration.request_type.__name__} version {api_version} is not served "
             f"({registration.min_version}-{registration.max_version} are)"
         )
-    request, _ = registration.request_type.decode(frame, api_version, header.end)
+    request, _ = registration.request_type.decode(
+        frame, api_version, header.end, max_values=MAX_REQUEST_VALUES
+    )
     context = RequestContext(
         api_version,
         header.client_id,

@@ -202,10 +202,9 @@ class TopicRegistry:
         config = log_config(overrides, self._config)
         try:
             self._log_manager.set_topic_overrides(name, dict(overrides))
-            partitions = [
-                self._log_manager.create_partition(name, topic_id, index, config, now_ms=now_ms)
-                for index in range(partition_count)
-            ]
+            partitions = self._log_manager.create_partitions(
+                name, topic_id, partition_count, config, now_ms=now_ms
+            )
         except OSError as error:
             # What was made of it must not come back as a topic at the next start.
             with contextlib.suppress(OSError):
@@ -255,15 +254,22 @@ class TopicRegistry:
             TopicError: INVALID_PARTITIONS when it would not grow.
         """
         self.check_growth(topic, total)
-        for index in range(len(topic.partitions), total):
-            try:
-                log = self._log_manager.create_partition(
-                    topic.name, topic.topic_id, index, topic.config, now_ms=now_ms
-                )
-            except OSError as error:
-                raise _storage_error(topic.name, error) from error
-            topic.partitions.append(log)
-            self._watch(topic, index, log)
+        manager = self._log_manager
+        try:
+            manager.create_partitions(
+                topic.name, topic.topic_id, total, topic.config, now_ms=now_ms
+            )
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                manager.give_up_growth(topic.name)
+            raise _storage_error(topic.name, error) from error
+        finally:
+            for index in range(len(topic.partitions), total):
+                log = manager.partition(topic.name, index)
+                if log is None:
+                    break
+                topic.partitions.append(log)
+                self._watch(topic, index, log)
 
     def set_overrides(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Replace the settings made for a topic; they are in force at once."""

@@ -17,6 +17,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     TRANSACTION_STATE_TOPIC,
 )
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+from onceflow.broker_lite.log import DataFolderError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -58,11 +59,21 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     )
 
 
+def _producer_ids(state: BrokerState) -> ProducerIds:
+    try:
+        return ProducerIds(FileBlockStore(state.log_manager, BLOCK_FILE))
+    except ValueError as error:
+        raise DataFolderError(str(error)) from None
+
+
 def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:
     """Make both coordinators of a broker; load them in this order, groups first.
 
     Args:
         state: The broker, with config, topics, log_manager, timers and random set.
+
+    Raises:
+        DataFolderError: The note of the producer ids that were given out cannot be read.
     """
     for_groups, for_transactions = group_settings(state.config), transaction_settings(state.config)
     topics = state.topics
@@ -76,7 +87,7 @@ def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, Transactio
         for_transactions,
         InternalTopicLog(topics, TRANSACTION_STATE_TOPIC, for_transactions.log_partitions),
         TransactionMarkers(topics.partition, groups),
-        ProducerIds(FileBlockStore(state.log_manager, BLOCK_FILE)),
+        _producer_ids(state),
         state.timers,
     )
 

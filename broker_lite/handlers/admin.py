@@ -48,14 +48,15 @@ def create_topics(
     """Create topics, or only check whether they could be created."""
     named = Counter(wish.name for wish in request.topics)
     results = []
-    for name in named:
-        wish = next(topic for topic in request.topics if topic.name == name)
+    left = PARTITIONS_MAX
+    for name, wish in {wish.name: wish for wish in request.topics}.items():
         try:
             if named[name] > 1:
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            results.append(_create_topic(state, wish, request.validate_only, now_ms))
+            results.append(_create_topic(state, wish, request.validate_only, left, now_ms))
+            left -= results[-1].num_partitions
         except TopicError as error:
             results.append(
                 CreatedTopic(
@@ -66,7 +67,7 @@ def create_topics(
 
 
 def _create_topic(
-    state: BrokerState, wish: CreatableTopic, validate_only: bool, now_ms: int
+    state: BrokerState, wish: CreatableTopic, validate_only: bool, most: int, now_ms: int
 ) -> CreatedTopic:
     state.topics.check_new(wish.name)
     if wish.name in INTERNAL_TOPICS:
@@ -74,6 +75,7 @@ def _create_topic(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wish.name}' is made by the broker itself."
         )
     count = _wished_partitions(state, wish)
+    _check_number(count, most)
     try:
         overrides = validate_overrides({entry.name: entry.value for entry in wish.configs})
     except ConfigError as error:
@@ -140,11 +142,17 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
             ErrorCode.INVALID_PARTITIONS,
             "Number of partitions must be larger than 0, or -1 to use the default value.",
         )
-    if count > PARTITIONS_MAX:
-        raise TopicError(
-            ErrorCode.POLICY_VIOLATION, f"Number of partitions must be at most {PARTITIONS_MAX}."
-        )
     return count
+
+
+def _check_number(count: int, most: int) -> None:
+    """Refuse more partitions than one request may make, as Kafka's controller does."""
+    if count > most:
+        raise TopicError(
+            ErrorCode.POLICY_VIOLATION,
+            f"One request may make at most {PARTITIONS_MAX} partitions; {most} are left, "
+            f"and {count} are wanted.",
+        )
 
 
 def _check_assignment(state: BrokerState, broker_ids: Sequence[int]) -> None:
@@ -225,15 +233,15 @@ def create_partitions(
     """Let topics grow to a total number of partitions."""
     named = Counter(wish.name for wish in request.topics)
     results = []
-    for name, times in named.items():
-        wish = next(topic for topic in request.topics if topic.name == name)
+    left = PARTITIONS_MAX
+    for name, wish in {wish.name: wish for wish in request.topics}.items():
         code, message = ErrorCode.NONE, None
         try:
-            if times > 1:
+            if named[name] > 1:
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            _grow(state, wish, request.validate_only, now_ms)
+            left -= _grow(state, wish, request.validate_only, left, now_ms)
         except TopicError as error:
             code, message = error.code, error.message
         results.append(
@@ -248,8 +256,10 @@ def _grow(
     state: BrokerState,
     wish: CreatePartitionsRequest.CreatePartitionsTopic,
     validate_only: bool,
+    most: int,
     now_ms: int,
-) -> None:
+) -> int:
+    """Let one topic grow by at most `most` partitions; returns by how many."""
     topic = state.topics.get(wish.name)
     if topic is None:
         raise TopicError(
@@ -261,8 +271,9 @@ def _grow(
             f"Topic '{topic.name}' maps keys to partitions by their number; it cannot grow.",
         )
     state.topics.check_growth(topic, wish.count)
+    added = wish.count - len(topic.partitions)
+    _check_number(added, most)
     if wish.assignments is not None:
-        added = wish.count - len(topic.partitions)
         if len(wish.assignments) != added:
             raise TopicError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -272,3 +283,4 @@ def _grow(
             _check_assignment(state, assignment.broker_ids)
     if not validate_only:
         state.topics.add_partitions(topic, wish.count, now_ms)
+    return added

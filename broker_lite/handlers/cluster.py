@@ -118,8 +118,12 @@ def metadata(
         may_create = state.config.auto_create_topics_enable and (
             api_version < 4 or request.allow_auto_topic_creation
         )
+        # A topic that is named again is described once, as in Kafka: the answer is bounded by
+        # what there is, whatever the request repeats.
+        named = {(entry.name, entry.topic_id): entry for entry in asked}
         topics = [
-            _find_topic(state, request, api_version, entry, may_create, now_ms) for entry in asked
+            _find_topic(state, request, api_version, entry, may_create, now_ms)
+            for entry in named.values()
         ]
         if api_version < TOPIC_ID_MIN_VERSION:
             for topic in topics:

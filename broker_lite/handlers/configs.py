@@ -62,7 +62,9 @@ def describe_configs(
 ) -> DescribeConfigsResponse:
     """Values in force, where they come from, and what they would fall back to."""
     results = []
-    for resource in request.resources:
+    # A resource that is named again is described once, by the last wish.
+    named = {(wish.resource_type, wish.resource_name): wish for wish in request.resources}
+    for resource in named.values():
         code, message = ErrorCode.NONE, None
         shown: list[DescribedConfig] = []
         try:
@@ -81,8 +83,8 @@ def describe_configs(
                 )
         except TopicError as error:
             code, message = error.code, error.message
-        wanted = resource.configuration_keys
-        if wanted is not None:
+        if resource.configuration_keys is not None:
+            wanted = set(resource.configuration_keys)
             shown = [config for config in shown if config.name in wanted]
         results.append(
             DescribeConfigsResponse.DescribeConfigsResult(

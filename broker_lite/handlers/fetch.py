@@ -36,6 +36,10 @@ ZSTD_MIN_VERSION = 10
 """Clients below it may not get what a topic with ``compression.type=zstd`` holds (KIP-110)."""
 
 
+COUNTED_AT_ONCE_BYTES = 1_048_576
+"""How much is looked at in one piece to find out whether ``min_bytes`` are there."""
+
+
 @handles(FetchRequest)
 def fetch(
     state: BrokerState, context: RequestContext, request: FetchRequest, now_ms: int
@@ -151,7 +155,7 @@ class _FetchAttempt:
                 if wanted == 1:
                     return True
                 try:
-                    self._count(source, log, end)
+                    self._count(source, log, end, wanted - available)
                 except ReadError:
                     return True
             available += source.available
@@ -159,12 +163,14 @@ class _FetchAttempt:
                 return True
         return False
 
-    def _count(self, source: _Source, log: PartitionLog, end: int) -> None:
-        """Add the bytes that became readable since the last look, up to the partition's limit."""
-        limit = source.asked.partition_max_bytes
-        while source.available < limit and source.counted_to < end:
-            # One read ends with its segment at the latest.
-            records = log.read(source.counted_to, limit - source.available).records
+    def _count(self, source: _Source, log: PartitionLog, end: int, wanted: int) -> None:
+        """Add the bytes that became readable since the last look, up to what can matter."""
+        most = min(self._request.max_bytes, self._state.config.fetch_max_bytes)
+        limit = min(source.asked.partition_max_bytes, most)
+        while source.available < min(limit, wanted) and source.counted_to < end:
+            # One read ends with its segment at the latest; small ones keep memory small.
+            size = min(limit - source.available, COUNTED_AT_ONCE_BYTES)
+            records = log.read(source.counted_to, size).records
             next_offset = source.counted_to
             for _, header in iter_batch_headers(records):
                 next_offset = header.next_offset

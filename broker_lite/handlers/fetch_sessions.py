@@ -170,7 +170,8 @@ class FetchSessions:
             if request.session_id != NO_SESSION:
                 self._sessions.pop(request.session_id, None)
             return FetchPlan(
-                list(requested_partitions(request, uses_topic_ids)),
+                # A partition that is named again counts once, as last named.
+                list(dict(requested_partitions(request, uses_topic_ids)).items()),
                 wants_session=api_version >= SESSION_MIN_VERSION
                 and request.session_epoch == INITIAL_EPOCH,
             )

@@ -206,10 +206,16 @@ def offset_fetch(
     """Fetch committed offsets, of one group or (from version 8 on) of several."""
     if context.api_version < FETCHES_SEVERAL_GROUPS_FROM:
         return _fetch_one_group(state, request)
+    # A wish for everything that is repeated is answered once: the answer is bounded by what
+    # there is and what is asked for.
+    wishes = {
+        (group.group_id, index if group.topics is not None else -1): group
+        for index, group in enumerate(request.groups)
+    }
     return OffsetFetchResponse(
         groups=[
             _fetch_group(state, group, context.api_version, request.require_stable)
-            for group in request.groups
+            for group in wishes.values()
         ]
     )
 

@@ -198,7 +198,7 @@ def describe_groups(
 ) -> DescribeGroupsResponse:
     """Members and state of groups; one that is not there is Dead."""
     groups = []
-    for group_id in request.groups:
+    for group_id in dict.fromkeys(request.groups):
         found = state.groups.admin.describe(group_id)
         missing = found.error_code is not ErrorCode.NONE
         tells = missing and context.api_version >= NOT_FOUND_IS_ERROR_FROM

@@ -27,7 +27,7 @@ def describe_producers(
     topics = []
     for asked in request.topics:
         partitions = []
-        for index in asked.partition_indexes:
+        for index in dict.fromkeys(asked.partition_indexes):
             log = state.topics.partition(asked.name, index)
             code, message = ErrorCode.NONE, None
             if log is None:

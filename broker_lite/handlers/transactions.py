@@ -243,7 +243,7 @@ def describe_transactions(
 ) -> DescribeTransactionsResponse:
     """States of transactional ids."""
     states = []
-    for transactional_id in request.transactional_ids:
+    for transactional_id in dict.fromkeys(request.transactional_ids):
         found = state.transactions.describe(transactional_id)
         if isinstance(found, ErrorCode):
             states.append(

@@ -7,15 +7,18 @@ as text and are turned into a :class:`LogConfig` by a function that the broker g
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import DataFolderError, LogError
 from onceflow.broker_lite.log.partition_log import PartitionLog
 from onceflow.broker_lite.log.storage import Storage
+from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.model import TopicPartition
 
 DELETED_SUFFIX = "-delete"
@@ -26,6 +29,14 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 def _default_config(overrides: Mapping[str, str]) -> LogConfig:
     return LogConfig()
+
+
+class _NotedOffsets(NamedTuple):
+    """The checkpoint files of the root."""
+
+    recovery_points: dict[TopicPartition, int]
+    log_starts: dict[TopicPartition, int]
+    compacted: dict[TopicPartition, int]
 
 
 class LogManager:
@@ -72,6 +83,7 @@ class LogManager:
         try:
             self.cluster_id = self._settle_meta(cluster_id)
             self._overrides = self._read_overrides()
+            self._changes = TopicChanges(storage)
             self.clean_start = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
             storage.remove(checkpoints.CLEAN_SHUTDOWN_FILE)
             self._load(now_ms)
@@ -95,6 +107,58 @@ class LogManager:
     def partitions(self) -> list[PartitionLog]:
         """Every log."""
         return [log for _, logs in self._topics.values() for log in logs.values()]
+
+    def create_partitions(
+        self,
+        topic: str,
+        topic_id: uuid.UUID,
+        total: int,
+        config: LogConfig,
+        *,
+        now_ms: int = 0,
+    ) -> list[PartitionLog]:
+        """Give a topic, new or not, empty logs until it has ``total`` partitions.
+
+        A process that dies within this leaves a topic with all of them or with none that is new.
+
+        Args:
+            topic: Topic name.
+            topic_id: Id of the topic.
+            total: How many partitions it is to have.
+            config: The topic's settings.
+            now_ms: The broker's clock.
+
+        Returns:
+            The new logs.
+
+        Raises:
+            OSError: A folder cannot be written; what was made before it is there.
+        """
+        known_id, logs = self._topics.get(topic, (topic_id, {}))
+        if known_id == topic_id and not logs and topic in self._changes:
+            # What an earlier topic of that name left.
+            for number in self._stored_partitions(topic):
+                self._remove_directory(self._set_aside(f"{topic}-{number}"))
+            self._changes.finish(topic)
+        missing = [index for index in range(total) if index not in logs]
+        noted = len(missing) > 1
+        if noted:
+            self._changes.begin(topic, topic_id, total)
+        made = [
+            self.create_partition(topic, topic_id, index, config, now_ms=now_ms)
+            for index in missing
+        ]
+        if noted:
+            self._changes.finish(topic)
+        return made
+
+    def give_up_growth(self, topic: str) -> None:
+        """Leave a topic whose growth failed with the partitions that it has.
+
+        Raises:
+            OSError: The next start may still try to finish it.
+        """
+        self._changes.finish(topic)
 
     def create_partition(
         self,
@@ -123,11 +187,23 @@ class LogManager:
             raise ValueError(f"topic {topic} has id {known_id}, not {topic_id}")
         if partition in logs:
             raise ValueError(f"partition {topic}-{partition} exists")
-        log = PartitionLog(self._storage, TopicPartition(topic, partition), config, now_ms=now_ms)
-        self._storage.replace(
-            f"{topic}-{partition}/{checkpoints.PARTITION_METADATA_FILE}",
-            checkpoints.render_partition_metadata(topic_id),
-        )
+        directory = f"{topic}-{partition}"
+        if self._storage.files(directory):
+            # Left by a deletion or creation that failed: its records are not this topic's.
+            self._remove_directory(self._set_aside(directory))
+        try:
+            log = PartitionLog(
+                self._storage, TopicPartition(topic, partition), config, now_ms=now_ms
+            )
+            self._storage.replace(
+                f"{directory}/{checkpoints.PARTITION_METADATA_FILE}",
+                checkpoints.render_partition_metadata(topic_id),
+            )
+        except OSError:
+            # Half a partition would be a whole one at the next start.
+            with contextlib.suppress(OSError):
+                self._remove_directory(self._set_aside(directory))
+            raise
         log.when_start_moved(self._write_log_starts)
         logs[partition] = log
         self._topics[topic] = (topic_id, logs)
@@ -136,23 +212,33 @@ class LogManager:
     def delete_topic(self, topic: str, now_ms: int = 0) -> None:
         """Remove a topic: its folders are renamed first, so that a crash cannot revive it.
 
+        Also what a failed creation of it left is removed. A process that dies within this leaves
+        the whole topic, or a note of what the next start has to remove.
+
         Args:
             topic: Topic name; an unknown one is ignored.
             now_ms: The broker's clock.
+
+        Raises:
+            OSError: The topic is gone, and the next start removes what is left of it.
         """
-        _, logs = self._topics.pop(topic, (None, {}))
-        renamed = []
+        topic_id, logs = self._topics.pop(topic, (None, {}))
         for log in logs.values():
             if self._compaction is not None and self._compaction[0] is log:
                 self._compaction = None
             log.close(clean=False)
-            directory = str(log.topic_partition)
-            ending = f".{self._new_uuid().hex}{DELETED_SUFFIX}"
-            target = directory[: FILE_NAME_MAX - len(ending)] + ending
-            self._storage.rename_directory(directory, target)
-            renamed.append(target)
-        if self._overrides.pop(topic, None) is not None:
-            self._write_overrides()
+        unfinished = self._changes.get(topic)
+        if unfinished is not None:
+            topic_id = topic_id or unfinished.topic_id
+        numbers = list(logs)
+        if topic_id is not None and (unfinished is not None or len(logs) > 1):
+            # Without room for the note the deletion goes on: it needs none itself.
+            with contextlib.suppress(OSError):
+                self._changes.begin(topic, topic_id, 0)
+            numbers = self._stored_partitions(topic)
+        renamed = [self._set_aside(f"{topic}-{number}") for number in numbers]
+        self._drop_overrides(topic)
+        self._changes.finish(topic)
         if logs:
             self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
             self._write_log_starts()
@@ -170,11 +256,12 @@ class LogManager:
             topic: Topic name.
             overrides: All settings that differ from the defaults, as text.
         """
+        changed = {name: kept for name, kept in self._overrides.items() if name != topic}
         if overrides:
-            self._overrides[topic] = dict(overrides)
-        else:
-            self._overrides.pop(topic, None)
-        self._write_overrides()
+            changed[topic] = dict(overrides)
+        if changed != self._overrides:
+            self._write_overrides(changed)
+            self._overrides = changed
         _, logs = self._topics.get(topic, (None, {}))
         for log in logs.values():
             log.config = self._config_for(overrides)
@@ -285,8 +372,16 @@ class LogManager:
 
     def _settle_meta(self, cluster_id: str | None) -> str:
         data = self._storage.read_bytes(checkpoints.META_FILE)
-        known = checkpoints.parse_properties(data) if data else {}
+        try:
+            known = {} if data is None else checkpoints.parse_properties(data)
+        except ValueError:
+            known = {}
         known_cluster = known.get("cluster.id")
+        if data is not None and not known_cluster:
+            raise DataFolderError(
+                f"{checkpoints.META_FILE} names no cluster.id: restore it from a copy, or delete "
+                "it, and the folder gets a new one"
+            )
         if cluster_id is not None and known_cluster not in (None, cluster_id):
             raise DataFolderError(
                 f"the data folder belongs to cluster {known_cluster}, not {cluster_id}: use "
@@ -298,7 +393,7 @@ class LogManager:
                 f"another folder, or that node.id"
             )
         settled = known_cluster or cluster_id or checkpoints.render_uuid(self._new_uuid())
-        if not data:
+        if data is None:
             values = {
                 "version": "1",
                 "cluster.id": settled,
@@ -312,14 +407,25 @@ class LogManager:
 
     def _read_overrides(self) -> dict[str, dict[str, str]]:
         data = self._storage.read_bytes(checkpoints.TOPIC_CONFIGS_FILE)
-        return checkpoints.parse_topic_configs(data) if data else {}
+        try:
+            return {} if data is None else checkpoints.parse_topic_configs(data)
+        except (ValueError, TypeError) as error:
+            # With the defaults, retention could remove what a topic was told to keep.
+            raise DataFolderError(
+                f"{checkpoints.TOPIC_CONFIGS_FILE} is damaged ({error}): restore it from a copy, "
+                "or delete it, and every topic has the broker's settings"
+            ) from None
 
-    def _write_overrides(self) -> None:
+    def _write_overrides(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         self._storage.replace(
             checkpoints.TOPIC_CONFIGS_FILE,
-            checkpoints.render_topic_configs(self._overrides),
+            checkpoints.render_topic_configs(overrides),
             durable=True,
         )
+
+    def _drop_overrides(self, topic: str) -> None:
+        if self._overrides.pop(topic, None) is not None:
+            self._write_overrides(self._overrides)
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         data = self._storage.read_bytes(name)
@@ -344,9 +450,25 @@ class LogManager:
     # Loading
 
     def _load(self, now_ms: int) -> None:
-        recovery_points = self._read_offsets(checkpoints.RECOVERY_POINT_FILE)
-        log_starts = self._read_offsets(checkpoints.LOG_START_FILE)
-        compacted = self._read_offsets(checkpoints.CLEANER_FILE)
+        noted = _NotedOffsets(
+            self._read_offsets(checkpoints.RECOVERY_POINT_FILE),
+            self._read_offsets(checkpoints.LOG_START_FILE),
+            self._read_offsets(checkpoints.CLEANER_FILE),
+        )
+        found = self._stored_topics()
+        for topic, change in self._changes.pending().items():
+            if not change.partitions:
+                self._finish_deletion(topic, change, found.pop(topic, {}))
+        for topic, partitions in found.items():
+            topic_id = self._settled_topic_id(topic, partitions)
+            for number in sorted(partitions):
+                self._load_partition(TopicPartition(topic, number), topic_id, noted, now_ms)
+        for topic, change in self._changes.pending().items():
+            self._finish_growth(topic, change, now_ms)
+
+    def _stored_topics(self) -> dict[str, dict[int, uuid.UUID | None]]:
+        """Partitions in the folder, with the topic ids that they name; removes deleted ones."""
+        topics: dict[str, dict[int, uuid.UUID | None]] = {}
         for directory in self._storage.directories():
             if directory.endswith(DELETED_SUFFIX):
                 self._remove_directory(directory)
@@ -354,35 +476,91 @@ class LogManager:
             topic, _, number = directory.rpartition("-")
             if not topic or not number.isdecimal():
                 continue
-            topic_partition = TopicPartition(topic, int(number))
-            topic_id = self._topic_id_of(directory, topic)
-            log = PartitionLog(
-                self._storage,
-                topic_partition,
-                self._config_for(self._overrides.get(topic, {})),
-                now_ms=now_ms,
-                clean=self.clean_start,
-                recovery_point=recovery_points.get(topic_partition, 0),
-                log_start_offset=log_starts.get(topic_partition, 0),
-            )
-            log.compacted_offset = min(compacted.get(topic_partition, 0), log.log_end_offset)
-            log.when_start_moved(self._write_log_starts)
-            self._topics.setdefault(topic, (topic_id, {}))[1][topic_partition.partition] = log
+            data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
+            try:
+                topic_id = checkpoints.parse_partition_metadata(data or b"")
+            except ValueError:
+                topic_id = None
+            topics.setdefault(topic, {})[int(number)] = topic_id
+        return topics
 
-    def _topic_id_of(self, directory: str, topic: str) -> uuid.UUID:
-        """The id in a partition's folder; after a crash perhaps that of its siblings."""
-        data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
-        try:
-            topic_id = checkpoints.parse_partition_metadata(data or b"")
-        except ValueError:
-            known = self._topics.get(topic)
-            topic_id = self._new_uuid() if known is None else known[0]
-            _logger.warning("%s named no topic id and gets %s", directory, topic_id)
-            self._storage.replace(
-                f"{directory}/{checkpoints.PARTITION_METADATA_FILE}",
-                checkpoints.render_partition_metadata(topic_id),
+    def _stored_partitions(self, topic: str) -> list[int]:
+        names = (directory.rpartition("-") for directory in self._storage.directories())
+        return sorted(int(number) for name, _, number in names
+                      if name == topic and number.isdecimal())  # fmt: skip
+
+    def _settled_topic_id(
+        self, topic: str, partitions: Mapping[int, uuid.UUID | None]
+    ) -> uuid.UUID:
+        """The one id of a topic's folders; those without it after a crash are given it.
+
+        Raises:
+            DataFolderError: Folders of the topic name different ids.
+        """
+        change = self._changes.get(topic)
+        named = {topic_id for topic_id in partitions.values() if topic_id is not None}
+        if len(named) > 1:
+            raise DataFolderError(
+                f"partitions of topic {topic} name different topic ids in "
+                f"{checkpoints.PARTITION_METADATA_FILE}: move those folders away that do not "
+                "belong to it"
             )
-        return topic_id
+        settled = named.pop() if named else change.topic_id if change else self._new_uuid()
+        for number, topic_id in partitions.items():
+            if topic_id is None:
+                _logger.warning("%s-%d named no topic id and gets %s", topic, number, settled)
+                self._storage.replace(
+                    f"{topic}-{number}/{checkpoints.PARTITION_METADATA_FILE}",
+                    checkpoints.render_partition_metadata(settled),
+                )
+        return settled
+
+    def _load_partition(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        noted: _NotedOffsets,
+        now_ms: int,
+    ) -> None:
+        topic, number = topic_partition
+        log = PartitionLog(
+            self._storage,
+            topic_partition,
+            self._config_for(self._overrides.get(topic, {})),
+            now_ms=now_ms,
+            clean=self.clean_start,
+            recovery_point=noted.recovery_points.get(topic_partition, 0),
+            log_start_offset=noted.log_starts.get(topic_partition, 0),
+        )
+        log.compacted_offset = min(noted.compacted.get(topic_partition, 0), log.log_end_offset)
+        log.when_start_moved(self._write_log_starts)
+        self._topics.setdefault(topic, (topic_id, {}))[1][number] = log
+
+    def _finish_deletion(
+        self, topic: str, change: TopicChange, partitions: Mapping[int, uuid.UUID | None]
+    ) -> None:
+        """Remove what a deletion left; folders of another topic of that name are not there."""
+        for number in partitions:
+            self._remove_directory(self._set_aside(f"{topic}-{number}"))
+        _logger.warning("the deletion of topic %s (%s) is finished", topic, change.topic_id)
+        self._drop_overrides(topic)
+        self._changes.finish(topic)
+
+    def _finish_growth(self, topic: str, change: TopicChange, now_ms: int) -> None:
+        """Make the partitions that a creation or growth left out."""
+        config = self._config_for(self._overrides.get(topic, {}))
+        topic_id, logs = self._topics.get(topic, (change.topic_id, {}))
+        for number in range(change.partitions):
+            if number not in logs:
+                self.create_partition(topic, topic_id, number, config, now_ms=now_ms)
+        self._changes.finish(topic)
+
+    def _set_aside(self, directory: str) -> str:
+        """Rename a folder, so that it is no partition any more; gives its new name."""
+        ending = f".{self._new_uuid().hex}{DELETED_SUFFIX}"
+        target = directory[: FILE_NAME_MAX - len(ending)] + ending
+        self._storage.rename_directory(directory, target)
+        return target
 
     def _remove_directory(self, directory: str) -> None:
         try:

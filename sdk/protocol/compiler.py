@@ -61,6 +61,9 @@ FIXED: Final[Mapping[str, tuple[str, int]]] = {
 }
 """Struct code and size of each fixed-size kind."""
 
+ELEMENT_VALUES: Final = 4
+"""Least that an array element counts against the budget: it costs more than its bytes."""
+
 MAX_STRING: Final = 0x7FFF
 """Longest string in bytes; Kafka refuses longer ones in either form."""
 
@@ -417,12 +420,12 @@ class _DecoderSource(_Source):
         element = field.element
         assert element is not None
         smallest = max(1, _smallest(element, self.version, self.flexible))
-        weight = len(element.struct_type.fields()) if element.struct_type else 1
+        fields = len(element.struct_type.fields()) if element.struct_type else 1
         count = self.local("k")
         with self._length(target, name, nullable, is_string=False) as size:
             self.line(f"{count} = {size}")
             self.line(f"if {count} * {smallest} > end - pos: raise too_long({name!r})")
-            self.line(f"budget[0] -= {count} * {max(1, weight)}")
+            self.line(f"budget[0] -= {count} * {max(ELEMENT_VALUES, fields)}")
             self.line(f"if budget[0] < 0: raise too_many({name!r})")
             if element.kind in FIXED and element.kind != "uuid":
                 code, item_size = FIXED[element.kind]

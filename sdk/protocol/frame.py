@@ -65,6 +65,10 @@ class FrameSplitter:
         self._buffer = bytearray()
         self._wanted = -1  # Size of the buffered frame, prefix included, once it is known.
 
+    def limit(self, max_bytes: int) -> None:
+        """Accept frames up to another size from the next one on."""
+        self._max_bytes = max_bytes
+
     @property
     def buffered_bytes(self) -> int:
         """How many bytes of an incomplete frame are held."""

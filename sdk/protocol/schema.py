@@ -48,7 +48,8 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.protocol.primitives import ZERO_UUID, Buffer, MalformedError
 
 MAX_VALUES: Final = 4_000_000
-"""How many values (fields of array elements) one message may hold, by default; bounds memory."""
+"""How many values (fields of array elements, at least four for each) one message may hold, by
+default; bounds memory."""
 
 REQUIRED: Final = object()
 """Marks a field without a default."""
