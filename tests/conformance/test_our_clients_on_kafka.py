@@ -1,4 +1,4 @@
-"""Goal: our clients, sessions and processors do against Apache Kafka what they do against our broker.
+"""Goal: our clients, sessions and processors do the same against our broker and Apache Kafka.
 
 Method: the scenarios that published clients play (``stock_scenarios``), by our blocking and asyncio
 clients; then sessions, a processor app and what our admin client adds. Every body runs against the

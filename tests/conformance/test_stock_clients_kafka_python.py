@@ -1,4 +1,4 @@
-"""Goal: kafka-python, unchanged, works with our broker as with Apache Kafka: records, groups, transactions.
+"""Goal: kafka-python, unchanged, works with our broker as with Apache Kafka.
 
 Method: the scenarios of ``stock_scenarios``, each against the daemon on a folder and against Apache
 Kafka, so that a difference shows as one test that passes and one that fails.
