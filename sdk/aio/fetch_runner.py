@@ -223,8 +223,19 @@ class FetchRunner:
 
     # --- positions ---
 
+    def _still_in(
+        self, phase: PartitionPhase, states: list[PartitionState]
+    ) -> list[PartitionState]:
+        """Those that still wait: between the start of a task and its first step there may be a
+        seek, which the answer must not undo."""
+        current = self._subscription.get
+        return [s for s in states if s.phase is phase and current(s.topic_partition) is s]
+
     async def _load(self, states: list[PartitionState]) -> None:
+        states = self._still_in(PartitionPhase.LOADING, states)
         stamps: _Stamps = {state.topic_partition: state.stamp for state in states}
+        if not states:
+            return
         group_id = self._config.group_id
         if group_id is None:
             answers: Mapping[TopicPartition, CommittedOffset] = {}
@@ -257,6 +268,7 @@ class FetchRunner:
                 self._subscription.reset_by_policy(self._subscription.state(partition), failure)
 
     async def _reset(self, states: list[PartitionState]) -> None:
+        states = self._still_in(PartitionPhase.RESETTING, states)
         stamps: _Stamps = {state.topic_partition: state.stamp for state in states}
         targets = {state.topic_partition: state.reset_timestamp for state in states}
         found, failed = await self.reader.list_once(targets, self._config.isolation)
@@ -271,6 +283,7 @@ class FetchRunner:
         self._on_failed(stamps, failed)
 
     async def _validate(self, states: list[PartitionState]) -> None:
+        states = self._still_in(PartitionPhase.VALIDATING, states)
         stamps: _Stamps = {state.topic_partition: state.stamp for state in states}
         epochs = {state.topic_partition: state.fetch_epoch for state in states}
         cluster = self._pool.metadata

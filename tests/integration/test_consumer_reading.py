@@ -47,6 +47,29 @@ def assigned(
     return consumer
 
 
+@pytest.mark.parametrize("committed", [None, 2])
+async def test_seek_right_after_assign_is_not_undone(bootstrap: str, committed: int | None) -> None:
+    """Within one turn of the loop: the look-up of the start was begun, and must not be applied."""
+    topic, group = make_topic(bootstrap), fresh("group")
+    partition = TopicPartition(topic, 0)
+    write(bootstrap, topic, map(str, range(10)))
+    async with AsyncConsumer(
+        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest"
+    ) as consumer:
+        if committed is not None:
+            await consumer.commit({partition: committed})
+        consumer.assign([partition])
+        consumer.seek(partition, 5)
+        offsets: list[int] = []
+        polls_without_news = 0
+        while polls_without_news < 3:
+            found = await consumer.poll(100)
+            offsets += [record.offset for record in found.get(partition, [])]
+            polls_without_news = 0 if found or not offsets else polls_without_news + 1
+        assert offsets == [5, 6, 7, 8, 9]
+        assert await consumer.position(partition) == 10
+
+
 # --- isolation ---
 
 
