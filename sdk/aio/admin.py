@@ -30,7 +30,7 @@ from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core import admin_groups, admin_topics
 from onceflow.sdk.core.admin_topics import Outcomes
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
-from onceflow.sdk.errors import IllegalStateError
+from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model import (
     IsolationLevel,
     NewTopic,
@@ -429,7 +429,7 @@ class AsyncAdmin:
         self,
         targets: Mapping[TopicPartition, str | int],
         *,
-        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets of partitions by time.
@@ -445,17 +445,18 @@ class AsyncAdmin:
             Offset by partition; -1 where no record is that late.
 
         Raises:
-            ValueError: A word is none of the three.
+            ValueError: A word is none of the three, or no isolation level.
             BrokerError: A leader refused.
         """
         self._pool.check_usable()
+        level = _isolation(isolation_level)
         wanted: dict[TopicPartition, int] = {}
         for partition, spec in targets.items():
             if isinstance(spec, str) and spec not in OFFSET_SPECS:
                 raise ValueError(f"{spec!r} for {partition}: choose from {', '.join(OFFSET_SPECS)}")
             time = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
             wanted[TopicPartition(*partition)] = time
-        found = await self._reader.list_offsets(wanted, isolation_level, timeout_ms)
+        found = await self._reader.list_offsets(wanted, level, timeout_ms)
         return {
             partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
             for partition, answer in found.items()
@@ -565,6 +566,15 @@ class AsyncAdmin:
         """Id, brokers and controller of the cluster."""
         self._pool.check_usable()
         return await self._pool.run(admin_topics.describe_cluster(), timeout_ms=timeout_ms)
+
+
+def _isolation(given: IsolationLevel | str) -> IsolationLevel:
+    try:
+        return IsolationLevel[given.upper()] if isinstance(given, str) else IsolationLevel(given)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "isolation_level", given, 'choose "read_committed" or "read_uncommitted"'
+        ) from None
 
 
 def _resource(given: Resource) -> ConfigResource:

@@ -315,7 +315,7 @@ class Admin:
         self,
         targets: Mapping[TopicPartition, str | int],
         *,
-        isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets of partitions by time.
@@ -331,7 +331,7 @@ class Admin:
             Offset by partition; -1 where no record is that late.
 
         Raises:
-            ValueError: A word is none of the three.
+            ValueError: A word is none of the three, or no isolation level.
             BrokerError: A leader refused.
         """
         return self._portal.call(

@@ -27,6 +27,7 @@ from onceflow.sdk import (
 from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import (
     BrokerError,
+    ConfigError,
     CoordinatorLoadInProgressError,
     GroupIdNotFoundError,
     IllegalStateError,
@@ -198,6 +199,13 @@ def test_offsets_by_word_and_by_time(broker: Broker, admin: Admin) -> None:
 
 
 # --- transactions ---
+
+
+def test_isolation_level_may_be_a_word_as_for_consumers(admin: Admin) -> None:
+    for level in ("read_committed", "read_uncommitted", 1):
+        assert admin.list_offsets({}, isolation_level=level) == {}  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r'isolation_level.*"read_committed" or'):
+        admin.list_offsets({}, isolation_level="committed")
 
 
 def test_an_open_transaction_is_seen_from_all_sides(broker: Broker, admin: Admin) -> None:
