@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from spark_driver import Plan, start
+from spark_driver import Plan, run, start
 from spark_world import fill, spark_session, unavailable_reason, values_of, wait_until
 
 from onceflow.sdk import Admin, IsolationLevel, NewTopic, TopicPartition
@@ -26,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
 ]
 ROWS = 100
-LATER_ROWS = 20_000
+LATER_ROWS = 10_000
 
 
 def log_end(cluster: str, topic: str) -> int:
@@ -57,26 +58,20 @@ def test_fc_58_exactly_once_sink_against_driver_crash(
 
     later = [f"b{row}".encode() for row in range(LATER_ROWS)]
     fill(cluster, source, later, keys=later, partition=None)
-    slow = Plan(sink, cluster, source, name, plan.checkpoint, LATER_ROWS, batch_size=512)
+    plan = replace(plan, dies_after_commit_of=None)
     published = log_end(cluster, name)
-    driver = start(slow, log)
+    driver = start(replace(plan, batch_size=512), log)
     wait_until(lambda: log_end(cluster, name) > published + 500, "the next batch being written")
     os.killpg(driver.pid, signal.SIGKILL)
     assert driver.wait(30) == -signal.SIGKILL
     assert len(values_of(cluster, name)) == ROWS, "batch 1 must not be visible"
 
-    assert start(plan_to_the_end(plan), log).wait(200) == 0, log.read_text()[-3000:]
+    with spark_session() as spark:
+        run(spark, plan)
     repeated = {v: n for v, n in Counter(values_of(cluster, name)).items() if n > 1}
     assert repeated == {}
     assert values_of(cluster, name) == sorted(v.decode() for v in (*rows, *later))
     assert len(values_of(cluster, name, "read_uncommitted")) > ROWS + LATER_ROWS
-
-
-def plan_to_the_end(plan: Plan) -> Plan:
-    """The same query, without dying."""
-    return Plan(
-        plan.sink, plan.bootstrap, plan.source, plan.target, plan.checkpoint, plan.rows_per_batch
-    )
 
 
 def test_fc_58_speculative_execution_is_refused_at_the_start() -> None:

@@ -26,6 +26,7 @@ from spark_world import (
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, NewTopic, TopicPartition
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -119,9 +120,15 @@ class Copy:
         return {tp: entry.offset for tp, entry in stored.items()}
 
 
-@pytest.fixture(params=["data source", "foreach_batch"])
+@pytest.fixture
 def copy(request: pytest.FixtureRequest, spark: SparkSession, cluster: str, tmp_path: Path) -> Copy:
+    """By the sink that the test names."""
     return Copy(spark, cluster, tmp_path, request.param)
+
+
+both_sinks = pytest.mark.parametrize("copy", ["data source", "foreach_batch"], indirect=True)
+data_source = pytest.mark.parametrize("copy", ["data source"], indirect=True)
+batch_function = pytest.mark.parametrize("copy", ["foreach_batch"], indirect=True)
 
 
 def failing_once(marker: Path, value: str) -> Change:
@@ -138,6 +145,7 @@ def failing_once(marker: Path, value: str) -> Change:
     return lambda rows: rows.withColumn("value", checked(rows["value"].cast("string")))
 
 
+@both_sinks
 def test_rows_and_offsets_of_all_micro_batches_are_published_once(copy: Copy) -> None:
     copy.run(maxOffsetsPerTrigger="8")
     assert copy.visible() == VALUES
@@ -148,6 +156,7 @@ def test_rows_and_offsets_of_all_micro_batches_are_published_once(copy: Copy) ->
     assert copy.visible() == VALUES
 
 
+@both_sinks
 def test_batch_that_was_published_is_skipped_when_the_checkpoint_does_not_know(
     copy: Copy,
 ) -> None:
@@ -159,6 +168,7 @@ def test_batch_that_was_published_is_skipped_when_the_checkpoint_does_not_know(
     assert copy.written() == copy.visible()
 
 
+@data_source
 def test_lost_checkpoint_is_resumed_from_the_group(copy: Copy, tmp_path: Path) -> None:
     copy.run()
     copy.checkpoint = tmp_path / "another"
@@ -168,6 +178,7 @@ def test_lost_checkpoint_is_resumed_from_the_group(copy: Copy, tmp_path: Path) -
     assert copy.visible() == [*VALUES, "new"]
 
 
+@batch_function
 def test_task_that_fails_before_the_writing_stage_is_sparks_own_affair(
     copy: Copy, tmp_path: Path
 ) -> None:
@@ -177,6 +188,7 @@ def test_task_that_fails_before_the_writing_stage_is_sparks_own_affair(
     assert copy.written() == VALUES
 
 
+@both_sinks
 def test_task_that_fails_after_some_rows_were_written(copy: Copy) -> None:
     """What the attempt left in the log belongs to an aborted transaction."""
     with Proxy(copy.cluster) as proxy:
@@ -199,6 +211,7 @@ def test_task_that_fails_after_some_rows_were_written(copy: Copy) -> None:
     assert len(copy.written()) > len(VALUES)
 
 
+@data_source
 def test_answer_to_the_commit_is_lost(copy: Copy) -> None:
     with Proxy(copy.cluster) as proxy:
         copy.options["kafka.bootstrap.servers"] = proxy.bootstrap_servers
@@ -208,6 +221,7 @@ def test_answer_to_the_commit_is_lost(copy: Copy) -> None:
     assert copy.written() == VALUES
 
 
+@both_sinks
 def test_rows_choose_topic_partition_headers_and_time(copy: Copy) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
 
@@ -233,23 +247,30 @@ def test_rows_choose_topic_partition_headers_and_time(copy: Copy) -> None:
     assert all(list(r.headers) == [("h", key)] for key, r in found.items())
 
 
+@data_source
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         (["cast(1 AS int) AS value"], "column value"),
         (["value", "'x' AS kye"], "kye"),
         (["value", "'x' AS partition"], "column partition"),
-        (["value", "99 AS partition"], "column partition=99"),
     ],
 )
-def test_wrong_column_is_named_and_nothing_is_published(
+def test_wrong_column_is_named_before_anything_runs(
     copy: Copy, columns: list[str], message: str
 ) -> None:
-    with pytest.raises(Exception, match=message):
-        copy.run(lambda rows: rows.selectExpr(*columns))
+    with pytest.raises(ConfigError, match=message):
+        copy.start(lambda rows: rows.selectExpr(*columns))
+
+
+@batch_function
+def test_partition_that_does_not_exist_is_named_and_nothing_is_published(copy: Copy) -> None:
+    with pytest.raises(Exception, match="column partition=99"):
+        copy.run(lambda rows: rows.selectExpr("value", "99 AS partition"))
     assert copy.visible() == []
 
 
+@data_source
 def test_row_without_a_topic_is_an_error_and_nothing_is_published(copy: Copy) -> None:
     del copy.options["topic"]
     named = f"if(value = '1-3', null, '{copy.target}') AS topic"
@@ -258,11 +279,9 @@ def test_row_without_a_topic_is_an_error_and_nothing_is_published(copy: Copy) ->
     assert copy.visible() == []
 
 
-def test_tasks_that_share_a_partition_are_refused_with_the_remedy(
-    spark: SparkSession, cluster: str, tmp_path: Path
-) -> None:
-    copy = Copy(spark, cluster, tmp_path, "data source")
-    rows = stream(spark, cluster, copy.source).selectExpr("value", "0 AS partition")
+@data_source
+def test_tasks_that_share_a_partition_are_refused_with_the_remedy(copy: Copy) -> None:
+    rows = stream(copy.spark, copy.cluster, copy.source).selectExpr("value", "0 AS partition")
     query = (
         rows.writeStream.format("onceflow")
         .options(**copy.options)
@@ -274,10 +293,8 @@ def test_tasks_that_share_a_partition_are_refused_with_the_remedy(
     assert copy.visible() == []
 
 
-def test_failing_user_function_is_not_tried_again(
-    spark: SparkSession, cluster: str, tmp_path: Path
-) -> None:
-    copy = Copy(spark, cluster, tmp_path, "foreach_batch")
+@batch_function
+def test_failing_user_function_is_not_tried_again(copy: Copy) -> None:
     calls: list[int] = []
 
     def transform(rows: DataFrame, batch_id: int) -> DataFrame:
@@ -285,7 +302,7 @@ def test_failing_user_function_is_not_tried_again(
         raise LookupError("the user's own error")
 
     query = (
-        stream(spark, cluster, copy.source)
+        stream(copy.spark, copy.cluster, copy.source)
         .writeStream.foreachBatch(foreach_batch(transform, **copy.options))
         .option("checkpointLocation", str(copy.checkpoint))
         .trigger(availableNow=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 GROUP = "SPARK_DRIVER_GROUP"
 
@@ -66,11 +66,19 @@ def start(plan: Plan, log: Path) -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Run the plan."""
+    """Run the plan in a session of its own."""
     plan = Plan(**json.loads(sys.argv[1]))
     os.environ[GROUP] = str(os.getpgrp())
     sys.path.insert(0, str(Path(__file__).parent))
-    from spark_world import finish, spark_session, stream
+    from spark_world import spark_session
+
+    with spark_session() as spark:
+        run(spark, plan)
+
+
+def run(spark: SparkSession, plan: Plan) -> None:
+    """Run the plan in a session."""
+    from spark_world import finish, stream
 
     from onceflow.spark_integration import foreach_batch, partition_counts, route
 
@@ -82,29 +90,29 @@ def main() -> None:
         "topic": plan.target,
         "transactionalId": plan.target,
     }
-    with spark_session() as spark:
-        limit = str(plan.rows_per_batch)
-        rows = stream(spark, plan.bootstrap, plan.source, maxOffsetsPerTrigger=limit)
-        rows = rows.select("key", "value")
-        if plan.sink == "foreach_batch":
-            publish = foreach_batch(**options)
+    limit = str(plan.rows_per_batch)
+    rows = stream(spark, plan.bootstrap, plan.source, maxOffsetsPerTrigger=limit)
+    rows = rows.select("key", "value")
+    if plan.sink == "foreach_batch":
+        publish = foreach_batch(**options)
 
-            def publish_and_die(batch: DataFrame, batch_id: int) -> None:
-                publish(batch, batch_id)
-                if batch_id == plan.dies_after_commit_of:
-                    die()
+        def publish_and_die(batch: DataFrame, batch_id: int) -> None:
+            publish(batch, batch_id)
+            if batch_id == plan.dies_after_commit_of:
+                die()
 
-            writer = rows.writeStream.foreachBatch(publish_and_die)
-        else:
+        writer = rows.writeStream.foreachBatch(publish_and_die)
+    else:
+        if plan.dies_after_commit_of is not None:
             spark.dataSource.register(dying_source(plan.dies_after_commit_of))
-            counts = partition_counts(options, [plan.target])
-            routed = route(rows, counts, topic=plan.target)
-            writer = routed.writeStream.format("onceflow").options(**options)
-        writer = writer.option("checkpointLocation", plan.checkpoint)
-        finish(writer.trigger(availableNow=True).start())
+        counts = partition_counts(options, [plan.target])
+        routed = route(rows, counts, topic=plan.target)
+        writer = routed.writeStream.format("onceflow").options(**options)
+    writer = writer.option("checkpointLocation", plan.checkpoint)
+    finish(writer.trigger(availableNow=True).start())
 
 
-def dying_source(batch_to_die_after: int | None) -> type:
+def dying_source(batch_to_die_after: int) -> type:
     """The data source, with a sink that kills the driver after a commit."""
     from pyspark.sql.types import StructType
 
