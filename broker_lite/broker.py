@@ -196,6 +196,8 @@ def _load(state: BrokerState, now_ms: int) -> None:
     state.transactions.load(now_ms)
     state.groups.start(now_ms)
     state.transactions.start(now_ms)
+    topics = state.topics
+    state.groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
 
 
 def _check_security(config: BrokerConfig) -> None:

@@ -7,6 +7,7 @@ It does not decide who may create a topic or when: that is the handlers' part.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog
     from onceflow.broker_lite.purgatory import Purgatory
+
+logger = logging.getLogger("onceflow.broker_lite.topics")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
@@ -104,7 +107,7 @@ class TopicRegistry:
     """All topics, by name and by id.
 
     Attributes:
-        on_deleted: Called with each deleted topic, after its logs are gone.
+        on_deleted: Called with each deleted topic and the time, after its logs are gone.
     """
 
     __slots__ = ("_by_id", "_by_name", "_config", "_log_manager", "_purgatory", "_random",
@@ -124,14 +127,15 @@ class TopicRegistry:
         self._purgatory = purgatory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self.on_deleted: list[Callable[[Topic], None]] = []
+        self.on_deleted: list[Callable[[Topic, int], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
             overrides = dict(log_manager.topic_overrides(name))
             topic = Topic(name, topic_id, [], overrides, log_config(overrides, config))
             for index in range(count):
-                # A crash while a topic was made may have left gaps; they are empty partitions.
                 log = log_manager.partition(name, index)
                 if log is None:
+                    # No crash leaves this; whoever took the folder away must know.
+                    logger.error("partition %s-%d has no folder and begins empty", name, index)
                     log = log_manager.create_partition(
                         name, topic_id, index, topic.config, now_ms=now_ms
                     )
@@ -297,7 +301,7 @@ class TopicRegistry:
             for index in range(len(topic.partitions)):
                 self._purgatory.wake((topic.topic_id, index))
             for callback in self.on_deleted:
-                callback(topic)
+                callback(topic, now_ms)
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -91,10 +91,8 @@ def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, Transactio
         state.timers,
     )
 
-    def on_deleted(topic: Topic) -> None:
-        name = topic.name
-        # The deletion has no time to give: the next run of the timers has.
-        state.timers.schedule(0, lambda now_ms: groups.admin.on_topics_deleted([name], now_ms))
+    def on_deleted(topic: Topic, now_ms: int) -> None:
+        groups.admin.on_topics_deleted([topic.name], now_ms)
 
     topics.on_deleted.append(on_deleted)
     return groups, transactions

@@ -7,7 +7,7 @@ the handlers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.group import ClassicGroup
@@ -132,9 +132,16 @@ class GroupAdmin:
     def on_topics_deleted(self, topics: Iterable[str], now_ms: int) -> None:
         """Offsets of deleted topics go, so that a topic made anew under the name starts fresh."""
         gone = set(topics)
+        self._forget_topics(lambda topic: topic in gone, now_ms)
+
+    def forget_missing_topics(self, exists: Callable[[str], bool], now_ms: int) -> None:
+        """Offsets go whose topics do not exist: the process died while they were deleted."""
+        self._forget_topics(lambda topic: not exists(topic), now_ms)
+
+    def _forget_topics(self, is_gone: Callable[[str], bool], now_ms: int) -> None:
         for group in self._table:
             self._forget(
-                group, [tp for tp in group.offsets.partitions() if tp.topic in gone], now_ms
+                group, [tp for tp in group.offsets.partitions() if is_gone(tp.topic)], now_ms
             )
 
     def remove_expired(self, now_ms: int) -> None:

@@ -18,7 +18,8 @@ from onceflow.broker_lite.coordinators.state_log import (
     StoredBatch,
     StoredRecord,
 )
-from onceflow.broker_lite.log import AppendError
+from onceflow.broker_lite.log import AppendError, DataFolderError
+from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
@@ -71,6 +72,9 @@ class InternalTopicLog:
 
         The process may have died while it made them. A topic with records keeps its number, since
         the number decides where a key belongs.
+
+        Raises:
+            DataFolderError: A partition cannot be made.
         """
         topic = self._topics.get(self._name)
         if (
@@ -78,7 +82,10 @@ class InternalTopicLog:
             and len(topic.partitions) < self._default_partition_count
             and not any(log.log_end_offset for log in topic.partitions)
         ):
-            self._topics.add_partitions(topic, self._default_partition_count, now_ms)
+            try:
+                self._topics.add_partitions(topic, self._default_partition_count, now_ms)
+            except TopicError as error:
+                raise DataFolderError(error.message) from error
 
     def leader_epoch(self, partition: int) -> int:
         """Leader epoch of a partition, 0 before the topic exists."""
@@ -107,7 +114,7 @@ class InternalTopicLog:
         except AppendError as error:
             code = _CLIENT_CODES.get(error.code, error.code)
             raise StateLogError(code, f"{self._name}-{partition}: {error}") from error
-        except OSError as error:
+        except (OSError, TopicError) as error:
             raise StateLogError(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._name}-{partition}: {error}"
             ) from error

@@ -255,16 +255,19 @@ def find_coordinator(
 def _ready_coordinator(
     state: BrokerState, key_type: int, now_ms: int
 ) -> tuple[ErrorCode, str | None]:
-    if key_type == KEY_GROUP:
-        state.topics.ensure_internal(OFFSETS_TOPIC, now_ms)
-    elif key_type == KEY_TRANSACTION:
-        state.topics.ensure_internal(TRANSACTION_TOPIC, now_ms)
-    else:
-        return (
-            ErrorCode.INVALID_REQUEST,
-            f"Coordinators of key type {key_type} are not served; 0 (group) and "
-            "1 (transaction) are.",
-        )
+    try:
+        if key_type == KEY_GROUP:
+            state.topics.ensure_internal(OFFSETS_TOPIC, now_ms)
+        elif key_type == KEY_TRANSACTION:
+            state.topics.ensure_internal(TRANSACTION_TOPIC, now_ms)
+        else:
+            return (
+                ErrorCode.INVALID_REQUEST,
+                f"Coordinators of key type {key_type} are not served; 0 (group) and "
+                "1 (transaction) are.",
+            )
+    except TopicError as error:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message
     return ErrorCode.NONE, None
 
 

@@ -6,6 +6,7 @@ may be told; the answers come from the logs.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.log import PartitionLog
+
+logger = logging.getLogger("onceflow.broker_lite.handlers")
 
 LATEST = -1
 EARLIEST = -2
@@ -179,6 +182,34 @@ def delete_records(
     state: BrokerState, context: RequestContext, request: DeleteRecordsRequest, now_ms: int
 ) -> DeleteRecordsResponse:
     """Move log start offsets forward; -1 means up to the high watermark (trap 35)."""
+    try:
+        with state.log_manager.log_starts_together():
+            return _delete_records(state, request)
+    except OSError as error:
+        return _not_noted(request, error)
+
+
+def _not_noted(request: DeleteRecordsRequest, error: OSError) -> DeleteRecordsResponse:
+    logger.error("deleted records may come back with the next start: %s", error)
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsResponse.DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsResponse.DeleteRecordsPartitionResult(
+                        partition_index=asked.partition_index,
+                        low_watermark=NOTHING,
+                        error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _delete_records(state: BrokerState, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
     for asked_topic in request.topics:
         topic = state.topics.get(asked_topic.name)

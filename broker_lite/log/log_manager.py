@@ -22,6 +22,7 @@ from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.model import TopicPartition
 
 DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 FILE_NAME_MAX = 255
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
@@ -78,6 +79,7 @@ class LogManager:
         self._config_for = config_for
         self._topics: dict[str, tuple[uuid.UUID, dict[int, PartitionLog]]] = {}
         self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
+        self._starts_moved = self._starts_wait = False
         self.node_id = node_id
         storage.lock()
         try:
@@ -143,7 +145,7 @@ class LogManager:
         missing = [index for index in range(total) if index not in logs]
         noted = len(missing) > 1
         if noted:
-            self._changes.begin(topic, topic_id, total)
+            self._begin_growth(topic, topic_id, total)
         made = [
             self.create_partition(topic, topic_id, index, config, now_ms=now_ms)
             for index in missing
@@ -151,6 +153,14 @@ class LogManager:
         if noted:
             self._changes.finish(topic)
         return made
+
+    def _begin_growth(self, topic: str, topic_id: uuid.UUID, total: int) -> None:
+        try:
+            self._changes.begin(topic, topic_id, total)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._changes.finish(topic)
+            raise
 
     def give_up_growth(self, topic: str) -> None:
         """Leave a topic whose growth failed with the partitions that it has.
@@ -204,7 +214,7 @@ class LogManager:
             with contextlib.suppress(OSError):
                 self._remove_directory(self._set_aside(directory))
             raise
-        log.when_start_moved(self._write_log_starts)
+        log.when_start_moved(self._note_start_moved)
         logs[partition] = log
         self._topics[topic] = (topic_id, logs)
         return log
@@ -236,7 +246,14 @@ class LogManager:
             with contextlib.suppress(OSError):
                 self._changes.begin(topic, topic_id, 0)
             numbers = self._stored_partitions(topic)
-        renamed = [self._set_aside(f"{topic}-{number}") for number in numbers]
+        try:
+            renamed = [self._set_aside(f"{topic}-{number}") for number in numbers]
+        except OSError:
+            # What is left must neither come back nor become part of another topic of that name.
+            if topic_id is not None:
+                with contextlib.suppress(OSError):
+                    self._changes.begin(topic, topic_id, 0)
+            raise
         self._drop_overrides(topic)
         self._changes.finish(topic)
         if logs:
@@ -285,9 +302,7 @@ class LogManager:
         watermarks).
         """
         self.flush_due(now_ms)
-        self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
-        self._write_log_starts()
-        self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
+        self._write_checkpoints()
 
     def next_flush_ms(self) -> int | None:
         """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""
@@ -305,12 +320,35 @@ class LogManager:
     def apply_retention(self, now_ms: int) -> int:
         """Remove old segments everywhere; returns how many went."""
         count = 0
-        for log in self.partitions():
-            try:
-                count += log.apply_retention(now_ms)
-            except LogError as error:
-                _logger.warning("retention of %s: %s", log.topic_partition, error)
+        with self.log_starts_together():
+            for log in self.partitions():
+                try:
+                    count += log.apply_retention(now_ms)
+                except LogError as error:
+                    _logger.warning("retention of %s: %s", log.topic_partition, error)
         return count
+
+    @contextlib.contextmanager
+    def log_starts_together(self) -> Iterator[None]:
+        """Note the log starts that move within this once, at its end; the file holds them all.
+
+        Raises:
+            OSError: They moved, but that could not be noted.
+        """
+        self._starts_moved = False
+        self._starts_wait = True
+        try:
+            yield
+        finally:
+            self._starts_wait = False
+            if self._starts_moved:
+                self._write_log_starts()
+
+    def _note_start_moved(self) -> None:
+        if self._starts_wait:
+            self._starts_moved = True
+        else:
+            self._write_log_starts()
 
     def compact(self, now_ms: int) -> bool:
         """Do one small step of compaction, of the log in work or of the next that needs it.
@@ -356,17 +394,24 @@ class LogManager:
             except LogError as error:
                 _logger.error("closing %s: %s", log.topic_partition, error)
                 sound = False
-        if clean:
-            self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
-            self._write_log_starts()
-            self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
-        if sound:
-            self._storage.replace(
-                checkpoints.CLEAN_SHUTDOWN_FILE,
-                checkpoints.render_clean_shutdown(),
-                durable=True,
-            )
-        self._storage.close()
+        try:
+            if clean:
+                self._write_checkpoints()
+            if sound:
+                self._storage.replace(
+                    checkpoints.CLEAN_SHUTDOWN_FILE,
+                    checkpoints.render_clean_shutdown(),
+                    durable=True,
+                )
+        except OSError as error:
+            _logger.error("the stop is not noted, so the next start checks every log: %s", error)
+        finally:
+            self._storage.close()
+
+    def _write_checkpoints(self) -> None:
+        self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+        self._write_log_starts()
+        self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
 
     # Files in the root
 
@@ -462,6 +507,12 @@ class LogManager:
         for topic, partitions in found.items():
             topic_id = self._settled_topic_id(topic, partitions)
             for number in sorted(partitions):
+                if partitions[number] not in (topic_id, None):
+                    # Left by a deletion that could not even be noted, before the name was used
+                    # again. As in Kafka it is kept, but is no partition any more.
+                    stray = self._set_aside(f"{topic}-{number}", STRAY_SUFFIX)
+                    _logger.error("%s-%d is of another topic id: kept as %s", topic, number, stray)
+                    continue
                 self._load_partition(TopicPartition(topic, number), topic_id, noted, now_ms)
         for topic, change in self._changes.pending().items():
             self._finish_growth(topic, change, now_ms)
@@ -492,20 +543,12 @@ class LogManager:
     def _settled_topic_id(
         self, topic: str, partitions: Mapping[int, uuid.UUID | None]
     ) -> uuid.UUID:
-        """The one id of a topic's folders; those without it after a crash are given it.
-
-        Raises:
-            DataFolderError: Folders of the topic name different ids.
-        """
+        """The one id of a topic's folders; those without it after a crash are given it."""
         change = self._changes.get(topic)
-        named = {topic_id for topic_id in partitions.values() if topic_id is not None}
-        if len(named) > 1:
-            raise DataFolderError(
-                f"partitions of topic {topic} name different topic ids in "
-                f"{checkpoints.PARTITION_METADATA_FILE}: move those folders away that do not "
-                "belong to it"
-            )
-        settled = named.pop() if named else change.topic_id if change else self._new_uuid()
+        named = [partitions[number] for number in sorted(partitions) if partitions[number]]
+        settled = named[0] if named else None
+        if settled is None:
+            settled = change.topic_id if change else self._new_uuid()
         for number, topic_id in partitions.items():
             if topic_id is None:
                 _logger.warning("%s-%d named no topic id and gets %s", topic, number, settled)
@@ -533,7 +576,7 @@ class LogManager:
             log_start_offset=noted.log_starts.get(topic_partition, 0),
         )
         log.compacted_offset = min(noted.compacted.get(topic_partition, 0), log.log_end_offset)
-        log.when_start_moved(self._write_log_starts)
+        log.when_start_moved(self._note_start_moved)
         self._topics.setdefault(topic, (topic_id, {}))[1][number] = log
 
     def _finish_deletion(
@@ -555,9 +598,9 @@ class LogManager:
                 self.create_partition(topic, topic_id, number, config, now_ms=now_ms)
         self._changes.finish(topic)
 
-    def _set_aside(self, directory: str) -> str:
+    def _set_aside(self, directory: str, suffix: str = DELETED_SUFFIX) -> str:
         """Rename a folder, so that it is no partition any more; gives its new name."""
-        ending = f".{self._new_uuid().hex}{DELETED_SUFFIX}"
+        ending = f".{self._new_uuid().hex}{suffix}"
         target = directory[: FILE_NAME_MAX - len(ending)] + ending
         self._storage.rename_directory(directory, target)
         return target

@@ -356,7 +356,8 @@ class PartitionLog(LogView):
 
         Raises:
             LogError: POLICY_VIOLATION on a topic that is only compacted; OFFSET_OUT_OF_RANGE
-                below 0 or above the high watermark.
+                below 0 or above the high watermark; KAFKA_STORAGE_ERROR when the start moved but
+                that could not be noted, so that a new start of the broker may move it back.
         """
         if not self.config.deletes:
             raise LogError(
@@ -377,13 +378,17 @@ class PartitionLog(LogView):
 
     def _move_start(self, offset: int) -> None:
         self._log_start_offset = offset
-        if self._epochs.truncate_from_start(offset):
-            self._write_epochs()
+        epochs_moved = self._epochs.truncate_from_start(offset)
         self._settle_last_stable_offset()
-        if self._on_start_moved is not None:
-            self._on_start_moved()
         for listener in self.listeners:
             listener()
+        try:
+            if epochs_moved:
+                self._write_epochs()
+            if self._on_start_moved is not None:
+                self._on_start_moved()
+        except OSError as error:
+            raise self._storage_error(error) from error
 
     def when_start_moved(self, callback: Callable[[], None]) -> None:
         """Have the log manager told when the start of the log moved, so that it is kept."""
@@ -397,6 +402,9 @@ class PartitionLog(LogView):
 
         Returns:
             Segments that were removed.
+
+        Raises:
+            LogError: KAFKA_STORAGE_ERROR; what could not be removed goes after the next start.
         """
         self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = retention.expired_segments(
@@ -410,13 +418,17 @@ class PartitionLog(LogView):
         if count == len(self._segments):
             # The active segment is old too: what comes next begins a new one.
             self.roll(now_ms)
-        for _ in range(count):
-            segment = self._segments.drop_first()
-            self._writer.drop_snapshot(segment.base_offset)
-            segment.remove()
-        first_offset = self._segments[0].base_offset
+        # Readers are told before anything goes, so that nobody reads what is being removed.
+        first_offset = self._segments[count].base_offset
         if first_offset > self._log_start_offset:
             self._move_start(first_offset)
+        try:
+            for _ in range(count):
+                segment = self._segments.drop_first()
+                self._writer.drop_snapshot(segment.base_offset)
+                segment.remove()
+        except OSError as error:
+            raise self._storage_error(error) from error
         return count
 
     def compaction(self, now_ms: int) -> Iterator[None] | None:

@@ -60,11 +60,10 @@ class TopicChanges:
         """Note what a topic is to become.
 
         Raises:
-            OSError: Nothing is noted.
+            OSError: It is noted in memory only.
         """
-        noted = {**self._pending, topic: TopicChange(topic_id, partitions)}
-        self._write(noted)
-        self._pending = noted
+        self._pending[topic] = TopicChange(topic_id, partitions)
+        self._write(self._pending)
 
     def finish(self, topic: str) -> None:
         """The topic is what it was to become, or is left as it is.

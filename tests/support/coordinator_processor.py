@@ -80,7 +80,7 @@ class _DyingFile:
 
 
 class DyingStorage(MemoryStorage):
-    """A data folder in memory whose process can die at any write.
+    """A data folder in memory whose process can die at any write or other change of it.
 
     Attributes:
         writes: Writes so far.
@@ -107,6 +107,26 @@ class DyingStorage(MemoryStorage):
 
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         super().replace(path, data, durable=durable)  # atomic: never torn
+        self._end()
+
+    def make_directory(self, directory: str) -> None:
+        super().make_directory(directory)
+        self._end()
+
+    def rename_directory(self, old: str, new: str) -> None:
+        super().rename_directory(old, new)
+        self._end()
+
+    def remove_directory(self, directory: str) -> None:
+        super().remove_directory(directory)
+        self._end()
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        self._end()
+
+    def _end(self) -> None:
+        """A change that is never torn was made; the process may die with it."""
         if self.count():
             raise ProcessDied
 
