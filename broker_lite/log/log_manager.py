@@ -16,14 +16,11 @@ from typing import NamedTuple
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import DataFolderError, LogError
+from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
 from onceflow.broker_lite.log.storage import Storage
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.model import TopicPartition
-
-DELETED_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-FILE_NAME_MAX = 255
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
@@ -85,6 +82,7 @@ class LogManager:
         try:
             self.cluster_id = self._settle_meta(cluster_id)
             self._overrides = self._read_overrides()
+            self._folders = PartitionFolders(storage, new_uuid)
             self._changes = TopicChanges(storage)
             self.clean_start = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
             storage.remove(checkpoints.CLEAN_SHUTDOWN_FILE)
@@ -139,8 +137,8 @@ class LogManager:
         known_id, logs = self._topics.get(topic, (topic_id, {}))
         if known_id == topic_id and not logs and topic in self._changes:
             # What an earlier topic of that name left.
-            for number in self._stored_partitions(topic):
-                self._remove_directory(self._set_aside(f"{topic}-{number}"))
+            for number in self._folders.partitions_of(topic):
+                self._folders.discard(topic, number)
             self._changes.finish(topic)
         missing = [index for index in range(total) if index not in logs]
         noted = len(missing) > 1
@@ -200,19 +198,16 @@ class LogManager:
         directory = f"{topic}-{partition}"
         if self._storage.files(directory):
             # Left by a deletion or creation that failed: its records are not this topic's.
-            self._remove_directory(self._set_aside(directory))
+            self._folders.discard(topic, partition)
         try:
             log = PartitionLog(
                 self._storage, TopicPartition(topic, partition), config, now_ms=now_ms
             )
-            self._storage.replace(
-                f"{directory}/{checkpoints.PARTITION_METADATA_FILE}",
-                checkpoints.render_partition_metadata(topic_id),
-            )
+            self._folders.name_topic_id(topic, partition, topic_id)
         except OSError:
             # Half a partition would be a whole one at the next start.
             with contextlib.suppress(OSError):
-                self._remove_directory(self._set_aside(directory))
+                self._folders.discard(topic, partition)
             raise
         log.when_start_moved(self._note_start_moved)
         logs[partition] = log
@@ -245,9 +240,9 @@ class LogManager:
             # Without room for the note the deletion goes on: it needs none itself.
             with contextlib.suppress(OSError):
                 self._changes.begin(topic, topic_id, 0)
-            numbers = self._stored_partitions(topic)
+            numbers = self._folders.partitions_of(topic)
         try:
-            renamed = [self._set_aside(f"{topic}-{number}") for number in numbers]
+            renamed = [self._folders.set_aside(topic, number) for number in numbers]
         except OSError:
             # What is left must neither come back nor become part of another topic of that name.
             if topic_id is not None:
@@ -260,7 +255,7 @@ class LogManager:
             self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
             self._write_log_starts()
         for target in renamed:
-            self._remove_directory(target)
+            self._folders.remove(target)
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
         """Settings of a topic that differ from the defaults, as text."""
@@ -500,45 +495,22 @@ class LogManager:
             self._read_offsets(checkpoints.LOG_START_FILE),
             self._read_offsets(checkpoints.CLEANER_FILE),
         )
-        found = self._stored_topics()
+        found = self._folders.by_topic()
         for topic, change in self._changes.pending().items():
             if not change.partitions:
-                self._finish_deletion(topic, change, found.pop(topic, {}))
+                self._finish_deletion(topic, change, found)
         for topic, partitions in found.items():
             topic_id = self._settled_topic_id(topic, partitions)
             for number in sorted(partitions):
                 if partitions[number] not in (topic_id, None):
                     # Left by a deletion that could not even be noted, before the name was used
                     # again. As in Kafka it is kept, but is no partition any more.
-                    stray = self._set_aside(f"{topic}-{number}", STRAY_SUFFIX)
+                    stray = self._folders.set_aside(topic, number, STRAY_SUFFIX)
                     _logger.error("%s-%d is of another topic id: kept as %s", topic, number, stray)
                     continue
                 self._load_partition(TopicPartition(topic, number), topic_id, noted, now_ms)
         for topic, change in self._changes.pending().items():
             self._finish_growth(topic, change, now_ms)
-
-    def _stored_topics(self) -> dict[str, dict[int, uuid.UUID | None]]:
-        """Partitions in the folder, with the topic ids that they name; removes deleted ones."""
-        topics: dict[str, dict[int, uuid.UUID | None]] = {}
-        for directory in self._storage.directories():
-            if directory.endswith(DELETED_SUFFIX):
-                self._remove_directory(directory)
-                continue
-            topic, _, number = directory.rpartition("-")
-            if not topic or not number.isdecimal():
-                continue
-            data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
-            try:
-                topic_id = checkpoints.parse_partition_metadata(data or b"")
-            except ValueError:
-                topic_id = None
-            topics.setdefault(topic, {})[int(number)] = topic_id
-        return topics
-
-    def _stored_partitions(self, topic: str) -> list[int]:
-        names = (directory.rpartition("-") for directory in self._storage.directories())
-        return sorted(int(number) for name, _, number in names
-                      if name == topic and number.isdecimal())  # fmt: skip
 
     def _settled_topic_id(
         self, topic: str, partitions: Mapping[int, uuid.UUID | None]
@@ -552,10 +524,7 @@ class LogManager:
         for number, topic_id in partitions.items():
             if topic_id is None:
                 _logger.warning("%s-%d named no topic id and gets %s", topic, number, settled)
-                self._storage.replace(
-                    f"{topic}-{number}/{checkpoints.PARTITION_METADATA_FILE}",
-                    checkpoints.render_partition_metadata(settled),
-                )
+                self._folders.name_topic_id(topic, number, settled)
         return settled
 
     def _load_partition(
@@ -580,33 +549,32 @@ class LogManager:
         self._topics.setdefault(topic, (topic_id, {}))[1][number] = log
 
     def _finish_deletion(
-        self, topic: str, change: TopicChange, partitions: Mapping[int, uuid.UUID | None]
+        self,
+        topic: str,
+        change: TopicChange,
+        found: dict[str, dict[int, uuid.UUID | None]],
     ) -> None:
-        """Remove what a deletion left; folders of another topic of that name are not there."""
-        for number in partitions:
-            self._remove_directory(self._set_aside(f"{topic}-{number}"))
+        """Remove what a deletion left, but not a later topic of that name."""
+        partitions = found.pop(topic, {})
+        kept: dict[int, uuid.UUID | None] = {
+            number: topic_id
+            for number, topic_id in partitions.items()
+            if topic_id not in (change.topic_id, None)
+        }
+        for number in partitions.keys() - kept.keys():
+            self._folders.discard(topic, number)
         _logger.warning("the deletion of topic %s (%s) is finished", topic, change.topic_id)
-        self._drop_overrides(topic)
+        if kept:
+            found[topic] = kept
+        else:
+            self._drop_overrides(topic)
         self._changes.finish(topic)
 
     def _finish_growth(self, topic: str, change: TopicChange, now_ms: int) -> None:
         """Make the partitions that a creation or growth left out."""
         config = self._config_for(self._overrides.get(topic, {}))
         topic_id, logs = self._topics.get(topic, (change.topic_id, {}))
-        for number in range(change.partitions):
+        for number in range(change.partitions if topic_id == change.topic_id else 0):
             if number not in logs:
                 self.create_partition(topic, topic_id, number, config, now_ms=now_ms)
         self._changes.finish(topic)
-
-    def _set_aside(self, directory: str, suffix: str = DELETED_SUFFIX) -> str:
-        """Rename a folder, so that it is no partition any more; gives its new name."""
-        ending = f".{self._new_uuid().hex}{suffix}"
-        target = directory[: FILE_NAME_MAX - len(ending)] + ending
-        self._storage.rename_directory(directory, target)
-        return target
-
-    def _remove_directory(self, directory: str) -> None:
-        try:
-            self._storage.remove_directory(directory)
-        except OSError as error:
-            _logger.warning("%s is left to the next start: %s", directory, error)

@@ -69,10 +69,11 @@ class TopicChanges:
         """The topic is what it was to become, or is left as it is.
 
         Raises:
-            OSError: The note is still in the file.
+            OSError: It is still noted.
         """
-        if self._pending.pop(topic, None) is not None:
-            self._write(self._pending)
+        if topic in self._pending:
+            self._write({name: kept for name, kept in self._pending.items() if name != topic})
+            del self._pending[topic]
 
     def _write(self, changes: dict[str, TopicChange]) -> None:
         if not changes:

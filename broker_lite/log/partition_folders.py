@@ -1,0 +1,99 @@
+"""Which folders of a data folder are partitions, of which topic, and how one stops being one.
+
+It decides by names and by the topic ids inside, and never looks at records.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+
+from onceflow.broker_lite.log import checkpoints
+from onceflow.broker_lite.log.storage import Storage
+
+DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FILE_NAME_MAX = 255
+
+_logger = logging.getLogger("onceflow.broker_lite.log")
+
+
+class PartitionFolders:
+    """The folders of partitions in a data folder.
+
+    Args:
+        storage: The data folder.
+        new_uuid: Source of names for folders that are set aside.
+    """
+
+    __slots__ = ("_new_uuid", "_storage")
+
+    def __init__(self, storage: Storage, new_uuid: Callable[[], uuid.UUID]) -> None:
+        self._storage = storage
+        self._new_uuid = new_uuid
+
+    def by_topic(self) -> dict[str, dict[int, uuid.UUID | None]]:
+        """Topic ids by topic and partition, None where none is named; removes deleted folders."""
+        topics: dict[str, dict[int, uuid.UUID | None]] = {}
+        for directory in self._storage.directories():
+            if directory.endswith(DELETED_SUFFIX):
+                self.remove(directory)
+                continue
+            topic, _, number = directory.rpartition("-")
+            if not topic or not number.isdecimal():
+                continue
+            data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
+            try:
+                topic_id = checkpoints.parse_partition_metadata(data or b"")
+            except ValueError:
+                topic_id = None
+            topics.setdefault(topic, {})[int(number)] = topic_id
+        return topics
+
+    def partitions_of(self, topic: str) -> list[int]:
+        """Numbers of the partitions of a topic that have a folder."""
+        names = (directory.rpartition("-") for directory in self._storage.directories())
+        return sorted(
+            int(number) for name, _, number in names if name == topic and number.isdecimal()
+        )
+
+    def name_topic_id(self, topic: str, number: int, topic_id: uuid.UUID) -> None:
+        """Write down to which topic a folder belongs.
+
+        Raises:
+            OSError: It is as it was.
+        """
+        self._storage.replace(
+            f"{topic}-{number}/{checkpoints.PARTITION_METADATA_FILE}",
+            checkpoints.render_partition_metadata(topic_id),
+        )
+
+    def set_aside(self, topic: str, number: int, suffix: str = DELETED_SUFFIX) -> str:
+        """Rename a folder, so that it is no partition any more.
+
+        Returns:
+            Its new name.
+
+        Raises:
+            OSError: It is as it was.
+        """
+        ending = f".{self._new_uuid().hex}{suffix}"
+        target = f"{topic}-{number}"[: FILE_NAME_MAX - len(ending)] + ending
+        self._storage.rename_directory(f"{topic}-{number}", target)
+        return target
+
+    def discard(self, topic: str, number: int) -> None:
+        """Set a folder aside and remove it.
+
+        Raises:
+            OSError: It is as it was.
+        """
+        self.remove(self.set_aside(topic, number))
+
+    def remove(self, directory: str) -> None:
+        """Remove a folder that was set aside; a failure is left to the next start."""
+        try:
+            self._storage.remove_directory(directory)
+        except OSError as error:
+            _logger.warning("%s is left to the next start: %s", directory, error)
