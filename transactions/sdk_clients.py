@@ -38,12 +38,16 @@ class BlockingClients:
             run_blocking(hooks.on_lost(partitions))
 
         consumer = Consumer(**cast(ConsumerSettings, config.consumer_options()))
-        consumer.subscribe(
-            topics=list(config.topics),
-            on_assigned=on_assigned,
-            on_revoked=on_revoked,
-            on_lost=on_lost,
-        )
+        try:
+            consumer.subscribe(
+                topics=list(config.topics),
+                on_assigned=on_assigned,
+                on_revoked=on_revoked,
+                on_lost=on_lost,
+            )
+        except BaseException:
+            consumer.close(timeout_ms=0)
+            raise
         return consumer
 
 
@@ -63,11 +67,15 @@ class AsyncioClients:
     async def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
         consumer = AsyncConsumer(**cast(ConsumerSettings, config.consumer_options()))
-        await consumer.start()
-        consumer.subscribe(
-            topics=list(config.topics),
-            on_assigned=hooks.on_assigned,
-            on_revoked=hooks.on_revoked,
-            on_lost=hooks.on_lost,
-        )
+        try:
+            await consumer.start()
+            consumer.subscribe(
+                topics=list(config.topics),
+                on_assigned=hooks.on_assigned,
+                on_revoked=hooks.on_revoked,
+                on_lost=hooks.on_lost,
+            )
+        except BaseException:
+            await consumer.close(timeout_ms=0)
+            raise
         return consumer

@@ -37,6 +37,7 @@ from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
 from onceflow.transactions.listener import Abort, Offsets, SessionClients, SessionListener
+from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
 logger = logging.getLogger("onceflow.transactions.session")
@@ -75,6 +76,7 @@ class SessionCore:
         self._producer: SessionProducer | None = None
         self._consumer: SessionConsumer | None = None
         self._polled = UncommittedWork()
+        self._positions = Positions(self._name, config.start_from)
         self._snapshot: ConsumerGroupMetadata | None = None
         self._work_since_s = 0.0
         self._begun_s = 0.0
@@ -180,6 +182,7 @@ class SessionCore:
     async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
         """Take records; rebalances happen in here, with their commits and aborts."""
         await self._complete_clients()
+        await self._positions.catch_up(self.consumer)
         try:
             records = await settle(
                 self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
@@ -193,6 +196,8 @@ class SessionCore:
             raise
         if self._callback_error is not None:
             failure, self._callback_error = self._callback_error, None
+            if self._consumer is not None:
+                await self._positions.put_back(self._consumer, records)
             raise failure
         if self._fenced_by is not None:
             return {}
@@ -248,6 +253,8 @@ class SessionCore:
         Returns:
             True if committed, False if it had to become an abort (see ``last_abort``).
         """
+        if offsets is not None:
+            self._check_polled(offsets)
         marked = await self._mark(offsets)
         if not marked and not self.in_transaction:
             return True
@@ -264,6 +271,19 @@ class SessionCore:
             return False
         self._note_committed(marked)
         return True
+
+    def _check_polled(self, offsets: Offsets) -> None:
+        """Nobody commits records that were not handed out: they would be lost.
+
+        Partitions without uncommitted work are left out; a rebalance has dealt with them.
+        """
+        for partition, offset in offsets.items():
+            progress = self._polled.get(partition)
+            if progress is not None and not progress.first <= offset <= progress.next:
+                raise IllegalStateError(
+                    f"commit of {partition} at offset {offset}: what was polled and is not "
+                    f"committed ends at {progress.next} and begins at {progress.first}"
+                )
 
     async def _mark(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets with a token in their metadata, by which a lost answer is resolved."""
@@ -421,14 +441,9 @@ class SessionCore:
         self._failure = None
         self.last_abort = abort
         self._listener.aborted(abort)
-        await self._rewind(leaving)
+        await self._rewind(leaving, is_unknown=abort.reason is AbortReason.OUTCOME_UNKNOWN)
 
-    async def _rewind(self, leaving: Sequence[TopicPartition] = ()) -> None:
-        """Read the aborted input again, from the committed offsets.
-
-        A partition without one goes back to the first offset of the aborted work, never through
-        the reset policy: "latest" would skip the records.
-        """
+    async def _rewind(self, leaving: Sequence[TopicPartition], *, is_unknown: bool) -> None:
         assigned = set(self.consumer.assignment()).difference(leaving)
         touched = {
             partition: progress.first
@@ -436,21 +451,8 @@ class SessionCore:
             if partition in assigned
         }
         self._polled.clear()
-        if not touched:
-            return
-        committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
-        try:
-            committed = await settle(self.consumer.committed(list(touched)))
-        except KafkaError as error:
-            logger.info(
-                "session %s: committed offsets not available (%s); going back to the first "
-                "offsets of the aborted work",
-                self._name,
-                error,
-            )
-        for partition, first in touched.items():
-            found = committed.get(partition)
-            await settle(self.consumer.seek(partition, first if found is None else found.offset))
+        if touched:
+            await self._positions.rewind(self.consumer, touched, is_unknown=is_unknown)
 
     async def _replace_producer(self, verdict: Verdict, cause: Exception | None) -> None:
         """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98).
@@ -495,6 +497,7 @@ class SessionCore:
         shared = self._fences.fenced(self._clock())
         consumer, self._consumer = self.consumer, None
         self._polled.clear()
+        self._positions.clear()
         self._failure = None
         self._snapshot = None
         self.last_abort = Abort(AbortReason.FENCED, cause)
@@ -512,19 +515,12 @@ class SessionCore:
     # Rebalances ----------------------------------------------------------------------------
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give partitions without a committed offset their start, once."""
+        """Let the new partitions begin where they have to."""
         with self._callback():
-            if partitions:
-                await self._set_start(partitions)
-            self._listener.assigned(partitions)
-
-    async def _set_start(self, partitions: Sequence[TopicPartition]) -> None:
-        committed = await settle(self.consumer.committed(list(partitions)))
-        new = [partition for partition in partitions if committed.get(partition) is None]
-        if new and self.config.start_from == "latest":
-            await settle(self.consumer.seek_to_end(new))
-        elif new:
-            await settle(self.consumer.seek_to_beginning(new))
+            try:
+                await self._positions.assigned(self.consumer, partitions)
+            finally:
+                self._listener.assigned(partitions)
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit everything that is processed before the partitions are given up, or abort.
@@ -577,6 +573,7 @@ class SessionCore:
     def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
         for partition in partitions:
             self._polled.pop(partition, None)
+            self._positions.forget(partition)
         self._listener.released(partitions, lost)
 
     @contextlib.contextmanager

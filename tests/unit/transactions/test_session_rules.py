@@ -16,6 +16,7 @@ from onceflow.sdk.errors import (
     CoordinatorNotAvailableError,
     DeliveryTimeoutError,
     FencedInstanceIdError,
+    IllegalStateError,
     InvalidProducerEpochError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -562,3 +563,56 @@ def test_commit_is_due_after_the_interval(cluster: FakeCluster) -> None:
         pass
     session.commit()
     assert not session.commit_due
+
+
+def test_records_of_a_poll_that_raises_are_not_lost(cluster: FakeCluster) -> None:
+    """Trap 50: what a rebalance callback complains about costs no record of kept partitions."""
+    session = make_session(cluster, IN0, IN1)
+    cluster.put("in", "x", partition=1)
+    step(session)
+    cluster.fail("flush", RecordTooLargeError())
+    cluster.rebalance([IN0])
+    with pytest.raises(RecordTooLargeError):
+        step(session)
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_after_an_unknown_outcome_reading_waits_for_the_committed_offsets(
+    cluster: FakeCluster,
+) -> None:
+    """Trap 13: what may be committed is not done again on a guess."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", RequestTimedOutError(), after=True)
+    cluster.fail("committed", RequestTimedOutError(), times=3)
+    with pytest.raises(CommitOutcomeUnknownError):
+        session.commit()
+    with pytest.raises(RequestTimedOutError):
+        session.poll()
+    cluster.put("in", "d")
+    assert step(session) == ["d"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C", "D"]
+
+
+def test_start_that_could_not_be_looked_up_is_looked_up_again(cluster: FakeCluster) -> None:
+    session = make_session(cluster, start_from="latest")
+    cluster.fail("committed", CoordinatorNotAvailableError())
+    with pytest.raises(CoordinatorNotAvailableError):
+        session.poll()
+    assert step(session) == []
+    cluster.put("in", "d")
+    assert step(session) == ["d"]
+
+
+@pytest.mark.parametrize("offset", [4, 1_000_000, -1])
+def test_offsets_that_were_not_polled_are_not_committed(cluster: FakeCluster, offset: int) -> None:
+    """They would pass over records that nobody saw."""
+    session = make_session(cluster)
+    step(session)
+    with pytest.raises(IllegalStateError, match=r"commit of in-0 at offset .* ends at 3"):
+        session.commit({IN0: offset})
+    assert session.commit({IN0: 3})
+    assert cluster.values("out") == ["A", "B", "C"]

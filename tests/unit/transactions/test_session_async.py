@@ -1,0 +1,94 @@
+"""Goal: cancelling a task of an asyncio session leaves no transaction half ended.
+
+Method: a session over the in-memory cluster, whose producer waits at its ends until it is told to
+go on; tasks are cancelled and the session is closed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from processor_fakes import FakeClients, FakeCluster, FakeProducer
+
+from onceflow.sdk.model import TopicPartition
+from onceflow.transactions import AsyncTransactionSession, SessionConfig
+
+IN0 = TopicPartition("in", 0)
+
+
+class SlowProducer(FakeProducer):
+    """Its ends wait for ``go_on``."""
+
+    go_on: asyncio.Event
+    waiting: asyncio.Event
+
+    async def commit_transaction(self, timeout_ms: int | None = None) -> None:  # type: ignore[override]
+        self.waiting.set()
+        await self.go_on.wait()
+        super().commit_transaction(timeout_ms)
+
+
+class SlowClients(FakeClients):
+    """Makes one."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        super().__init__(cluster, [IN0])
+        self.go_on = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    def producer(self, config: SessionConfig) -> FakeProducer:
+        producer = SlowProducer(self.cluster, config.own_transactional_id)
+        producer.go_on, producer.waiting = self.go_on, self.waiting
+        return producer
+
+
+async def commit_that_is_cancelled(
+    cluster: FakeCluster,
+) -> tuple[AsyncTransactionSession, SlowClients]:
+    cluster.put("in", "a")
+    clients = SlowClients(cluster)
+    config = SessionConfig(topics=["in"], bootstrap_servers="unused:1", group_id="g")
+    session = AsyncTransactionSession(config, clients=clients)
+    await session.start()
+    assert await session.poll()
+    await session.send("out", "A")
+    task = asyncio.create_task(session.commit())
+    await clients.waiting.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return session, clients
+
+
+async def test_closing_waits_for_a_commit_whose_caller_was_cancelled() -> None:
+    cluster = FakeCluster()
+    session, clients = await commit_that_is_cancelled(cluster)
+    closing = asyncio.create_task(session.close())
+    await asyncio.sleep(0)
+    clients.go_on.set()
+    await closing
+    assert cluster.values("out") == ["A"]
+    assert cluster.offset("in") == 1
+    assert "abort_transaction" not in cluster.calls
+
+
+async def test_closing_waits_for_a_commit_no_longer_than_its_limit() -> None:
+    cluster = FakeCluster()
+    session, clients = await commit_that_is_cancelled(cluster)
+    await session.close(timeout_ms=50)
+    assert cluster.values("out") == []
+    assert not cluster.members
+    clients.go_on.set()
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
+
+
+async def test_closing_lets_a_poll_of_another_task_return() -> None:
+    cluster = FakeCluster()
+    clients = FakeClients(cluster, [IN0])
+    config = SessionConfig(topics=["in"], bootstrap_servers="unused:1", group_id="g")
+    session = AsyncTransactionSession(config, clients=clients)
+    await session.start()
+    await session.close()
+    assert "wakeup" in cluster.calls
+    await session.close()

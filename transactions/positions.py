@@ -1,0 +1,125 @@
+"""Where a session's consumer goes on reading: at first assignments, after aborts, after errors.
+
+Records may be read again, but none may be passed over: a partition whose place could not be found
+out stays on a list, and no poll goes on before it is placed. When that happens, and what is
+aborted, is decided by the session.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model import OffsetAndMetadata, TopicPartition
+from onceflow.transactions.clients import Records, SessionConsumer
+from onceflow.transactions.colour import settle
+
+logger = logging.getLogger("onceflow.transactions.session")
+
+
+class Positions:
+    """Places of partitions, and those that are still to be found.
+
+    Args:
+        name: Name of the session, for the log.
+        start_from: Where a partition without a committed offset begins.
+    """
+
+    def __init__(self, name: str, start_from: str) -> None:
+        self._name = name
+        self._start_from = start_from
+        self._unplaced: dict[TopicPartition, int] = {}
+        self._unstarted: set[TopicPartition] = set()
+
+    async def catch_up(self, consumer: SessionConsumer) -> None:
+        """Place what could not be placed before; to be called before each poll.
+
+        Raises:
+            KafkaError: The committed offsets cannot be read now either.
+        """
+        if self._unplaced:
+            committed = await settle(consumer.committed(list(self._unplaced)))
+            await self._seek(consumer, self._unplaced, committed)
+            self._unplaced = {}
+        if self._unstarted:
+            await self._set_starts(consumer)
+
+    async def assigned(
+        self, consumer: SessionConsumer, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Give partitions without a committed offset their start, once.
+
+        Raises:
+            KafkaError: The committed offsets cannot be read; ``catch_up`` tries again.
+        """
+        self._unstarted.update(partitions)
+        if self._unstarted:
+            await self._set_starts(consumer)
+
+    async def _set_starts(self, consumer: SessionConsumer) -> None:
+        partitions = sorted(self._unstarted)
+        committed = await settle(consumer.committed(partitions))
+        new = [partition for partition in partitions if committed.get(partition) is None]
+        if new and self._start_from == "latest":
+            await settle(consumer.seek_to_end(new))
+        elif new:
+            await settle(consumer.seek_to_beginning(new))
+        self._unstarted.clear()
+
+    async def rewind(
+        self, consumer: SessionConsumer, firsts: dict[TopicPartition, int], *, is_unknown: bool
+    ) -> None:
+        """Read aborted input again, from the committed offsets.
+
+        A partition without one goes back to the first offset of the aborted work, never through
+        the reset policy: "latest" would skip the records.
+
+        Args:
+            consumer: The consumer.
+            firsts: First offset of the aborted work by partition.
+            is_unknown: Whether the work may have been committed after all: then only the
+                committed offsets can tell, and reading waits until they can be read.
+        """
+        committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        try:
+            committed = await settle(consumer.committed(list(firsts)))
+        except KafkaError as error:
+            if is_unknown:
+                self._unplaced.update(firsts)
+                return
+            logger.info(
+                "session %s: committed offsets not available (%s); going back to the first "
+                "offsets of the aborted work",
+                self._name,
+                error,
+            )
+        await self._seek(consumer, firsts, committed)
+
+    @staticmethod
+    async def _seek(
+        consumer: SessionConsumer,
+        firsts: Mapping[TopicPartition, int],
+        committed: Mapping[TopicPartition, OffsetAndMetadata | None],
+    ) -> None:
+        for partition, first in firsts.items():
+            found = committed.get(partition)
+            await settle(consumer.seek(partition, first if found is None else found.offset))
+
+    @staticmethod
+    async def put_back(consumer: SessionConsumer, records: Records) -> None:
+        """Read records again that were taken and, because of an error, not handed out."""
+        assigned = consumer.assignment()
+        for partition, batch in records.items():
+            if partition in assigned:
+                await settle(consumer.seek(partition, batch[0].offset))
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is gone."""
+        self._unplaced.pop(partition, None)
+        self._unstarted.discard(partition)
+
+    def clear(self) -> None:
+        """All partitions are gone."""
+        self._unplaced.clear()
+        self._unstarted.clear()
