@@ -20,12 +20,14 @@ from onceflow.processors.errors import (
     ProcessingError,
     StateKeyError,
     TooManyDeadLettersError,
+    UndeliverableOutputError,
 )
 from onceflow.processors.outputs import Lane, OutputBuffer
 from onceflow.processors.policies import (
     DeadLetterMeter,
     OnError,
     ThrottledWarnings,
+    brief,
     dead_letter_headers,
 )
 from onceflow.processors.signatures import Argument, ArgumentKind
@@ -33,6 +35,8 @@ from onceflow.processors.state import State, finish_states
 from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
 from onceflow.processors.values import Decoder, decoder_for, encoder_for
+from onceflow.sdk.core.appending import check_timestamp, to_headers
+from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.errors import RecordTooLargeError
 from onceflow.sdk.model import ConsumerRecord
 
@@ -61,6 +65,16 @@ class _Call:
 Binder = Callable[[_Call], object]
 
 
+def _check_output(output: Output) -> None:
+    """Refuse what the producer would refuse, while it still is this record's failure alone."""
+    to_headers(output.headers)
+    partition = output.partition
+    if partition is not None and (not isinstance(partition, int) or partition < 0):
+        raise UndeliverableOutputError(f"partition={partition!r}: must be a number from 0 on")
+    if output.timestamp_ms is not None:
+        check_timestamp(output.timestamp_ms)
+
+
 class Engine:
     """One processor at work.
 
@@ -83,7 +97,10 @@ class Engine:
         self._function = spec.signature.function
         self._buffer = buffer
         self._bytes_max = record_bytes_max
-        self._lane = buffer.lane(spec.output_topic) if spec.output_topic else None
+        self._lane = buffer.declared(spec.output_topic) if spec.output_topic else None
+        self._dead_letters = (
+            buffer.declared(spec.dead_letter_topic) if spec.dead_letter_topic else None
+        )
         self._encode = encoder_for(spec.format)
         arguments = spec.signature.arguments
         self._binders = [self._binder(a) for a in arguments if not a.keyword_only]
@@ -238,6 +255,7 @@ class Engine:
 
     def _encode_output(self, record: ConsumerRecord, output: Output) -> Encoded:
         if output.topic is not None:
+            check_topic_name(output.topic)
             lane: Lane | None = self._buffer.lane(output.topic)
         else:
             lane = self._lane
@@ -245,6 +263,8 @@ class Engine:
             raise DeclarationError(
                 f"{self.spec.name} gave an Output without a topic and has no to= topic"
             )
+        lane.check()
+        _check_output(output)
         data = self._encode(output.value)
         if output.key is Inherit.KEY:
             key = cast("bytes | None", record.key)
@@ -308,13 +328,13 @@ class Engine:
             and not isinstance(error, DeserializationError | StateKeyError | DeclarationError)
         ):
             logger.info(
-                "%s: attempt %d at %s-%d@%d failed: %r",
+                "%s: attempt %d at %s-%d@%d failed: %s",
                 self.spec.name,
                 attempt,
                 record.topic,
                 record.partition,
                 record.offset,
-                error,
+                brief(error),
             )
             if not await wait(retries.delay_ms(attempt)):
                 return False
@@ -339,14 +359,14 @@ class Engine:
         """
         where = f"{record.topic}-{record.partition}@{record.offset}"
         coordinates = (record.topic, record.partition, record.offset, attempts)
-        name = self.spec.name
+        name, cause = self.spec.name, brief(error)
         if self.spec.on_error is OnError.SKIP:
-            line = f"{name}: skipped {where} after {attempts} attempts: {error!r}"
+            line = f"{name}: skipped {where} after {attempts} attempts: {cause}"
             self._warnings.note(error, line)
             return
-        if self.spec.on_error is OnError.STOP or self.spec.dead_letter_topic is None:
+        if self.spec.on_error is OnError.STOP or self._dead_letters is None:
             raise ProcessingError(
-                f"{name} failed at {where} after {attempts} attempts: {error!r}. The record is "
+                f"{name} failed at {where} after {attempts} attempts: {cause}. The record is "
                 "not committed and comes again after a restart; to go on without it, declare "
                 "dead_letter= or on_error=OnError.SKIP",
                 *coordinates,
@@ -354,11 +374,11 @@ class Engine:
         exceeded = self._meter.bad(record.partition)
         if exceeded is not None:
             raise TooManyDeadLettersError(
-                f"{name} stops at {where}: {exceeded}; the last failure: {error!r}", *coordinates
+                f"{name} stops at {where}: {exceeded}; the last failure: {cause}", *coordinates
             ) from error
-        line = f"{name}: dead letter for {where} after {attempts} attempts: {error!r}"
+        line = f"{name}: dead letter for {where} after {attempts} attempts: {cause}"
         self._warnings.note(error, line)
-        self._buffer.lane(self.spec.dead_letter_topic).add(
+        self._dead_letters.add(
             cast("bytes | None", record.value),
             cast("bytes | None", record.key),
             record.timestamp_ms,

@@ -31,6 +31,10 @@ class StateKeyError(ProcessorError, RecordError):
     """A record without a key reached a processor with state; state belongs to a key."""
 
 
+class UndeliverableOutputError(ProcessorError, RecordError):
+    """A handler's output names a topic, partition, header or time that no broker takes."""
+
+
 class OutputRefusedError(ProcessorError, IllegalStateError):
     """A send or a state write came after its record was finished; await it in the handler.
 

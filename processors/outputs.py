@@ -2,20 +2,29 @@
 
 Only records that succeeded put anything in here, so nothing has to be taken back when one fails.
 What is collected is sent before each commit and after each batch that was read; an abort clears it.
+A target that only the handler named, and that the brokers refuse, is the fault of the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from onceflow.sdk.model import Headers, RecordMetadata
+from onceflow.processors.errors import UndeliverableOutputError
+from onceflow.sdk.errors import (
+    ConfigError,
+    InvalidTopicError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from onceflow.sdk.model import Headers
+from onceflow.transactions.clients import SentRun
 
+REFUSAL_KEPT_S = 60.0
+"""How long a target that was refused is refused here at once, without another wait for it."""
 
-class SentRun(Protocol):
-    """Tells where the records of a run were stored, once they are acknowledged."""
-
-    def result(self, timeout: float | None = None) -> Sequence[RecordMetadata]: ...
+_NO_SUCH_TOPIC = (InvalidTopicError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
 
 
 class Sends(Protocol):
@@ -44,12 +53,31 @@ class Sends(Protocol):
 
 
 class Lane:
-    """Outputs to one topic, in order."""
+    """Outputs to one topic, in order.
 
-    __slots__ = ("keys", "special", "timestamps_ms", "topic", "values")
+    Attributes:
+        declared: Whether the topic is part of a processor's declaration, so that its absence
+            concerns every record and not the one that named it.
+    """
 
-    def __init__(self, topic: str) -> None:
+    __slots__ = (
+        "_clock",
+        "_refusal",
+        "_refused_s",
+        "declared",
+        "keys",
+        "special",
+        "timestamps_ms",
+        "topic",
+        "values",
+    )
+
+    def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
+        self.declared = False
+        self._clock = clock
+        self._refusal: Exception | None = None
+        self._refused_s = 0.0
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.timestamps_ms: list[int] = []
@@ -78,8 +106,37 @@ class Lane:
         self.timestamps_ms.clear()
         self.special.clear()
 
+    def check(self) -> None:
+        """Refuse an output at once if the brokers refused its topic a moment ago.
+
+        Raises:
+            UndeliverableOutputError: They did.
+        """
+        if self._refusal is not None:
+            if self._clock() - self._refused_s < REFUSAL_KEPT_S:
+                raise UndeliverableOutputError(
+                    f"output topic {self.topic!r}: {self._refusal}"
+                ) from self._refusal
+            self._refusal = None
+
     def send(self, session: Sends) -> None:
-        """Send all in order; plain runs go together, which is much faster."""
+        """Send all in order; plain runs go together, which is much faster.
+
+        Raises:
+            UndeliverableOutputError: A handler named a topic or partition that does not exist.
+            KafkaError: Anything else that the producer refuses.
+        """
+        try:
+            self._send(session)
+        except ConfigError as error:
+            raise UndeliverableOutputError(f"output to {self.topic!r}: {error}") from error
+        except _NO_SUCH_TOPIC as error:
+            if self.declared:
+                raise
+            self._refusal, self._refused_s = error, self._clock()
+            raise UndeliverableOutputError(f"output topic {self.topic!r}: {error}") from error
+
+    def _send(self, session: Sends) -> None:
         start = 0
         for index in (*self.special, len(self.values)):
             if index > start:
@@ -103,18 +160,29 @@ class Lane:
 
 
 class OutputBuffer:
-    """The lanes of a worker."""
+    """The lanes of a worker.
 
-    __slots__ = ("_lanes",)
+    Args:
+        clock: Monotonic seconds.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_clock", "_lanes")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lanes: dict[str, Lane] = {}
 
     def lane(self, topic: str) -> Lane:
         """The lane of a topic; stays the same object for ever."""
         lane = self._lanes.get(topic)
         if lane is None:
-            lane = self._lanes[topic] = Lane(topic)
+            lane = self._lanes[topic] = Lane(topic, self._clock)
+        return lane
+
+    def declared(self, topic: str) -> Lane:
+        """The lane of a topic that a processor declares."""
+        lane = self.lane(topic)
+        lane.declared = True
         return lane
 
     def push(self, session: Sends) -> None:

@@ -17,7 +17,10 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerRecord
 
 TRACEBACK_BYTES_MAX = 8_192
-"""Longest traceback that a dead letter carries."""
+"""Longest traceback, and longest message, that a dead letter carries."""
+
+BRIEF_CHARS_MAX = 500
+"""Longest description of an error in a log line or in another error's message."""
 
 HEADER_PREFIX = "onceflow.error."
 """Dead letters carry the original headers and then these: topic, partition, offset, class,
@@ -166,21 +169,44 @@ class ThrottledWarnings:
         self._warn(line if not held else f"{line} (and {held} more like it before)")
 
 
+def brief(error: BaseException) -> str:
+    """An error in a line, whatever its own methods do: they may raise, or give megabytes."""
+    try:
+        text = repr(error)
+    except Exception as broken:  # noqa: BLE001 - a handler's error class is not ours
+        return f"{type(error).__qualname__} (its repr raised {type(broken).__name__})"
+    return text if len(text) <= BRIEF_CHARS_MAX else f"{text[:BRIEF_CHARS_MAX]}..."
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a handler's error class is not ours
+        return brief(error)
+
+
+def _header_bytes(text: str) -> bytes:
+    """Text of any origin as UTF-8; what UTF-8 cannot say is escaped."""
+    return text.encode(errors="backslashreplace")
+
+
 def dead_letter_headers(
     record: ConsumerRecord, error: Exception, attempts: int, processor: str
 ) -> list[tuple[str, bytes | None]]:
-    """The original headers followed by where the record came from and what went wrong."""
-    text = "".join(traceback.format_exception(error))[-TRACEBACK_BYTES_MAX:]
+    """The original headers followed by where the record came from and what went wrong.
+
+    It never fails: a record whose dead letter cannot be written would stop its partition.
+    """
     kind = type(error)
+    trace = _header_bytes("".join(traceback.format_exception(error)))
     described = {
-        "topic": record.topic,
-        "partition": str(record.partition),
-        "offset": str(record.offset),
-        "class": f"{kind.__module__}.{kind.__qualname__}",
-        "message": str(error),
-        "traceback": text,
-        "attempts": str(attempts),
-        "processor": processor,
+        "topic": record.topic.encode(),
+        "partition": b"%d" % record.partition,
+        "offset": b"%d" % record.offset,
+        "class": _header_bytes(f"{kind.__module__}.{kind.__qualname__}"),
+        "message": _header_bytes(_message(error)[:TRACEBACK_BYTES_MAX])[:TRACEBACK_BYTES_MAX],
+        "traceback": trace[-TRACEBACK_BYTES_MAX:],
+        "attempts": b"%d" % attempts,
+        "processor": processor.encode(),
     }
-    added = [(HEADER_PREFIX + name, value.encode()) for name, value in described.items()]
-    return [*record.headers, *added]
+    return [*record.headers, *((HEADER_PREFIX + name, text) for name, text in described.items())]

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from onceflow.processors.calls import Calls
 from onceflow.processors.engine import Engine
-from onceflow.processors.errors import ProcessingError, TooManyAbortsError
+from onceflow.processors.errors import ProcessingError, StateDirectoryError, TooManyAbortsError
 from onceflow.processors.identity import Slot, claim_slot
 from onceflow.processors.outputs import OutputBuffer
 from onceflow.processors.pacing import Pacing
@@ -67,7 +67,7 @@ class Runner:
         self._settings = settings
         self._services = services
         self._clock: Callable[[], float] = services.monotonic_s
-        self._buffer = OutputBuffer()
+        self._buffer = OutputBuffer(self._clock)
         self._engines = {
             spec.input_topic: Engine(spec, self._buffer, settings.output_bytes_max, self._clock)
             for spec in topology.processors
@@ -142,6 +142,7 @@ class Runner:
             StoreOpener(directory / "state", identities, self._services.wall_ms),
             self._services.changelog_reader,
             self._clock,
+            self._services.wall_ms,
         )
         self._open_session()
 
@@ -279,6 +280,8 @@ class Runner:
         if isinstance(error, ProcessingError):
             await self._commit(call)
             raise error
+        if isinstance(error, StateDirectoryError):
+            raise error  # Not the record's fault, and the state of the others is in doubt.
 
         async def wait(delay_ms: int) -> bool:
             return await self._wait(call, task, delay_ms)

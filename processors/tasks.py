@@ -12,15 +12,19 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from onceflow.processors.outputs import Sends, SentRun
+from onceflow.processors.outputs import Sends
 from onceflow.processors.restoration import ChangelogReader, Restoration
 from onceflow.processors.state import StateStore
 from onceflow.processors.stores.base import StoreIdentity, TaskStore
 from onceflow.processors.stores.memory import MemoryTaskStore
 from onceflow.processors.topology import ProcessorSpec, StoreKind, Topology
 from onceflow.sdk.model import TopicPartition
+from onceflow.transactions.clients import SentRun
 
 logger = logging.getLogger("onceflow.processors.state")
+
+COMPLETE_NOTED_S = 600.0
+"""How often a running worker notes that its stores are complete; see ``TaskStore``."""
 
 
 class TaskStatus(enum.Enum):
@@ -96,12 +100,17 @@ class Task:
         for state in self.states.values():
             state.drop()
 
+    def note_complete(self, wall_ms: int) -> None:
+        """The store holds all that is committed, deletions included, as of now."""
+        if self.store is not None:
+            self.store.note_complete(wall_ms)
+
     def close(self) -> None:
         """Release the store; uncommitted writes are dropped."""
         self.aborted()
-        if self.store is not None:
-            self.store.close()
-            self.store = None
+        store, self.store = self.store, None
+        if store is not None:
+            store.close()
 
 
 OpenStore = Callable[[ProcessorSpec, TopicPartition], TaskStore | None]
@@ -152,6 +161,8 @@ class Tasks:
         topology: The application.
         open_store: Opens the store of a task.
         reader: Makes a reader of changelogs, at the first restoration.
+        clock: Monotonic seconds.
+        wall_ms: Wall clock in milliseconds.
     """
 
     def __init__(
@@ -160,7 +171,11 @@ class Tasks:
         open_store: OpenStore,
         reader: Callable[[], ChangelogReader],
         clock: Callable[[], float],
+        wall_ms: Callable[[], int],
     ) -> None:
+        self._clock = clock
+        self._wall_ms = wall_ms
+        self._noted_s = clock()
         self._specs = {spec.input_topic: spec for spec in topology.processors}
         self._open_store = open_store
         self._restoration = Restoration(reader, clock)
@@ -202,13 +217,19 @@ class Tasks:
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Close the tasks of partitions that are gone, before anybody else opens them."""
         gone = [self._tasks.pop(p) for p in partitions if p in self._tasks]
+        errors: list[Exception] = []
         for task in gone:
             if task in self._stateful:
                 self._stateful.remove(task)
             if task in self._opening:
                 self._opening.remove(task)
             self._restoration.drop(task.partition)
-            task.close()
+            try:
+                task.close()
+            except Exception as error:  # noqa: BLE001 - the others are to be closed too
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     @property
     def restoring(self) -> bool:
@@ -229,7 +250,9 @@ class Tasks:
                 self._restoration.add(task.partition, store, task.changelogs())
         ready = self._restoration.step(timeout_ms)
         for partition in ready:
-            self._tasks[partition].status = TaskStatus.RUNNING
+            task = self._tasks[partition]
+            task.status = TaskStatus.RUNNING
+            task.note_complete(self._wall_ms())
         return ready
 
     def send_changes(self, session: Sends) -> None:
@@ -241,6 +264,14 @@ class Tasks:
         """The transaction is committed."""
         for task in self._stateful:
             task.committed()
+        if self._stateful and self._clock() - self._noted_s >= COMPLETE_NOTED_S:
+            self._note_complete()
+
+    def _note_complete(self) -> None:
+        self._noted_s = self._clock()
+        for task in self._stateful:
+            if task.status is TaskStatus.RUNNING:
+                task.note_complete(self._wall_ms())
 
     def aborted(self) -> None:
         """The transaction is aborted."""
@@ -249,5 +280,7 @@ class Tasks:
 
     def close(self) -> None:
         """Close all tasks and the reader."""
-        self.release(list(self._tasks))
-        self._restoration.close()
+        try:
+            self.release(list(self._tasks))
+        finally:
+            self._restoration.close()

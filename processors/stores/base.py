@@ -46,5 +46,11 @@ class TaskStore(Protocol):
     def wipe(self, state: str) -> None:
         """Forget the values and the offset of one state."""
 
+    def note_complete(self, now_ms: int) -> None:
+        """The store holds everything that was committed up to now, deletions included.
+
+        A store that was not complete for longer than changelogs keep deletions must be rebuilt.
+        """
+
     def close(self) -> None:
         """Release files; committed data stays."""

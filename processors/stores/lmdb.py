@@ -2,13 +2,15 @@
 
 LMDB gives atomic writes and lock-free reads. It is not synced at each commit: the changelog topic
 is the truth, and a store that may have lost writes to a crash of the machine (another boot id and
-not closed cleanly) is emptied at opening, as is one older than the changelog's tombstones, or one
-that belongs to other topics. Opening also takes the task's lock, so that a former owner of the
-partition and its successor never write together.
+not closed cleanly) is emptied at opening, as is one older than the changelog's tombstones, one
+that belongs to other topics, and one whose file is damaged or was copied while in use. Opening
+also takes the task's lock, so that a former owner of the partition and its successor never write
+together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -33,8 +35,25 @@ KEY_BYTES_MAX = 510
 """LMDB's limit of 511 less one byte that tells plain keys from hashed ones."""
 
 LAYOUT = 1
+DATA_FILE = "data.mdb"
+DAMAGED_FILE = "damaged"
+"""Lies beside the data once reading them failed; the next opening empties the store."""
+
 TOMBSTONE_AGE_MAX_MS = 24 * 3600 * 1000
 """Kafka's default ``delete.retention.ms``: after that, deletions are missing from a changelog."""
+
+
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.DbsFullError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+    msgspec.DecodeError,
+    ValueError,
+)
+"""What opening a file says that is not, or not wholly, a store."""
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
@@ -44,8 +63,11 @@ class StoreInfo(msgspec.Struct, frozen=True):
     boot_id: str
     closed_cleanly: bool
     synced_ms: int
+    """When it was last known to be complete: restored, or committed to."""
     changelogs: dict[str, str]
     partitions: int
+    file_id: str = ""
+    """Device and inode of the data file, by which a copy of an open store is known."""
 
 
 def boot_id() -> str:
@@ -101,18 +123,44 @@ def open_store(
     if lock is None:
         return None
     try:
-        store = LmdbTaskStore(path, states, lock)
-        distrust = store.reason_to_rebuild(identity, now_ms, tombstone_age_max_ms)
-        if distrust is not None:
-            logger.warning("state %s: rebuilding from the changelog: %s", path, distrust)
-            store.close_environment()
+        store = _open_trusted(path, states, lock, identity, now_ms, tombstone_age_max_ms)
+        if store is None:
             shutil.rmtree(path, ignore_errors=True)
             store = LmdbTaskStore(path, states, lock)
-        store.begin_use(identity, now_ms)
+            store.begin_use(identity, now_ms)
+    except (OSError, lmdb.Error) as error:
+        lock.close()
+        raise StateDirectoryError(f"state {path}: {error}; set state_dir") from error
     except BaseException:
         lock.close()
         raise
     return store
+
+
+def _open_trusted(
+    path: Path,
+    states: list[str],
+    lock: TextIO,
+    identity: StoreIdentity,
+    now_ms: int,
+    tombstone_age_max_ms: int,
+) -> LmdbTaskStore | None:
+    """The store as it is, or None if it has to be rebuilt."""
+    store: LmdbTaskStore | None = None
+    distrust: str | None = "it was found damaged"
+    try:
+        if not (path / DAMAGED_FILE).exists():
+            store = LmdbTaskStore(path, states, lock)
+            distrust = store.reason_to_rebuild(identity, now_ms, tombstone_age_max_ms)
+            if distrust is None:
+                store.begin_use(identity, now_ms)
+                return store
+    except _DAMAGE as error:
+        distrust = f"it is damaged: {error}"
+    logger.warning("state %s: rebuilding from the changelog: %s", path, distrust)
+    if store is not None:
+        store.close_environment()
+    return None
 
 
 class LmdbTaskStore:
@@ -122,7 +170,7 @@ class LmdbTaskStore:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._lock = lock
-        self._environment = lmdb.open(
+        self._environment: lmdb.Environment = lmdb.open(
             os.fspath(path),
             map_size=MAP_SIZE_START_BYTES,
             max_dbs=len(states) + 1,
@@ -130,14 +178,30 @@ class LmdbTaskStore:
             metasync=False,
             max_readers=8,
         )
-        self._meta = self._environment.open_db(b"meta")
-        self._databases = {
-            state: self._environment.open_db(b"state." + state.encode()) for state in states
-        }
-        self._reader = self._environment.begin()
         self._info: StoreInfo | None = None
         self._offsets: dict[str, int] = {}
-        self._load()
+        try:
+            self._check_length()
+            self._meta = self._environment.open_db(b"meta")
+            self._databases = {
+                state: self._environment.open_db(b"state." + state.encode()) for state in states
+            }
+            self._reader = self._environment.begin()
+            self._load()
+        except BaseException:
+            self.close_environment()
+            raise
+
+    def _check_length(self) -> None:
+        """Refuse a file that ends before its last page: reading there would kill the process."""
+        wanted = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
+        found = (self._path / DATA_FILE).stat().st_size
+        if found < wanted:
+            raise lmdb.CorruptedError(f"{DATA_FILE} has {found} bytes and should have {wanted}")
+
+    def _file_id(self) -> str:
+        found = (self._path / DATA_FILE).stat()
+        return f"{found.st_dev}-{found.st_ino}"
 
     def _load(self) -> None:
         raw = self._reader.get(b"info", db=self._meta)
@@ -159,6 +223,8 @@ class LmdbTaskStore:
             return f"layout {info.layout} is not {LAYOUT}"
         if not info.closed_cleanly and info.boot_id != boot_id():
             return "the machine went down while it was open"
+        if not info.closed_cleanly and info.file_id and info.file_id != self._file_id():
+            return "it was copied while it was open"
         if now_ms - info.synced_ms > tombstone_age_max_ms:
             return "it is older than the changelog keeps deletions"
         if info.partitions != identity.partitions:
@@ -174,21 +240,33 @@ class LmdbTaskStore:
             layout=LAYOUT,
             boot_id=boot_id(),
             closed_cleanly=False,
-            synced_ms=now_ms,
+            # Opening does not make it complete: deletions may still be missing.
+            synced_ms=now_ms if self._info is None else self._info.synced_ms,
+            file_id=self._file_id(),
             changelogs=dict(identity.changelogs),
             partitions=identity.partitions,
         )
         self._write_info(info)
 
     def _write_info(self, info: StoreInfo) -> None:
-        with self._environment.begin(write=True, db=self._meta) as transaction:
-            transaction.put(b"info", msgspec.json.encode(info))
+        with self._environment.begin(write=True) as transaction:
+            transaction.put(b"info", msgspec.json.encode(info), db=self._meta)
         self._info = info
 
     def get(self, state: str, key: bytes) -> bytes | None:
         """The committed value, or None."""
-        found: bytes | None = self._reader.get(_stored_key(key), db=self._databases[state])
+        try:
+            found: bytes | None = self._reader.get(_stored_key(key), db=self._databases[state])
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
         return found
+
+    def _damaged(self, error: Exception) -> StateDirectoryError:
+        with contextlib.suppress(OSError):
+            (self._path / DAMAGED_FILE).touch()
+        return StateDirectoryError(
+            f"state {self._path}: {error}; the next start rebuilds it from the changelog"
+        )
 
     def apply(self, writes: Writes, offsets: Mapping[str, int]) -> None:
         """Write values and changelog offsets in one atomic step, growing the map if need be."""
@@ -200,6 +278,10 @@ class LmdbTaskStore:
                     break
                 except lmdb.MapFullError:
                     self._grow()
+                except _DAMAGE as error:
+                    raise self._damaged(error) from error
+                except lmdb.Error as error:  # A full disk, mostly.
+                    raise StateDirectoryError(f"state {self._path}: {error}") from error
         finally:
             self._reader = self._environment.begin()
         self._offsets.update(offsets)
@@ -244,18 +326,24 @@ class LmdbTaskStore:
             self._reader = self._environment.begin()
         self._offsets.pop(state, None)
 
-    def close(self, now_ms: int | None = None) -> None:
-        """Sync, note the clean end, release files and the lock."""
+    def note_complete(self, now_ms: int) -> None:
+        """The store holds everything that was committed up to now, deletions included."""
         if self._info is not None:
-            self._environment.sync(True)
-            self._reader.abort()
-            synced_ms = self._info.synced_ms if now_ms is None else now_ms
-            self._write_info(
-                msgspec.structs.replace(self._info, closed_cleanly=True, synced_ms=synced_ms)
-            )
-            self._environment.sync(True)
-        self.close_environment()
-        self._lock.close()
+            self._write_info(msgspec.structs.replace(self._info, synced_ms=now_ms))
+
+    def close(self) -> None:
+        """Sync, note the clean end, release files and the lock."""
+        try:
+            if self._info is not None:
+                self._environment.sync(True)
+                self._reader.abort()
+                self._write_info(msgspec.structs.replace(self._info, closed_cleanly=True))
+                self._environment.sync(True)
+        except lmdb.Error as error:
+            raise StateDirectoryError(f"state {self._path}: {error}") from error
+        finally:
+            self.close_environment()
+            self._lock.close()
 
     def close_environment(self) -> None:
         """Close LMDB and keep the lock."""

@@ -46,5 +46,8 @@ class MemoryTaskStore:
         self._values.pop(state, None)
         self._offsets.pop(state, None)
 
+    def note_complete(self, now_ms: int) -> None:
+        """Nothing to note: it does not outlive its process."""
+
     def close(self) -> None:
         """Nothing to release."""

@@ -18,6 +18,7 @@ from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.appending import (
     NO_HEADERS,
+    check_timestamp,
     choose_partition,
     make_bulk,
     to_bytes,
@@ -260,6 +261,8 @@ class AsyncProducer:
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
+        else:
+            check_timestamp(timestamp_ms)
         while True:
             delivery = self._append(state, number, key, value, pairs, timestamp_ms)
             if delivery is not None:

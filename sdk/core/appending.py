@@ -6,8 +6,8 @@ is decided by the face, which can block or await.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import SupportsIndex, cast
 
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, RecordHeaders, TopicState
@@ -18,6 +18,7 @@ from onceflow.sdk.model import Headers
 CHUNK = 1_000
 """Records of a bulk call that are appended under one lock, so that the sender gets its turn."""
 NO_HEADERS: RecordHeaders = []
+NO_TIMESTAMP_MS = -1
 
 
 def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> bytes | None:
@@ -61,6 +62,8 @@ def to_headers(headers: Headers) -> RecordHeaders:
     if not headers:
         return NO_HEADERS
     items = headers.items() if isinstance(headers, dict) else headers
+    if not isinstance(items, Iterable):
+        raise SerializationError(f"headers are pairs of name and bytes, not {items!r}")
     found: RecordHeaders = []
     for item in items:
         try:
@@ -73,6 +76,23 @@ def to_headers(headers: Headers) -> RecordHeaders:
             raise SerializationError(f"header {name!r} must map text to bytes or None")
         found.append((name, content))
     return found
+
+
+def check_timestamp(timestamp_ms: object) -> None:
+    """Refuse what is no timestamp of a record.
+
+    Args:
+        timestamp_ms: What the user gave.
+
+    Raises:
+        SerializationError: It is no whole number, or below -1 (Kafka's "no timestamp").
+    """
+    if type(timestamp_ms) is int and timestamp_ms >= NO_TIMESTAMP_MS:
+        return
+    if not isinstance(timestamp_ms, SupportsIndex) or timestamp_ms.__index__() < NO_TIMESTAMP_MS:
+        raise SerializationError(
+            f"timestamp_ms={timestamp_ms!r}: must be milliseconds since 1970 as a whole number"
+        )
 
 
 def choose_partition(
@@ -285,6 +305,19 @@ def all_to_bytes(
 _PLAIN = {bytes, type(None)}
 
 
+def _check_timestamps(timestamps_ms: Sequence[int] | int) -> None:
+    if not isinstance(timestamps_ms, Sequence):
+        check_timestamp(timestamps_ms)
+    elif timestamps_ms:
+        try:
+            lowest = min(timestamps_ms)
+        except TypeError:
+            for timestamp_ms in timestamps_ms:
+                check_timestamp(timestamp_ms)
+        else:
+            check_timestamp(lowest)
+
+
 def make_bulk(
     accumulator: Accumulator[D],
     config: ProducerConfig,
@@ -315,6 +348,7 @@ def make_bulk(
     for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
         if isinstance(items, Sequence) and len(items) != len(values):
             raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
+    _check_timestamps(timestamps_ms)
     data = all_to_bytes(values, config.value_serializer, "value")
     key_data = None if keys is None else all_to_bytes(keys, config.key_serializer, "key")
     return BulkAppend(

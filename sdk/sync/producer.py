@@ -27,6 +27,7 @@ from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
     NO_HEADERS,
+    check_timestamp,
     choose_partition,
     make_bulk,
     to_bytes,
@@ -277,6 +278,8 @@ class Producer:
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
+        else:
+            check_timestamp(timestamp_ms)
         delivery = self._append(state, number, key, value, pairs, timestamp_ms)
         while delivery is None:
             self._portal.call(self._engine.wait_memory)

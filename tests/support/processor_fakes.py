@@ -101,6 +101,10 @@ class FakeCluster:
     def enter(self, call: str) -> Callable[[], None]:
         """Note a call; gives what is to be run at its end."""
         self.calls.append(call)
+        return self.meet(call)
+
+    def meet(self, call: str) -> Callable[[], None]:
+        """The fault of a call, without noting the call."""
         if self._faults[call]:
             after, action = self._faults[call].popleft()
             if after:
@@ -183,6 +187,7 @@ class FakeProducer:
         timestamp_ms: int | None = None,
     ) -> FakeDelivery:
         self.cluster.enter("send")
+        self.cluster.meet(f"send {topic}")
         entry = Entry(key, value, headers, timestamp_ms or 0, "open")
         self._transaction().entries.append(entry)
         log = self.cluster.logs[TopicPartition(topic, partition or 0)]

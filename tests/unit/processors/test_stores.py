@@ -7,8 +7,11 @@ worker processes beside them, because both rest on lock files.
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from onceflow.processors.errors import StateDirectoryError
@@ -136,3 +139,119 @@ def test_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         claim_slot(tmp_path / "file", None)
     with pytest.raises(StateDirectoryError, match="set state_dir"):
         open_store(tmp_path / "file" / "0", ["s"], IDENTITY, 0)
+
+
+def close_as_killed(store: LmdbTaskStore) -> None:
+    """Leave it as a killed process does."""
+    store.close_environment()
+    store._lock.close()
+
+
+def filled(path: Path) -> Path:
+    """A closed store with many entries."""
+    store = opened(path)
+    for part in range(10):
+        changes = {b"%d-%d" % (part, n): b"v" * 100 for n in range(100)}
+        store.apply({"s": changes}, {"s": part})
+    store.close()
+    return path / lmdb_module.DATA_FILE
+
+
+@pytest.mark.parametrize("kept", [0, 1, 4096, 8192, 12288, -4096], ids=lambda kept: f"{kept} bytes")
+def test_truncated_file_is_rebuilt_and_kills_nobody(tmp_path: Path, kept: int) -> None:
+    """Reading behind the end of a mapped file would be a SIGBUS."""
+    data = filled(tmp_path / "0")
+    os.truncate(data, kept if kept >= 0 else data.stat().st_size + kept)
+    store = opened(tmp_path / "0")
+    assert store.offset("s") is None
+    assert list(store.items("s")) == []
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no store", bytes(65_536), b"\xff" * 65_536])
+def test_file_that_is_no_store_is_rebuilt(tmp_path: Path, content: bytes) -> None:
+    filled(tmp_path / "0").write_bytes(content)
+    store = opened(tmp_path / "0")
+    store.apply({"s": {b"k": b"1"}}, {"s": 1})
+    assert store.get("s", b"k") == b"1"
+    store.close()
+
+
+def test_damage_found_while_reading_is_no_fault_of_the_record(tmp_path: Path) -> None:
+    """It ends the worker with the store's own error; the next start rebuilds the store."""
+    store = opened(tmp_path / "0")
+    store.apply({"s": {b"k": b"1"}}, {"s": 1})
+
+    class Broken:
+        def get(self, *args: object, **more: object) -> bytes:
+            raise lmdb.CorruptedError("page")
+
+    reader = store._reader
+    store._reader = Broken()
+    with pytest.raises(StateDirectoryError, match="the next start rebuilds it"):
+        store.get("s", b"k")
+    store._reader = reader
+    store.close()
+    store = opened(tmp_path / "0")
+    assert store.get("s", b"k") is None
+    store.close()
+
+
+def test_copy_of_an_open_store_is_not_trusted(tmp_path: Path) -> None:
+    store = opened(tmp_path / "0")
+    store.apply({"s": {b"k": b"1"}}, {"s": 1})
+    shutil.copytree(tmp_path / "0", tmp_path / "copy")
+    store.close()
+    copied = opened(tmp_path / "copy")
+    assert copied.get("s", b"k") is None
+    copied.close()
+    shutil.copytree(tmp_path / "0", tmp_path / "later copy")
+    closed = opened(tmp_path / "later copy")
+    assert closed.get("s", b"k") == b"1"
+    closed.close()
+
+
+def test_opening_an_old_store_does_not_make_it_young(tmp_path: Path) -> None:
+    """Trap 58: only a replay to the end brings the deletions that it missed."""
+    hour_ms = 3600 * 1000
+    store = opened(tmp_path / "0")
+    store.apply({"s": {b"k": b"1"}}, {"s": 1})
+    close_as_killed(store)
+    close_as_killed(opened(tmp_path / "0", now_ms=20 * hour_ms))  # Died before it was restored.
+    store = opened(tmp_path / "0", now_ms=40 * hour_ms)
+    assert store.get("s", b"k") is None
+    store.apply({"s": {b"k": b"1"}}, {"s": 1})
+    store.note_complete(40 * hour_ms)
+    close_as_killed(store)
+    store = opened(tmp_path / "0", now_ms=60 * hour_ms)
+    assert store.get("s", b"k") == b"1"
+    store.close()
+
+
+def test_full_disk_is_an_error_of_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path / "0")
+
+    def full(*args: object) -> None:
+        raise lmdb.DiskError("No space left on device")
+
+    monkeypatch.setattr(store, "_write", full)
+    with pytest.raises(StateDirectoryError, match="No space left"):
+        store.apply({"s": {b"k": b"1"}}, {"s": 1})
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "_write_info", full)
+    with pytest.raises(StateDirectoryError, match="No space left"):
+        store.close()
+    monkeypatch.undo()
+    again = opened(tmp_path / "0")  # The lock is free.
+    assert again.offset("s") is None
+    again.close()
+
+
+def test_empty_host_id_is_written_anew(tmp_path: Path) -> None:
+    """Else every host that lost power at that moment would have the same name."""
+    (tmp_path / "host-id").write_text("")
+    slot = claim_slot(tmp_path, None)
+    assert not slot.name.startswith("-")
+    slot.release()
