@@ -1,8 +1,8 @@
 """Goal: the demo's promise does not depend on the moments at which it kills.
 
-Method: the whole demo, every flight, once for each of ten seeds; each run kills a worker, the broker
-and the Spark driver at other moments and compares the result with the file. About two minutes a
-seed on two cores: ``make chaos ARGS="-k demo"``.
+Method: the whole demo, every flight, once for each of ten seeds; each run kills a worker, the
+broker and the Spark driver at other moments and compares the result with the file. About two
+minutes a seed on two cores: ``make chaos ARGS="-k demo"``.
 """
 
 from __future__ import annotations
