@@ -1,0 +1,120 @@
+"""Goal: rows go where the Java client would put them, and only what may pass is tried again.
+
+Method: the choice of partitions is compared with the published client's partitioner; the rule for
+retries and the checks at registration are called with each kind of error and setting.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+from onceflow.sdk.errors import (
+    ConfigError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    RequestTimedOutError,
+)
+from onceflow.spark_integration.batch_function import _may_pass
+from onceflow.spark_integration.client_options import (
+    admin_settings,
+    consumer_settings,
+    producer_settings,
+)
+from onceflow.spark_integration.routing import _choose
+from onceflow.spark_integration.source import _check_worker_python, register
+from onceflow.spark_integration.transaction import BatchWriteError
+
+SERVERS = {"kafka.bootstrap.servers": "b:9092"}
+
+
+def choose(keys: list[bytes | None], topics: list[str | None], spread: list[int]) -> list[object]:
+    counts = {"five": 5, "one": 1}
+    chosen = _choose(counts, pa.array(keys, pa.binary()), pa.array(topics, pa.string()),
+                     pa.array(spread, pa.int64()))  # fmt: skip
+    return list(chosen.to_pylist())
+
+
+def test_keys_go_where_the_published_clients_put_them() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from kafka.partitioner.default import murmur2
+    keys = [bytes([n, n * 7 % 256]) * (n % 5) for n in range(200)]
+    expected = [(murmur2(key) & 0x7FFFFFFF) % 5 for key in keys]
+    assert choose(list(keys), ["five"] * 200, [0] * 200) == expected
+
+
+def test_rows_without_a_key_are_spread_and_unknown_topics_are_left_open() -> None:
+    found = choose([None, None, None, b"k"], ["five", "five", "one", "other"], [7, 9, 3, 1])
+    assert found == [2, 4, 0, None]
+
+
+def wrapped(cause: Exception) -> BatchWriteError:
+    error = BatchWriteError("a task could not write")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (RequestTimedOutError("slow"), True),
+        (BatchWriteError("the stage was repeated"), True),
+        (PythonException("a task failed"), True),
+        (wrapped(RequestTimedOutError("slow")), True),
+        (wrapped(RecordTooLargeError("large")), False),
+        (wrapped(ConfigError("column topic", None, "give one")), False),
+        (ConfigError("topic", "", "give one"), False),
+        (ProducerFencedError("a newer driver"), False),
+        (AnalysisException("no such column"), False),
+        (LookupError("of the user's function"), False),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(error: Exception, passes: bool) -> None:
+    assert _may_pass(error) is passes
+
+
+def test_security_options_reach_the_clients() -> None:
+    options = {
+        **SERVERS,
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "u",
+        "kafka.sasl.password": "p",
+    }
+    for settings in (admin_settings(options), consumer_settings(options)):
+        assert settings["security"].sasl_username == "u"
+    assert "sasl_password" not in repr(producer_settings(options)["security"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.compression.type", "brotli"),
+        ("kafka.batch.size", "many"),
+        ("kafka.security.protocol", "SASL"),
+        ("kafka.client.id", ""),
+    ],
+)
+def test_wrong_kafka_option_is_named_as_it_was_given(option: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        producer_settings({**SERVERS, option: value})
+    assert caught.value.field == option
+
+
+def test_workers_must_run_this_python() -> None:
+    _check_worker_python(sys.executable)
+    with pytest.raises(ConfigError, match="PYSPARK_PYTHON"):
+        _check_worker_python("/nowhere/python3")
+
+
+def test_speculation_is_refused() -> None:
+    settings = {"spark.speculation": "true", "spark.master": "local[2]"}
+    session = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: settings[name]))
+    with pytest.raises(ConfigError, match=r"spark\.speculation"):
+        register(session)
