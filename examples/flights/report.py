@@ -6,12 +6,12 @@ Delay by carrier and hour as a grid of colours; records a second over time with 
 from __future__ import annotations
 
 import html
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 CELL = 26
+WINDOW_SECONDS = 4.0
 GREY = "#f0f0ee"
 
 
@@ -47,7 +47,7 @@ def heat_map(by_hour: Mapping[tuple[str, int], tuple[int, int]], names: Mapping[
     hours = range(5, 24)
     left = 190
     parts = [
-        f'<svg viewBox="0 0 {left + CELL * len(hours) + 10} {CELL * len(carriers) + 40}" '
+        f'<svg viewBox="0 0 {left + CELL * len(hours) + 10} {CELL * len(carriers) + 76}" '
         'role="img" aria-label="Mean departure delay by carrier and hour">'
     ]
     for row, carrier in enumerate(carriers):
@@ -71,15 +71,30 @@ def heat_map(by_hour: Mapping[tuple[str, int], tuple[int, int]], names: Mapping[
         parts.append(
             f'<text x="{x}" y="{CELL * len(carriers) + 18}" text-anchor="middle">{hour}</text>'
         )
+    y = CELL * len(carriers) + 44
+    for step, minutes in enumerate((-10, 0, 10, 20, 30, 45)):
+        x = left + step * 72
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="14" height="14" rx="3" fill="{_colour(minutes)}"/>'
+            f'<text x="{x + 19}" y="{y + 12}">{minutes} min</text>'
+        )
+    parts.append(
+        f'<rect x="{left + 432}" y="{y}" width="14" height="14" rx="3" fill="{GREY}"/>'
+        f'<text x="{left + 451}" y="{y + 12}">none</text>'
+    )
     return "".join([*parts, "</svg>"])
 
 
 def _rates(samples: Sequence[Sample], stage: str) -> list[tuple[float, float]]:
+    """Records a second at each sample, over the seconds before it: batches are no spikes."""
     points = []
-    for before, after in itertools.pairwise(samples):
-        seconds = max(after.at - before.at, 0.001)
-        done = getattr(after, stage) - getattr(before, stage)
-        points.append((after.at, max(0.0, done / seconds)))
+    first = 0
+    for last, sample in enumerate(samples):
+        while sample.at - samples[first].at > WINDOW_SECONDS:
+            first += 1
+        begin = samples[min(first, max(last - 1, 0))]
+        seconds = max(sample.at - begin.at, 0.001)
+        points.append((sample.at, (getattr(sample, stage) - getattr(begin, stage)) / seconds))
     return points
 
 
