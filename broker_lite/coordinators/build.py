@@ -60,10 +60,18 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
 
 
 def _producer_ids(state: BrokerState) -> ProducerIds:
+    store = FileBlockStore(state.log_manager, BLOCK_FILE)
     try:
-        return ProducerIds(FileBlockStore(state.log_manager, BLOCK_FILE))
+        producer_ids = ProducerIds(store)
     except ValueError as error:
         raise DataFolderError(str(error)) from None
+    if store.read() is None:
+        # A new folder, one of Apache Kafka, or the file is lost: an id that some log knows would
+        # make the batches of its new owner look like repeated ones.
+        for log in state.log_manager.partitions():
+            for producer in log.producers():
+                producer_ids.note_used(producer.producer_id)
+    return producer_ids
 
 
 def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:

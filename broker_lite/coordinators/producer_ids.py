@@ -80,8 +80,8 @@ class ProducerIds:
         if data is None:
             return 0
         version, _, rest = data.partition(b"\n")
-        digits = rest.strip()
-        if version != _FORMAT_VERSION or not digits.isdigit():
+        digits = rest.removesuffix(b"\n")
+        if rest == digits or version != _FORMAT_VERSION or not digits.isdigit():
             raise ValueError(
                 f"{BLOCK_FILE} holds {data[:64]!r}, not the end of the reserved producer ids; "
                 "restore it from a copy, or delete it if no producer id was ever given out"

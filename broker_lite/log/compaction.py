@@ -18,10 +18,10 @@ from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import LogError
 from onceflow.broker_lite.log.producer_state import ProducerState
 from onceflow.broker_lite.log.segment import (
+    ABORTED_SUFFIXES,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
-    TRANSACTION_INDEX_SUFFIX,
     BatchPlace,
     Segment,
 )
@@ -369,7 +369,7 @@ class Compaction:
         self._storage.rename(swap, base.path(LOG_SUFFIX))
         for suffix in INDEX_SUFFIXES:
             cleaned_index = base.path(suffix) + CLEANED_SUFFIX
-            if suffix != TRANSACTION_INDEX_SUFFIX or len(cleaned.aborted):
+            if suffix not in ABORTED_SUFFIXES or len(cleaned.aborted):
                 self._storage.rename(cleaned_index, base.path(suffix))
         self._segments.replace(group, [self._segment(base.base_offset)])
         self.removed_bases += [segment.base_offset for segment in group[1:]]

@@ -21,7 +21,9 @@ LOG_SUFFIX = ".log"
 OFFSET_INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
-INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+TRANSACTION_COPY_SUFFIX = ".txncopy"
+ABORTED_SUFFIXES = (TRANSACTION_INDEX_SUFFIX, TRANSACTION_COPY_SUFFIX)
+INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, *ABORTED_SUFFIXES)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 WALK_BYTES = 4096
@@ -135,7 +137,10 @@ class Segment:
         self.size = self._log.size
         self.offset_index = OffsetIndex(storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset)
         self.time_index = TimeIndex(storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset)
-        self.aborted = TransactionIndex(storage.open(self.path(TRANSACTION_INDEX_SUFFIX)))
+        self.aborted = TransactionIndex(
+            storage.open(self.path(TRANSACTION_INDEX_SUFFIX)),
+            storage.open(self.path(TRANSACTION_COPY_SUFFIX)),
+        )
         self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
         self._bytes_since_entry = 0
         self._first_timestamp_ms: int | None = None

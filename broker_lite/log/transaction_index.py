@@ -1,7 +1,8 @@
 """The aborted transactions of a segment (``.txnindex``), and which of them a reader must know.
 
 Kafka's format: 34-byte entries, one for each abort marker in the segment, in the order of the
-markers. The file is made by the first abort, so most segments have none.
+markers. The file is made by the first abort, so most segments have none. That is why its loss would
+not show, and a reader would be given aborted records as committed ones: a copy is kept beside it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ class TransactionIndex:
 
     Args:
         file: The ``.txnindex`` file.
+        copy: The same once more, which a folder of Apache Kafka does not have.
     """
 
-    __slots__ = ("_count", "_file")
+    __slots__ = ("_copy", "_count", "_file")
 
-    def __init__(self, file: LogFile) -> None:
+    def __init__(self, file: LogFile, copy: LogFile) -> None:
         self._file = file
+        self._copy = copy
         self._count = file.size // _ENTRY.size
 
     def __len__(self) -> int:
@@ -55,10 +58,12 @@ class TransactionIndex:
         """Add the transaction whose marker was just written.
 
         Raises:
-            OSError: Nothing was added.
+            OSError: It was not added to both files.
         """
-        self._file.append([_ENTRY.pack(_VERSION, *aborted)])
+        entry = _ENTRY.pack(_VERSION, *aborted)
+        self._file.append([entry])
         self._count += 1
+        self._copy.append([entry])
 
     def entry(self, number: int) -> AbortedTransaction:
         """One entry, counted from 0."""
@@ -75,15 +80,25 @@ class TransactionIndex:
                 number += 1
 
     def sound(self) -> bool:
-        """Whether the file looks like a transaction index."""
-        return self._file.size % _ENTRY.size == 0
+        """Whether the file is a transaction index, and the one that was written."""
+        size, copied = self._file.size, self._copy.size
+        if not size and not copied:
+            return True
+        data = self._file.read(0, size)
+        if copied and data != self._copy.read(0, copied):
+            return False
+        return size % _ENTRY.size == 0 and all(
+            fields[0] == _VERSION for fields in _ENTRY.iter_unpack(data)
+        )
 
     def clear(self) -> None:
         """Forget every entry."""
-        if self._count or self._file.size:
+        if self._count or self._file.size or self._copy.size:
             self._file.truncate(0)
+            self._copy.truncate(0)
             self._count = 0
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Give the handles back."""
         self._file.close()
+        self._copy.close()

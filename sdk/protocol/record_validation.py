@@ -46,8 +46,11 @@ HELD_BYTES = 4 * 1024 * 1024
 MAX_UNPACKED_PIECE_BYTES = 64 * 1024 * 1024
 """Bound on what is unpacked at once where a codec cannot work in pieces."""
 
-MAX_RECORDS = 4 * 1024 * 1024
-"""Bound on the records of one batch, against batches that cost minutes of checking."""
+MAX_UNPACKED_BYTES = 2**31 - 1
+"""Bound on what one batch unpacks to, against bombs; a Java client cannot hold more either."""
+
+MAX_RECORDS = 1024 * 1024
+"""Bound on the records of one batch: checking them takes some tenths of a second."""
 
 MAX_ISSUES = 100
 """Bound on the list of faulty records that one refusal carries."""
@@ -157,6 +160,18 @@ def _checked_header(data: Buffer) -> BatchHeader:
     return header
 
 
+def _bounded(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
+    total = 0
+    for piece in pieces:
+        total += len(piece)
+        if total > MAX_UNPACKED_BYTES:
+            raise InvalidBatchError(
+                f"the batch unpacks to more than {MAX_UNPACKED_BYTES} bytes; split it",
+                ErrorCode.MESSAGE_TOO_LARGE,
+            )
+        yield piece
+
+
 class _RecordCheck:
     """The pass over the records of one batch."""
 
@@ -195,10 +210,12 @@ class _RecordCheck:
         """
         header = self._header
         stream = RecordStream(
-            decompress_chunks(
-                header.codec,
-                memoryview(data)[HEADER_SIZE:],
-                max_bytes=MAX_UNPACKED_PIECE_BYTES,
+            _bounded(
+                decompress_chunks(
+                    header.codec,
+                    memoryview(data)[HEADER_SIZE:],
+                    max_bytes=MAX_UNPACKED_PIECE_BYTES,
+                )
             )
         )
         count = header.records_count
