@@ -7,7 +7,6 @@ module only chooses how it is driven: blocking, or beside an event loop.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,13 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.runner import Runner, Services
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
-from onceflow.processors.topology import ProcessorSpec, StoreKind, Topology, check_topology
+from onceflow.processors.topology import (
+    ProcessorSpec,
+    StoreKind,
+    Topology,
+    check_name,
+    check_topology,
+)
 from onceflow.processors.values import Format
 from onceflow.transactions.colour import run_blocking
 
@@ -97,16 +102,12 @@ class App:
         consumer_settings: Mapping[str, object] | None = None,
         producer_settings: Mapping[str, object] | None = None,
     ) -> None:
-        if not re.fullmatch(r"[a-zA-Z0-9._-]{1,100}", name):
-            raise DeclarationError(
-                f"application name {name!r} becomes part of topic names: use 1 to 100 characters "
-                "of [a-zA-Z0-9._-]"
-            )
+        check_name("application name", name)
         self.name = name
         self.settings = AppSettings(
             bootstrap_servers=bootstrap_servers,
             group_id=group_id,
-            state_dir=Path(state_dir),
+            state_dir=Path(state_dir) if isinstance(state_dir, str) else state_dir,
             slot=slot,
             commit_interval_ms=commit_interval_ms,
             commit_records=commit_records,
@@ -122,8 +123,8 @@ class App:
             partitions=partitions,
             replication_factor=replication_factor,
             shutdown_timeout_ms=shutdown_timeout_ms,
-            consumer_settings=consumer_settings or {},
-            producer_settings=producer_settings or {},
+            consumer_settings={} if consumer_settings is None else consumer_settings,
+            producer_settings={} if producer_settings is None else producer_settings,
         )
         self._specs: list[ProcessorSpec] = []
         self._runner: Runner | None = None

@@ -6,6 +6,7 @@ called and tested like any other.
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,7 +16,10 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.signatures import read_signature
 from onceflow.processors.topology import ProcessorSpec, StoreKind, state_specs
 from onceflow.processors.values import Format, decoder_for
+from onceflow.sdk.core.topic_names import check_topic_name
+from onceflow.sdk.errors import InvalidTopicError
 
+E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -39,17 +43,28 @@ def build_spec(
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
     """
-    called = name or str(getattr(function, "__name__", "processor"))
+    called = str(getattr(function, "__name__", "processor")) if name is None else name
+    if not isinstance(called, str) or not called:
+        raise DeclarationError(f"name={name!r} must be a text that is not empty")
+    for parameter, topic in (("topic", input_topic), ("to", to), ("dead_letter", dead_letter)):
+        if topic is not None or parameter == "topic":
+            _check_topic(called, parameter, topic)
+    if dead_letter == input_topic:
+        raise DeclarationError(
+            f"{called}: dead letters in the input topic {input_topic!r} would come again for ever"
+        )
+    if not isinstance(limits, DeadLetterLimits):
+        raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
     localns = sys._getframe(scope_depth).f_locals
     signature = read_signature(function, localns)
-    layout = Format(format)
+    layout = _choice(Format, called, "format", format)
     for argument in signature.arguments:
         if argument.kind.value in ("value", "key"):
             decoder_for(argument.annotation, layout, f"{argument.name} of {called}")
     if on_error is None:
         policy = OnError.STOP if dead_letter is None else OnError.DEAD_LETTER
     else:
-        policy = OnError(on_error)
+        policy = _choice(OnError, called, "on_error", on_error)
     if (policy is OnError.DEAD_LETTER) != (dead_letter is not None):
         raise DeclarationError(
             f"{called}: dead_letter={dead_letter!r} and on_error={policy.value!r} contradict "
@@ -66,5 +81,22 @@ def build_spec(
         dead_letter_topic=dead_letter,
         dead_letter_limits=limits,
         states=state_specs(app, called, signature),
-        store=StoreKind(store),
+        store=_choice(StoreKind, called, "store", store),
     )
+
+
+def _check_topic(called: str, parameter: str, topic: str | None) -> None:
+    try:
+        check_topic_name(topic or "")
+    except InvalidTopicError as error:
+        raise DeclarationError(
+            f"{called}: {parameter}={topic!r} names no topic: {error}"
+        ) from error
+
+
+def _choice(kind: type[E], called: str, parameter: str, value: object) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        names = ", ".join(repr(member.value) for member in kind)
+        raise DeclarationError(f"{called}: {parameter}={value!r}: choose from {names}") from None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import tenacity
 
+from onceflow.sdk.config_checks import check_callable, check_range
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerRecord
 
@@ -65,10 +66,17 @@ class Retries:
     wait: Wait | None = None
 
     def __post_init__(self) -> None:
-        if self.count_max < 0:
-            raise ConfigError("retries", self.count_max, "must be 0 or more")
-        if not 0 <= self.backoff_ms <= self.backoff_max_ms:
+        check_range("retries", self.count_max, 0)
+        check_range("backoff_max_ms", self.backoff_max_ms, 0)
+        check_range("backoff_ms", self.backoff_ms, 0)
+        if self.backoff_ms > self.backoff_max_ms:
             raise ConfigError("backoff_ms", self.backoff_ms, "must be 0 up to backoff_max_ms")
+        given: object = self.only
+        if not isinstance(given, tuple) or not all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in given
+        ):
+            raise ConfigError("only", given, "give a tuple of exception classes")
+        check_callable("wait", self.wait)
 
     def delay_ms(self, attempt: int) -> int:
         """Milliseconds to wait after the given attempt (1 for the first)."""
@@ -91,6 +99,13 @@ class DeadLetterLimits:
     consecutive_max: int = 100
     ratio_max: float = 0.5
     ratio_window: int = 1_000
+
+    def __post_init__(self) -> None:
+        check_range("consecutive_max", self.consecutive_max, 0)
+        check_range("ratio_window", self.ratio_window, 1)
+        ratio: object = self.ratio_max
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            raise ConfigError("ratio_max", ratio, "give a share from 0 to 1")
 
 
 class DeadLetterMeter:

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.config_checks import check_kinds, check_range
 from onceflow.transactions import SessionConfig
+
+BROKER_DEFAULT = -1
+"""Partition count or replication that is left to the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +67,12 @@ class AppSettings:
     producer_settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("commit_records", "max_poll_records", "aborts_max", "shutdown_timeout_ms"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(name, value, "must be at least 1")
+        check_kinds(self, {"Path": Path})
+        for name in ("commit_records", "aborts_max", "shutdown_timeout_ms"):
+            check_range(name, getattr(self, name), 1)
+        for name in ("partitions", "replication_factor"):
+            if getattr(self, name) != BROKER_DEFAULT:
+                check_range(name, getattr(self, name), 1)
         self.session_config("app", ["check"], "0")  # The chain of time limits.
 
     def session_config(self, app: str, topics: Sequence[str], slot: str) -> SessionConfig:

@@ -6,6 +6,7 @@ Made by the decorators, read by everything else. Prints itself; knows no network
 from __future__ import annotations
 
 import enum
+import re
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from onceflow.processors.errors import DeclarationError
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.signatures import Signature
 from onceflow.processors.values import Format, StateCodec
+
+TOPIC_NAME_MAX = 249
 
 
 class StoreKind(enum.Enum):
@@ -138,23 +141,49 @@ def _describe_end(spec: ProcessorSpec) -> str:
     return {OnError.STOP: "stop before the record", OnError.SKIP: "skip the record"}[spec.on_error]
 
 
+def check_name(what: str, name: object) -> None:
+    """Refuse a name that cannot be part of a topic's name and of a directory's.
+
+    Raises:
+        DeclarationError: It has other characters, or too many.
+    """
+    if (
+        not isinstance(name, str)
+        or not re.fullmatch(r"[a-zA-Z0-9._-]{1,100}", name)
+        or name in (".", "..")
+    ):
+        raise DeclarationError(
+            f"{what} {name!r} becomes part of topic names and directories: use 1 to 100 "
+            "characters of [a-zA-Z0-9._-]"
+        )
+
+
 def state_specs(app: str, processor: str, signature: Signature) -> tuple[StateSpec, ...]:
     """The states that a handler's signature declares.
 
     Raises:
-        DeclarationError: A value type has no codec.
+        DeclarationError: A value type has no codec, or a name cannot be part of a topic's.
     """
     specs = []
+    if signature.states():
+        check_name("processor name", processor)
     for argument in signature.states():
         types = typing.get_args(argument.annotation)
         name = argument.name
+        check_name("state name", name)
+        changelog = f"{app}-{processor}-{name}-changelog"
+        if len(changelog) > TOPIC_NAME_MAX:
+            raise DeclarationError(
+                f"changelog topic {changelog!r} has more than {TOPIC_NAME_MAX} characters; "
+                "shorten the application's, the processor's or the state's name"
+            )
         specs.append(
             StateSpec(
                 name=name,
                 key_type=types[0] if len(types) == 2 else None,
                 value_type=types[-1],
                 codec=StateCodec(types[-1], f"state {name!r} of {processor}"),
-                changelog=f"{app}-{processor}-{name}-changelog",
+                changelog=changelog,
             )
         )
     return tuple(specs)

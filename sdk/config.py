@@ -15,6 +15,7 @@ from onceflow.sdk.config_checks import (
     Address,
     check_callable,
     check_choice,
+    check_kinds,
     check_range,
     parse_bootstrap_servers,
     reject_unknown,
@@ -78,6 +79,7 @@ class SecurityConfig:
     sasl_password: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        check_kinds(self, {"ssl.SSLContext": ssl.SSLContext})
         check_choice(
             "security_protocol",
             self.security_protocol,
@@ -177,6 +179,7 @@ class ClientConfig:
         self._check_client()
 
     def _check_client(self) -> None:
+        check_kinds(self, {"SecurityConfig": SecurityConfig, "ProducerIdentity": ProducerIdentity})
         parse_bootstrap_servers(self.bootstrap_servers)
         for name in (
             "request_timeout_ms",
@@ -467,7 +470,8 @@ class ConsumerConfig(ClientConfig):
                 self.heartbeat_interval_ms,
                 f"must be below session_timeout_ms ({self.session_timeout_ms}), usually a third",
             )
-        if isinstance(self.partition_assignment_strategy, str):
+        given: object = self.partition_assignment_strategy
+        if isinstance(given, str) or not isinstance(given, Sequence):
             raise ConfigError(
                 "partition_assignment_strategy",
                 self.partition_assignment_strategy,

@@ -7,10 +7,15 @@ conflict, is decided in ``onceflow.sdk.config``.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 INT32_MAX = 2_147_483_647
 
@@ -64,7 +69,11 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]
     Raises:
         ConfigError: Nothing is listed, or an entry has no host or no valid port.
     """
-    entries = [servers] if isinstance(servers, str) else list(servers)
+    entries = [servers] if isinstance(servers, str) else servers
+    if not isinstance(entries, Sequence) or not all(isinstance(e, str | Address) for e in entries):
+        raise ConfigError(
+            "bootstrap_servers", servers, "give 'host:port, host:port', or a list of 'host:port'"
+        )
     found: dict[Address, None] = {}
     for entry in (part.strip() for item in entries for part in str(item).split(",")):
         if entry:
@@ -130,6 +139,43 @@ def check_choice(field: str, value: object, choices: Iterable[object]) -> None:
     if isinstance(value, bool) or value not in allowed:
         names = ", ".join(repr(choice) for choice in allowed)
         raise ConfigError(field, value, f"choose one of {names}")
+
+
+def check_kinds(config: DataclassInstance, classes: Mapping[str, type] | None = None) -> None:
+    """Require of each setting that it is of the kind that its annotation says.
+
+    Args:
+        config: The settings; whole numbers, texts, switches, functions and mappings are known.
+        classes: Further classes by the name that annotations use.
+
+    Raises:
+        ConfigError: The first setting that is of another kind.
+    """
+    for item in fields(config):
+        annotation = str(item.type)
+        value: object = getattr(config, item.name)
+        kind = annotation.removesuffix(" | None")
+        if value is None and kind != annotation:
+            continue
+        if kind.endswith(("Function", "Partitioner")):
+            check_callable(item.name, value)
+            continue
+        expected = (classes or {}).get(kind) or _KINDS.get(kind.partition("[")[0])
+        if expected is None:
+            continue
+        switched = isinstance(value, bool) and expected is not bool
+        if switched or not isinstance(value, expected):
+            what = _KIND_NAMES.get(expected, f"a {expected.__name__}")
+            optional = " or None" if kind != annotation else ""
+            raise ConfigError(item.name, value, f"give {what}{optional}")
+
+
+_KINDS: Final[Mapping[str, type]] = MappingProxyType(
+    {"bool": bool, "int": int, "str": str, "Mapping": Mapping}
+)
+_KIND_NAMES: Final[Mapping[type, str]] = MappingProxyType(
+    {bool: "True or False", int: "a whole number", str: "a text", Mapping: "a dictionary"}
+)
 
 
 def check_callable(field: str, value: object) -> None:

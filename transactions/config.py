@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.config import ConsumerConfig, ProducerConfig
+from onceflow.sdk.config_checks import check_choice, check_kinds, check_range
+from onceflow.sdk.core.topic_names import check_topic_name
+from onceflow.sdk.errors import ConfigError, InvalidTopicError
 from onceflow.transactions import timeouts
 
 _OWNED_CONSUMER = frozenset(
@@ -74,26 +77,34 @@ class SessionConfig:
     producer_settings: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.topics, str) or not self.topics:
-            raise ConfigError("topics", self.topics, "give a sequence of at least one topic name")
+        check_kinds(self)
+        given: object = self.topics
+        if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+            raise ConfigError("topics", given, "give a sequence of at least one topic name")
+        for topic in self.topics:
+            try:
+                check_topic_name(topic)
+            except InvalidTopicError as error:
+                raise ConfigError("topics", topic, str(error)) from error
         if not self.group_id:
             raise ConfigError("group_id", self.group_id, "offsets are kept by group: name one")
-        if self.start_from not in ("earliest", "latest"):
-            raise ConfigError("start_from", self.start_from, 'use "earliest" or "latest"')
-        if self.auto_offset_reset not in ("none", "earliest", "latest"):
-            raise ConfigError(
-                "auto_offset_reset", self.auto_offset_reset, 'use "none", "earliest" or "latest"'
-            )
-        if self.max_poll_records < 1:
-            raise ConfigError("max_poll_records", self.max_poll_records, "must be at least 1")
+        check_choice("start_from", self.start_from, ("earliest", "latest"))
+        check_choice("auto_offset_reset", self.auto_offset_reset, ("none", "earliest", "latest"))
+        for name in ("max_poll_records", "operation_timeout_ms", "fence_window_ms"):
+            check_range(name, getattr(self, name), 1)
         for name, settings, owned in (
             ("consumer_settings", self.consumer_settings, _OWNED_CONSUMER),
             ("producer_settings", self.producer_settings, _OWNED_PRODUCER),
         ):
+            if not all(isinstance(key, str) for key in settings):
+                raise ConfigError(name, settings, "names of settings are texts")
             taken = sorted(owned & settings.keys())
             if taken:
                 raise ConfigError(name, taken, "the session sets these; leave them out")
         timeouts.check(self)
+        # What the clients would refuse is refused here, before one of them fences a predecessor.
+        ProducerConfig.from_settings(self.producer_options())
+        ConsumerConfig.from_settings(self.consumer_options())
 
     @property
     def own_transactional_id(self) -> str:

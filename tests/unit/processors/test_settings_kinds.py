@@ -1,0 +1,109 @@
+"""Goal: a wrong setting is refused by name when it is written down, before anything is sent.
+
+Method: every field of every configuration, from the SDK's to the processors', is given values of
+every wrong kind; only ConfigError and DeclarationError may come, and they must name the field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from onceflow.processors import App, DeadLetterLimits, DeclarationError, Retries, State
+from onceflow.processors.settings import AppSettings
+from onceflow.sdk.config import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
+from onceflow.sdk.errors import ConfigError
+from onceflow.transactions import SessionConfig
+
+ODD: list[object] = [1.5, float("nan"), 2**70, b"x", object(), {1: 2}, [3], -7]
+SESSION = {"topics": ["in"], "bootstrap_servers": "h:1", "group_id": "g"}
+CONFIGS: dict[type, dict[str, object]] = {
+    AdminConfig: {},
+    AppSettings: {},
+    ConsumerConfig: {"group_id": "g"},
+    DeadLetterLimits: {},
+    ProducerConfig: {},
+    Retries: {},
+    SecurityConfig: {},
+    SessionConfig: SESSION,
+}
+FIELDS = [(kind, item.name) for kind in CONFIGS for item in dataclasses.fields(kind)]
+# Anything that the client makes sense of later, with its own refusal.
+OPEN = {(ConsumerConfig, "partition_assignment_strategy")}
+NAMED_OTHERWISE = {"count_max": "retries"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), FIELDS, ids=[f"{kind.__name__}.{name}" for kind, name in FIELDS]
+)
+def test_value_of_another_kind_is_refused_by_name(kind: type, name: str) -> None:
+    if (kind, name) in OPEN:
+        pytest.skip("its members are looked at by the consumer, which knows the assignors")
+    for odd in ODD:
+        with pytest.raises(ConfigError) as caught:
+            kind(**CONFIGS[kind] | {name: odd})
+        assert NAMED_OTHERWISE.get(name, name) in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["consumer_settings", "producer_settings"])
+def test_settings_handed_on_to_clients_are_checked_at_once(owner: str) -> None:
+    """Not when the session starts: its first step fences the predecessor."""
+    with pytest.raises(ConfigError, match="lingerms"):
+        SessionConfig(**SESSION | {owner: {"lingerms": 5}})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="request_timeout_ms"):
+        App("a", **{owner: {"request_timeout_ms": "5 s"}})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 101, None, 5, b"a"])
+def test_application_name_that_is_no_directory_is_refused(name: object) -> None:
+    with pytest.raises(DeclarationError, match="application name"):
+        App(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parameter", ["topic", "to", "dead_letter"])
+@pytest.mark.parametrize("topic", ["", "not a name!", "x" * 250, 5, b"in", ["in"], "."])
+def test_topic_that_is_none_is_refused_at_the_declaration(parameter: str, topic: object) -> None:
+    with pytest.raises(DeclarationError, match=f"{parameter}=.* names no topic"):
+        declare(lambda value: value, **{parameter: topic})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_error": "ignore"},
+        {"format": "xml"},
+        {"store": "rocksdb"},
+        {"limits": 5},
+        {"dead_letter": "in"},
+        {"name": ""},
+        {"name": 5},
+    ],
+    ids=str,
+)
+def test_contradiction_is_refused_at_the_declaration(options: dict[str, object]) -> None:
+    with pytest.raises(DeclarationError):
+        declare(lambda value: value, **options)
+
+
+def test_state_needs_names_that_topics_can_have() -> None:
+    app = App("a" * 100)
+
+    def keep(value: bytes, seen: State[int]) -> None: ...
+
+    for name in ("grün", "a/b", ".."):
+        with pytest.raises(DeclarationError, match="becomes part of topic names"):
+            app.processor("in", name=name)(keep)
+
+    def long(value: bytes, n234567890123456789012345678901234567890: State[int]) -> None: ...
+
+    with pytest.raises(DeclarationError, match="more than 249 characters"):
+        app.processor("in", name="b" * 100)(long)
+
+
+def declare(function: Callable[..., object], **options: object) -> None:
+    def handle(value: bytes) -> object:
+        return function(value)
+
+    App("a").processor(**({"topic": "in"} | options))(handle)  # type: ignore[arg-type]
