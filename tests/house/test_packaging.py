@@ -1,21 +1,29 @@
 """Goal: what is installed is what the tree holds, and importing it stays cheap.
 
 Method: the links under ``src/onceflow`` are checked, a wheel is built and compared with the tree
-file by file, and fresh interpreters import single areas and tell what they loaded.
+file by file, and fresh interpreters import single areas and tell what they loaded. What the code
+imports is compared with what ``pyproject.toml`` declares.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import house_rules
 import pytest
 
 ROOT = house_rules.ROOT
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+COME_ALONG = {"py4j": "pyspark"}
+"""Imported packages that are a declared one's own, of the very version that it needs."""
 
 
 @pytest.mark.parametrize("area", house_rules.AREAS)
@@ -67,3 +75,63 @@ def loaded_after(statement: str) -> set[str]:
 )
 def test_import_loads_no_more_than_it_needs(statement: str, not_loaded: set[str]) -> None:
     assert loaded_after(statement) & not_loaded == set()
+
+
+def normal(requirement: str) -> str:
+    """The name of a requirement, spelled in one way."""
+    name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared(*extras: str) -> set[str]:
+    """Names that an installation with these extras asks for; extras within extras are followed."""
+    found: set[str] = set()
+    wanted = list(PROJECT["dependencies"])
+    wanted += [r for extra in extras for r in PROJECT["optional-dependencies"][extra]]
+    for requirement in wanted:
+        if normal(requirement) == "onceflow":
+            found |= declared(*requirement.partition("[")[2].rstrip("]").split(","))
+        else:
+            found.add(normal(requirement))
+    return found
+
+
+def undeclared(files: Iterable[Path], *extras: str) -> list[str]:
+    """Imports of other people's packages that an installation with these extras would lack."""
+    own = {"onceflow", "examples", "_typeshed"} | {p.stem for p in ROOT.glob("tests/support/*.py")}
+    own |= {p.stem for p in ROOT.glob("bench/*.py")}
+    owners = metadata.packages_distributions()
+    allowed = declared(*extras)
+    found = []
+    for path in files:
+        for name in house_rules.imported_packages(path.read_text()) - own:
+            if name in sys.stdlib_module_names:
+                continue
+            packages = {normal(owner) for owner in owners.get(COME_ALONG.get(name, name), [name])}
+            if not packages & allowed:
+                found.append(f"{house_rules.name_of(path)} imports {name}")
+    return found
+
+
+def test_the_product_imports_only_what_its_installation_brings() -> None:
+    spark = ROOT / "spark_integration"
+    plugin = ROOT / "broker_lite" / "testing" / "pytest_plugin.py"
+    plain = [p for p in house_rules.source_files() if spark not in p.parents and p != plugin]
+    assert undeclared(plain) == []
+    assert undeclared(spark.rglob("*.py"), "spark") == []
+    assert undeclared(ROOT.glob("examples/**/*.py"), "demo") == []
+
+
+def test_tests_and_tools_import_only_what_setup_brings() -> None:
+    files = [p for folder in ("tests", "bench", "tools") for p in (ROOT / folder).rglob("*.py")]
+    assert undeclared(files, "dev") == []
+
+
+def test_an_undeclared_import_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("import asyncio\nimport click\n\ndef f():\n    import pyspark.sql\n")
+    monkeypatch.setattr(house_rules, "name_of", lambda path: path.name)
+    assert undeclared([module]) == ["module.py imports pyspark"]
+    assert undeclared([module], "dev") == []

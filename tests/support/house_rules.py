@@ -92,6 +92,17 @@ def banned_identifiers(name: str, text: str) -> list[str]:
     return findings
 
 
+def imported_packages(text: str) -> set[str]:
+    """The top-level names that a module imports, at its start or within functions."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
 def unfinished_comments(name: str, text: str) -> list[str]:
     """Comments that promise to finish something later."""
     findings = []
