@@ -67,6 +67,7 @@ class TransactionDriver(Generic[D]):
         self._manager = engine.transactions
         self._pool = engine.pool
         self._backoff = engine.pool.backoff
+        self._unanswered = False
 
     # life
 
@@ -164,6 +165,7 @@ class TransactionDriver(Generic[D]):
         self._engine.check_usable()
         deadline_ms = self._engine.now_ms() + limit_ms
         manager.move(S.INITIALIZING)
+        self._unanswered = True
         try:
             producer_id, producer_epoch = await self._pool.run(
                 init_producer_id(
@@ -180,9 +182,11 @@ class TransactionDriver(Generic[D]):
         except FatalError as error:
             manager.fatal(error)
             raise
-        except BaseException:
+        except BaseException as error:
+            self._unanswered = not isinstance(error, KafkaError) or error.retriable
             manager.move(S.UNINITIALIZED)
             raise
+        self._unanswered = False
         manager.initialized(producer_id, producer_epoch, version)
         self._engine.gate.update()
         log.info(
@@ -260,10 +264,15 @@ class TransactionDriver(Generic[D]):
             await self._initialize(limit_ms, self._manager.identity)
 
     async def _reclaim(self, limit_ms: int) -> None:
-        """Get an identity anew after an unknown end, unless a newer producer has it."""
+        """Get an identity anew after an unknown end, unless a newer producer has it.
+
+        Where an InitProducerId of our own got no answer, the newer epoch may be our own: then it
+        is asked for again, as its repetition.
+        """
         identity = self._manager.identity
         if (
             identity is not None
+            and not self._unanswered
             and (await self._pool.run(still_ours(identity, self._backoff), timeout_ms=limit_ms))
             is False
         ):
