@@ -122,6 +122,7 @@ def _publish_once(
 ) -> None:
     opened = transaction.begin(options, query)
     if opened.is_published(batch_id):
+        transaction.check_skipped(options, batch_id)
         logger.info("batch %d of query %s was published before; skipped", batch_id, query)
         return
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -246,6 +247,13 @@ class SourceOptions:
         )
 
 
+def _one_spelling(location: str) -> str:
+    """One text for all ways to write a location; a query must not get a second identity."""
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    return location.rstrip("/") if "://" in location else os.path.abspath(location)
+
+
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """Checked options of the exactly-once sink.
@@ -285,7 +293,7 @@ class SinkOptions:
         if name is None and "queryName" in found:
             name = f"onceflow-spark-{found['queryName']}"
         if name is None and checkpoint is not None:
-            digest = hashlib.sha256(checkpoint.encode()).hexdigest()
+            digest = hashlib.sha256(_one_spelling(checkpoint).encode()).hexdigest()
             name = f"onceflow-spark-{digest[:16]}"
         if not name:
             raise ConfigError(

@@ -100,10 +100,46 @@ def published_batch_id(options: SinkOptions, query_id: str) -> int:
         stored = admin.list_group_offsets(options.progress_group_id, require_stable=True)
     batches = [-1]
     for entry in stored.values():
-        progress = json.loads(entry.metadata)
-        if progress["query"] == query_id:
-            batches.append(progress["batch"])
+        try:
+            progress = json.loads(entry.metadata)
+            if progress["query"] == query_id:
+                batches.append(int(progress["batch"]))
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                "groupId",
+                options.group_id,
+                f"group {options.progress_group_id} holds commits that are not of this sink; "
+                "choose another groupId",
+            ) from error
     return max(batches)
+
+
+def check_skipped(options: SinkOptions, batch_id: int) -> None:
+    """Make sure that a batch that is taken for published is the one that was.
+
+    A checkpoint that was set back, to a copy for instance, plans its batches anew under numbers
+    that were used before.
+
+    Raises:
+        ConfigError: The batch covers source offsets that were never published.
+    """
+    planned = _offsets(options, batch_id)
+    with Admin(**options.admin) as admin:
+        stored = admin.list_group_offsets(options.group_id, require_stable=True)
+    ahead = [
+        f"{tp}: planned to {offset}, published to {stored[tp].offset if tp in stored else 'none'}"
+        for tp, offset in sorted(planned.items())
+        if offset > (stored[tp].offset if tp in stored else 0)
+    ]
+    if ahead:
+        raise ConfigError(
+            "checkpointLocation",
+            options.checkpoint_location,
+            f"batch {batch_id} was published before, but with other source offsets "
+            f"({'; '.join(ahead)}): the checkpoint is older than what was published. Start a new "
+            f"one with startingOffsets=committed and groupId={options.group_id}; nothing is lost "
+            "or repeated then",
+        )
 
 
 def begin(options: SinkOptions, query_id: str) -> OpenBatch:
@@ -198,7 +234,7 @@ def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
     return rows
 
 
-def _offsets(options: SinkOptions, query_id: str, batch_id: int) -> dict[TopicPartition, int]:
+def _offsets(options: SinkOptions, batch_id: int) -> dict[TopicPartition, int]:
     assert options.checkpoint_location is not None, "checked when the options were read"
     return source_offsets(options.checkpoint_location, batch_id)
 
@@ -218,7 +254,7 @@ def commit(
         KafkaError: Another refusal; nothing of the batch is visible.
     """
     note = json.dumps({"query": query_id, "batch": batch_id}, separators=(",", ":"))
-    sources = _offsets(options, query_id, batch_id)
+    sources = _offsets(options, batch_id)
     anchor = min([*rows, *sources], default=None)
     if anchor is None:
         return  # Nothing written and nothing read: running it again would change nothing.

@@ -247,8 +247,9 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         """
         reports = _reports(messages)
         identities = {r.identity for r in reports}
-        if identities == {None}:
-            return  # Published before the restart that led here.
+        if identities == {None}:  # Published before the restart that led here.
+            transaction.check_skipped(self._options, batchId)
+            return
         rows = transaction.check_reports(reports)
         if len(identities) > 1:
             raise BatchWriteError("tasks of one batch wrote under several identities")
@@ -258,6 +259,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         else:  # A batch without tasks: there is no transaction yet to carry the offsets.
             opened = transaction.begin(self._options, query)
             if opened.is_published(batchId):
+                transaction.check_skipped(self._options, batchId)
                 return
             identity = opened.identity
         assert identity is not None

@@ -245,3 +245,21 @@ def test_missing_plan_of_a_batch_is_an_error_and_nothing_is_published(query: Que
     with pytest.raises(Exception, match="offsets/9"):
         query.commit(opened, 9, {0: 1})
     assert query.visible() == []
+
+
+def test_batch_of_a_checkpoint_that_was_set_back_is_not_taken_for_published(query: Query) -> None:
+    query.publish(0, 10, "a")
+    query.publish(1, 20, "b")
+    transaction.check_skipped(query.options(), 1)
+    query.plan(1, 35)
+    assert query.begin().is_published(1)
+    with pytest.raises(ConfigError, match=r"planned to 35, published to 20.*=committed"):
+        transaction.check_skipped(query.options(), 1)
+
+
+def test_group_with_commits_of_somebody_else_is_refused(query: Query) -> None:
+    with Admin(bootstrap_servers=query.cluster) as admin:
+        group = query.options().progress_group_id
+        admin.alter_group_offsets(group, {TopicPartition(query.topic, 0): 5})
+    with pytest.raises(ConfigError, match="choose another groupId"):
+        query.begin()

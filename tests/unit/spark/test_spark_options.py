@@ -86,6 +86,17 @@ def test_transactional_id_is_stable_for_a_query() -> None:
     assert SinkOptions.parse({**SINK, "transactionalid": "mine"}).transactional_id == "mine"
 
 
+def test_every_spelling_of_a_checkpoint_is_the_same_query() -> None:
+    spellings = ("/data/c", "/data/c/", "file:/data/c", "file:///data/c", "/data/../data/c")
+    names = {SinkOptions.parse({**SINK, "checkpointlocation": s}).group_id for s in spellings}
+    assert len(names) == 1
+    remote = {
+        SinkOptions.parse({**SINK, "checkpointlocation": s}).group_id
+        for s in ("s3://bucket/c", "s3://bucket/c/", "s3://bucket/d")
+    }
+    assert len(remote) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
