@@ -54,6 +54,7 @@ class BrokerState:
         groups: Group coordinator.
         transactions: Transaction coordinator.
         random: Source of uuids and member ids.
+        unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
         interceptor: Stands before the handlers in tests; None otherwise.
     """
@@ -74,6 +75,7 @@ class BrokerState:
         "timers",
         "topics",
         "transactions",
+        "unsent_bytes",
     )
 
     config: BrokerConfig
@@ -104,6 +106,7 @@ class BrokerState:
         self.interceptor: Interceptor | None = None
         self.host = ""
         self.port = 0
+        self.unsent_bytes = 0
 
     def advertise(self, bind_host: str, bind_port: int) -> None:
         """Fix the address that clients are told, once the listener is bound.

@@ -63,6 +63,7 @@ class ClientConnection(asyncio.Protocol):
         "_server",
         "_splitter",
         "_transport",
+        "_unsent_bytes",
         "_waiting",
         "_waiting_bytes",
         "last_active_ms",
@@ -75,6 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
         self._outgoing: deque[Buffer] = deque()
+        self._unsent_bytes = 0
         self._deferred: Deferred[Response] | None = None
         self._closing = False
         self._paused_reading = False
@@ -154,6 +156,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._outgoing:
             self._flush_outgoing(transport)
+            self._count_unsent()
         if self._closing and not self._outgoing:
             transport.close()
         elif not self._paused_writing:
@@ -164,6 +167,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = None
         self._waiting.clear()
         self._outgoing.clear()
+        self._count_unsent()
         self._closing = True
         deferred, self._deferred = self._deferred, None
         server = self._server
@@ -289,7 +293,15 @@ class ClientConnection(asyncio.Protocol):
             return True
         self._outgoing.extend(parts)
         self._flush_outgoing(transport)
+        if self._outgoing:
+            self._count_unsent()
         return True
+
+    def _count_unsent(self) -> None:
+        """Keep the broker's count of bytes that wait for slow readers up to date."""
+        unsent = sum(map(len, self._outgoing))
+        self._server.broker.unsent_bytes += unsent - self._unsent_bytes
+        self._unsent_bytes = unsent
 
     def _flush_outgoing(self, transport: asyncio.Transport) -> None:
         """Hand the kernel what it takes without joining: a Fetch answer is mostly stored batches.

@@ -36,6 +36,10 @@ ZSTD_MIN_VERSION = 10
 """Clients below it may not get what a topic with ``compression.type=zstd`` holds (KIP-110)."""
 
 
+UNSENT_BYTES_MAX = 128 * 1024 * 1024
+"""What answers to slow readers may hold of the memory: beyond it a Fetch is answered with its first
+batch only, so that peers which ask and do not read cannot fill it."""
+
 COUNTED_AT_ONCE_BYTES = 1_048_576
 """How much is looked at in one piece to find out whether ``min_bytes`` are there."""
 
@@ -204,7 +208,8 @@ class _FetchAttempt:
     def answer(self, now_ms: int) -> FetchResponse:
         """Read what fits and build the answer."""
         request = self._request
-        left = min(request.max_bytes, self._state.config.fetch_max_bytes)
+        room = max(0, UNSENT_BYTES_MAX - self._state.unsent_bytes)
+        left = min(request.max_bytes, self._state.config.fetch_max_bytes, room)
         at_least_one = True
         answers: list[tuple[PartitionKey, PartitionData]] = []
         for source in self._sources:

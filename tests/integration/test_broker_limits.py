@@ -6,11 +6,12 @@ connection; answers to requests that name one thing very often.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
 from broker_requests import FETCH_BY_NAME, fetch_request, fetched
-from broker_wire import Wire, batch
+from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, load_handlers
@@ -198,3 +199,27 @@ async def test_unauthenticated_peers_may_send_little() -> None:
                 ],
             )
             assert len((await wire.ask(large, 9, ProduceResponse)).responses) == 1
+
+
+async def test_peers_that_do_not_read_cannot_fill_the_memory(
+    broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceflow.broker_lite.handlers.fetch.UNSENT_BYTES_MAX", 30_000_000)
+    broker.create_topic("t")
+    topic = broker.state.topics.get("t")
+    assert topic is not None
+    for _ in range(25):
+        topic.partitions[0].append(batch(bytes(1_000_000)), now_ms=1_700_000_000_000)
+    request = fetch_request("t", 0, partition_max_bytes=2**31 - 1)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(20):
+            peer = await stack.enter_async_context(Wire(broker))
+            peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            before = broker.state.unsent_bytes
+            peer.send(request, FETCH_BY_NAME)
+            await wire.ask(ApiVersionsRequest(), 0, ApiVersionsResponse)
+            assert broker.state.unsent_bytes - before <= max(30_000_000 - before, 0) + 1_100_000
+        assert 20_000_000 < broker.state.unsent_bytes < 60_000_000
+        some = await wire.ask(request, FETCH_BY_NAME, FetchResponse)
+        assert len(fetched(some)[0].records or b"") >= 1_000_000, "nobody is starved"
+    await until(lambda: broker.state.unsent_bytes == 0)
