@@ -134,7 +134,7 @@ class AsyncAdmin:
                 [by_name[name] for name in names],
                 left_ms,
                 validate_only=validate_only,
-                target=self._asker.controller(),
+                target=await self._asker.controller(),
             )
             return await self._pool.run(flow, timeout_ms=left_ms)
 
@@ -152,7 +152,7 @@ class AsyncAdmin:
         """
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, None]:
-            node_id = self._asker.controller()
+            node_id = await self._asker.controller()
             await self._pool.connect(node_id, "default")
             version = self._pool.api_version(node_id, DeleteTopicsRequest) or 0
             flow = admin_topics.delete_topics(names, left_ms, by_state=version >= 6, target=node_id)
@@ -186,7 +186,7 @@ class AsyncAdmin:
                 {name: totals[name] for name in names},
                 left_ms,
                 validate_only=validate_only,
-                target=self._asker.controller(),
+                target=await self._asker.controller(),
             )
             return await self._pool.run(flow, timeout_ms=left_ms)
 
@@ -282,7 +282,7 @@ class AsyncAdmin:
             left: list[ConfigResource], left_ms: int
         ) -> Outcomes[ConfigResource, dict[str, ConfigEntry]]:
             found: Outcomes[ConfigResource, dict[str, ConfigEntry]] = {}
-            for target, part in self._by_target(left).items():
+            for target, part in (await self._by_target(left)).items():
                 flow = admin_topics.describe_configs(part, target=target)
                 found |= await self._pool.run(flow, timeout_ms=left_ms)
             return found
@@ -313,7 +313,7 @@ class AsyncAdmin:
 
         async def ask(left: list[ConfigResource], left_ms: int) -> Outcomes[ConfigResource, None]:
             found: Outcomes[ConfigResource, None] = {}
-            for target, part in self._by_target(left).items():
+            for target, part in (await self._by_target(left)).items():
                 flow = admin_topics.alter_configs(
                     {resource: wanted[resource] for resource in part},
                     validate_only=validate_only,
@@ -324,12 +324,14 @@ class AsyncAdmin:
 
         await self._asker.complete(wanted, ask, timeout_ms, final=NO_SUCH_TOPIC)
 
-    def _by_target(self, resources: Iterable[ConfigResource]) -> dict[int, list[ConfigResource]]:
+    async def _by_target(
+        self, resources: Iterable[ConfigResource]
+    ) -> dict[int, list[ConfigResource]]:
         """A broker's own settings are that broker's to tell; any other goes to any broker."""
         targets: dict[int, list[ConfigResource]] = {}
         for resource in resources:
             own = resource.type is ResourceType.BROKER and resource.name.isdigit()
-            node_id = int(resource.name) if own else self._asker.controller()
+            node_id = int(resource.name) if own else await self._asker.controller()
             targets.setdefault(node_id, []).append(resource)
         return targets
 

@@ -15,7 +15,7 @@ from onceflow.sdk.core.admin_topics import Outcomes
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
 from onceflow.sdk.core.offset_lookup import by_leader
 from onceflow.sdk.core.retry import Recovery, recovery_for
-from onceflow.sdk.errors import KafkaError, LeaderNotAvailableError
+from onceflow.sdk.errors import KafkaError, LeaderNotAvailableError, NoBrokersAvailableError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -35,13 +35,20 @@ class ClusterAsker:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
-    def controller(self) -> int:
-        """A broker that takes requests for the controller: any, or with ZooKeeper that one."""
+    async def controller(self) -> int:
+        """A broker that takes requests for the controller: any, or with ZooKeeper that one.
+
+        Raises:
+            NoBrokersAvailableError: The cluster names no broker at the moment.
+        """
         self._pool.check_usable()
         view = self._pool.metadata
-        if view.controller_id in view.nodes:
-            return view.controller_id
-        return next(iter(view.nodes))
+        if not view.nodes:
+            view = await self._pool.refresh_metadata(())
+        for node_id in (view.controller_id, *view.nodes):
+            if node_id in view.nodes:
+                return node_id
+        raise NoBrokersAvailableError("the cluster names no broker at the moment; try again")
 
     async def ask_leaders(
         self,

@@ -353,7 +353,7 @@ class AsyncProducer:
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partition numbers of a topic."""
-        return set(range(len((await self._engine.topic(topic)).queues)))
+        return set(range((await self._engine.topic(topic)).partition_count))
 
     async def partition_infos(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, with leaders and replicas."""

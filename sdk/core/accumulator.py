@@ -110,7 +110,8 @@ class TopicState:
 
     Attributes:
         topic: Topic name.
-        queues: Queue of each partition.
+        queues: Queue of each partition; never fewer than there were.
+        partition_count: How many partitions records go to.
         partition_of_key: Partition by key, filled as keys appear.
         sticky: The partition for records without a key.
         available: Partitions that have a leader.
@@ -118,7 +119,15 @@ class TopicState:
             deleted and made anew under its name.
     """
 
-    __slots__ = ("available", "partition_of_key", "queues", "sticky", "topic", "topic_id")
+    __slots__ = (
+        "available",
+        "partition_count",
+        "partition_of_key",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -129,6 +138,7 @@ class TopicState:
     ) -> None:
         self.topic = topic
         self.queues = [PartitionQueue(topic, number) for number in range(partition_count)]
+        self.partition_count = partition_count
         self.partition_of_key: dict[bytes, int] = {}
         self.topic_id = ZERO_UUID
         self.available: Sequence[int] = tuple(available) or range(partition_count)
@@ -136,20 +146,25 @@ class TopicState:
 
     def update(self, partition_count: int, available: Sequence[int]) -> None:
         """Take over newer metadata; partitions are never taken away."""
-        if partition_count > len(self.queues):
-            first = len(self.queues)
-            self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, partition_count))
-            self.partition_of_key = {}
-        self.available = tuple(available) or range(len(self.queues))
+        if partition_count > self.partition_count:
+            self._set_count(partition_count)
+        self.available = tuple(available) or range(self.partition_count)
         self.sticky.update(self.available)
 
     def made_anew(self, partition_count: int) -> None:
-        """The topic is another one now: brokers know nothing of this producer in it."""
-        while len(self.queues) > partition_count and self.queues[-1].is_empty:
-            self.queues.pop()
-        self.partition_of_key = {}
+        """The topic is another one now: brokers know nothing of this producer in it.
+
+        It may have fewer partitions; what waits for the others stays and runs out of time.
+        """
+        self._set_count(partition_count)
         for queue in self.queues:
             queue.known_until_ms = 0
+
+    def _set_count(self, partition_count: int) -> None:
+        first = len(self.queues)
+        self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, partition_count))
+        self.partition_count = partition_count
+        self.partition_of_key = {}
 
     def partition_for(self, key: bytes) -> int:
         """The partition of a key by Kafka's hash."""
@@ -157,7 +172,7 @@ class TopicState:
         if found is None:
             if len(self.partition_of_key) >= KEY_CACHE_MAX:
                 self.partition_of_key = {}
-            found = self.partition_of_key[key] = murmur2_partition(key, len(self.queues))
+            found = self.partition_of_key[key] = murmur2_partition(key, self.partition_count)
         return found
 
 

@@ -115,13 +115,13 @@ def choose_partition(
     if partition is None:
         if partitioner is None:
             return STICKY if key is None else state.partition_for(key)
-        numbers = range(len(state.queues))
+        numbers = range(state.partition_count)
         partition = partitioner(state.topic, key, numbers, state.available)
-    if not isinstance(partition, int) or not 0 <= partition < len(state.queues):
+    if not isinstance(partition, int) or not 0 <= partition < state.partition_count:
         raise ConfigError(
             "partition",
             partition,
-            f"topic {state.topic!r} has partitions 0 to {len(state.queues) - 1}",
+            f"topic {state.topic!r} has partitions 0 to {state.partition_count - 1}",
         )
     return partition
 

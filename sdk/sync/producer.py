@@ -346,7 +346,7 @@ class Producer:
 
     def partitions_for(self, topic: str) -> set[int]:
         """The partition numbers of a topic."""
-        return set(range(len(self._portal.call(lambda: self._engine.topic(topic)).queues)))
+        return set(range(self._portal.call(lambda: self._engine.topic(topic)).partition_count))
 
     def partition_infos(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, with leaders and replicas."""

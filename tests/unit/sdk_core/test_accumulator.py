@@ -11,10 +11,11 @@ import pytest
 from producer_rig import ModelLog, Rig, values_of
 
 from onceflow.sdk.core.accumulator import KEY_CACHE_MAX
-from onceflow.sdk.core.appending import BulkAppend, resolve_partitions
+from onceflow.sdk.core.appending import BulkAppend, choose_partition, resolve_partitions
 from onceflow.sdk.core.batch import DeliveryGroup
 from onceflow.sdk.errors import (
     ClientClosedError,
+    ConfigError,
     RecordTooLargeError,
     SerializationError,
     UnknownServerError,
@@ -218,3 +219,18 @@ def test_a_waiter_that_is_there_before_the_failure_counts_as_looking() -> None:
     second._mark_unseen()
     rig.answer(rig.job(), -1)
     assert first._batch.unseen_failures == 1
+
+
+def test_a_topic_made_anew_with_fewer_partitions_gets_no_record_for_the_others() -> None:
+    """Also while records wait for a partition that is gone."""
+    rig = Rig(partitions=4)
+    for partition in range(4):
+        rig.send(b"waits", partition=partition)
+    rig.accumulator.topic_state("t", 1, range(1))
+    rig.state.made_anew(1)
+    assert {rig.state.partition_for(b"%d" % n) for n in range(50)} == {0}
+    assert {rig.send_sticky(b"x" * 60).partition for _ in range(12)} == {0}
+    with pytest.raises(ConfigError, match="partitions 0 to 0"):
+        choose_partition(rig.state, None, 3, None)
+    rig.accumulator.topic_state("t", 3, range(3))
+    assert {rig.state.partition_for(b"%d" % n) for n in range(50)} == {0, 1, 2}
