@@ -5,6 +5,7 @@ from onceflow.processors.context import Context, Output
 from onceflow.processors.errors import (
     DeclarationError,
     DeserializationError,
+    HandlerCancelledError,
     OutputRefusedError,
     ProcessingError,
     ProcessorError,
@@ -13,6 +14,7 @@ from onceflow.processors.errors import (
     TooManyAbortsError,
     TooManyDeadLettersError,
     TopicSetupError,
+    UndeliverableOutputError,
 )
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state import State
@@ -34,7 +36,9 @@ __all__ = [
     "ProcessingError",
     "DeclarationError",
     "DeserializationError",
+    "HandlerCancelledError",
     "OutputRefusedError",
+    "UndeliverableOutputError",
     "StateKeyError",
     "StateDirectoryError",
     "TopicSetupError",

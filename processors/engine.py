@@ -8,6 +8,7 @@ driver in its place.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -17,6 +18,7 @@ from onceflow.processors.context import Context, Inherit, Output
 from onceflow.processors.errors import (
     DeclarationError,
     DeserializationError,
+    HandlerCancelledError,
     ProcessingError,
     StateKeyError,
     TooManyDeadLettersError,
@@ -197,6 +199,15 @@ class Engine:
             if isinstance(result, AsyncIterator):
                 result = [item async for item in result]
             encoded = self._encode_result(call, result)
+        except asyncio.CancelledError as error:
+            self._drop(call)
+            worker = asyncio.current_task()
+            if worker is None or worker.cancelling():
+                raise
+            # As an exception of the handler it follows the policy, like any other.
+            raise HandlerCancelledError(
+                f"{self.spec.name}: something that the handler awaited was cancelled"
+            ) from error
         except BaseException:
             self._drop(call)
             raise

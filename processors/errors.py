@@ -35,6 +35,10 @@ class UndeliverableOutputError(ProcessorError, RecordError):
     """A handler's output names a topic, partition, header or time that no broker takes."""
 
 
+class HandlerCancelledError(ProcessorError):
+    """Something that a handler awaited was cancelled; the worker itself was not."""
+
+
 class OutputRefusedError(ProcessorError, IllegalStateError):
     """A send or a state write came after its record was finished; await it in the handler.
 

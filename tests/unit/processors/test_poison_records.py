@@ -7,6 +7,7 @@ the dead letters, and the others in the output.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from processor_fakes import FakeCluster
 from processor_worlds import World
 
 from onceflow.processors import App, Output, ProcessingError
+from onceflow.processors.calls import DirectCalls
 from onceflow.sdk.errors import ConfigError, UnknownTopicOrPartitionError
 from onceflow.sdk.model import TopicPartition
 
@@ -145,3 +147,42 @@ def test_policy_stop_names_the_target(world: World) -> None:
     with pytest.raises(ProcessingError, match="'not a name!' is no topic name"):
         world.run(app)
     assert world.cluster.offset("in") == 1
+
+
+async def cancelled_within() -> None:
+    """A handler's own task is cancelled, as when a client that it uses is closed."""
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def test_cancellation_within_a_handler_is_its_own_failure(world: World) -> None:
+    app = App("poison")
+
+    @app.processor("in", to="out", dead_letter="dead")
+    async def handle(value: bytes) -> bytes:
+        if value == b"bad":
+            await cancelled_within()
+        return value
+
+    await world.make(app).run(DirectCalls())
+    check(world.cluster)
+
+
+async def test_cancelling_the_worker_still_ends_it(world: World) -> None:
+    app, started = App("poison"), asyncio.Event()
+
+    @app.processor("in", to="out", dead_letter="dead")
+    async def handle(value: bytes) -> bytes:
+        started.set()
+        await asyncio.Event().wait()
+        return value
+
+    worker = asyncio.ensure_future(world.make(app).run(DirectCalls()))
+    await started.wait()
+    worker.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await worker
+    assert world.cluster.values("dead") == []
+    assert world.cluster.offset("in") is None
