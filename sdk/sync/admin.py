@@ -70,6 +70,9 @@ class Admin:
         """Close the connections. Calling it again does nothing."""
         if self._portal.is_closed:
             return
+        if self._portal.is_foreign:
+            self._portal.close()  # A forked child: the thread and the sockets are the parent's.
+            return
         try:
             self._portal.call(self._async.close, timeout_s=CLOSE_LIMIT_S)
         finally:

@@ -482,6 +482,9 @@ class Consumer:
         if self._closed or self._portal.is_closed:
             return
         self._closed = True
+        if self._portal.is_foreign:
+            self._portal.close()  # A forked child: the thread and the sockets are the parent's.
+            return
         engine = self._engine
         deadline_ms = engine.pool.now_ms() + timeout_ms
         try:
