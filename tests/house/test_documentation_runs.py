@@ -1,9 +1,9 @@
 """Goal: the programs that the documentation shows work, and print what is shown.
 
 Method: the python blocks of each section are taken together as one program and run in a process of
-its own beside an in-process broker, whose address replaces ``localhost:9092``; blocks that begin
-with a file name become that file, and test files are run by pytest. The ``text`` blocks of the
-section, in order, are what must be printed.
+its own, section by section, beside one in-process broker for the page, whose address replaces
+``localhost:9092``; blocks that begin with a file name become that file, and test files are run by
+pytest. The ``text`` blocks of the section, in order, are what must be printed.
 """
 
 from __future__ import annotations
@@ -93,18 +93,9 @@ def java_is_missing() -> bool:
     return not ((Path(home) / "bin" / "java").exists() if home else shutil.which("java"))
 
 
-def parameter(section: Section) -> object:
-    """Spark's sections are marked, and skipped only without Java."""
-    marks = []
-    if "pyspark" in section.program:
-        marks = [
-            pytest.mark.spark,
-            pytest.mark.slow,
-            pytest.mark.timeout(300),
-            pytest.mark.skipif(java_is_missing(), reason="Java 17+ is missing (make java)"),
-        ]
-    name = re.sub(r"\W+", "-", section.title.lower()).strip("-")
-    return pytest.param(section, marks=marks, id=f"{Path(section.page).stem}-{name}")
+def needs_spark(section: Section) -> bool:
+    """Whether a section's program starts Spark."""
+    return "pyspark" in section.program
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -122,23 +113,44 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("section", [parameter(section) for section in ALL])
-def test_programs_of_a_section_print_what_is_shown(section: Section, tmp_path: Path) -> None:
+def check(section: Section, broker: Broker, folder: Path) -> None:
+    """Run what a section holds and compare what it prints."""
+    folder.mkdir()
+
+    def place(name: str, text: str) -> None:
+        (folder / name).write_text(text.replace(ADDRESS, broker.bootstrap_servers))
+
+    for name, text in section.files.items():
+        place(name, text)
+    if section.program:
+        place("program.py", section.program)
+        # PySpark warns of the pandas that pip gives it; our own programs must be silent.
+        strict = [] if needs_spark(section) else ["-W", "error"]
+        printed = run([*strict, "program.py"], folder)
+        assert (section.title, printed) == (section.title, section.shown)
+    if tests := [name for name in section.files if name.startswith("test_")]:
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
+        run(["-m", "pytest", *options, *tests], folder)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_of_a_page_print_what_is_shown_when_read_from_top_to_bottom(
+    page: str, tmp_path: Path
+) -> None:
     with Broker() as broker:
+        for number, section in enumerate(sections(page)):
+            if not needs_spark(section):
+                check(section, broker, tmp_path / str(number))
 
-        def place(name: str, text: str) -> None:
-            (tmp_path / name).write_text(text.replace(ADDRESS, broker.bootstrap_servers))
 
-        for name, text in section.files.items():
-            place(name, text)
-        if section.program:
-            place("program.py", section.program)
-            # PySpark warns of the pandas that pip gives it; our own programs must be silent.
-            strict = [] if "pyspark" in section.program else ["-W", "error"]
-            assert run([*strict, "program.py"], tmp_path) == section.shown
-        if tests := [name for name in section.files if name.startswith("test_")]:
-            options = ["-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
-            run(["-m", "pytest", *options, *tests], tmp_path)
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(java_is_missing(), reason="Java 17+ is missing (make java)")
+def test_programs_for_spark_print_what_is_shown(tmp_path: Path) -> None:
+    for number, section in enumerate(filter(needs_spark, ALL)):
+        with Broker() as broker:
+            check(section, broker, tmp_path / str(number))
 
 
 def test_there_are_programs_on_every_page() -> None:
