@@ -74,7 +74,7 @@ class KafkaChangelogReader:
         self._consumer = Consumer(
             bootstrap_servers=settings.bootstrap_servers,
             isolation_level="read_committed",
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",  # A gap must not pass unnoticed.
             enable_auto_commit=False,
             max_poll_records=RESTORE_RECORDS_MAX,
         )

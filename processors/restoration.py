@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from onceflow.processors.stores.base import TaskStore
+from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 
 logger = logging.getLogger("onceflow.processors.state")
@@ -35,7 +36,11 @@ class ChangelogReader(Protocol):
         """Read these partitions from these offsets on, and no others."""
 
     def poll(self, timeout_ms: int) -> Mapping[TopicPartition, list[ConsumerRecord]]:
-        """Take records."""
+        """Take records.
+
+        Raises:
+            OffsetOutOfRangeError: A position is not in its changelog any more.
+        """
 
     def position(self, partition: TopicPartition) -> int:
         """Where reading goes on, behind markers and aborted records."""
@@ -98,23 +103,36 @@ class Restoration:
         bounds = self._reader.bounds(list(changelogs))
         self._waiting[partition] = set(changelogs)
         for changelog, state in changelogs.items():
-            start, end = bounds[changelog]
-            stored = store.offset(state)
-            if stored is not None and not start <= stored <= end:
-                logger.warning(
-                    "state %s of %s: stored offset %d is outside of the changelog (%d to %d), "
-                    "which was truncated or made anew; rebuilding",
-                    state,
-                    partition,
-                    stored,
-                    start,
-                    end,
-                )
-                store.wipe(state)
-                stored = None
-            position = start if stored is None else stored
-            self._replays[changelog] = _Replay(state, store, position, end, position)
-            self._finish_if_done(changelog)
+            self._begin(changelog, state, store, bounds[changelog])
+        self._stale = True
+
+    def _begin(
+        self, changelog: TopicPartition, state: str, store: TaskStore, bounds: tuple[int, int]
+    ) -> None:
+        start, end = bounds
+        stored = store.offset(state)
+        if stored is not None and not start <= stored <= end:
+            logger.warning(
+                "state %s: stored offset %d is outside of changelog %s (%d to %d), which was "
+                "truncated or made anew; rebuilding",
+                state,
+                stored,
+                changelog,
+                start,
+                end,
+            )
+            store.wipe(state)
+            stored = None
+        position = start if stored is None else stored
+        self._replays[changelog] = _Replay(state, store, position, end, position)
+        self._finish_if_done(changelog)
+
+    def _begin_again(self, reader: ChangelogReader) -> None:
+        """A changelog was truncated or made anew while it was replayed: look at all once more."""
+        replays = dict(self._replays)
+        bounds = reader.bounds(list(replays))
+        for changelog, replay in replays.items():
+            self._begin(changelog, replay.state, replay.store, bounds[changelog])
         self._stale = True
 
     def drop(self, partition: TopicPartition) -> None:
@@ -147,22 +165,28 @@ class Restoration:
         """
         reader = self._reader
         if reader is not None and self._replays:
-            if self._stale:
-                reader.assign({tp: replay.position for tp, replay in self._replays.items()})
-                self._stale = False
-            batches = reader.poll(timeout_ms)
-            for changelog, records in batches.items():
-                if changelog in self._replays:
-                    self._apply(self._replays[changelog], records)
-            for changelog in list(self._replays):
-                replay = self._replays[changelog]
-                position = reader.position(changelog)
-                if position > replay.position:
-                    replay.position = position
-                self._finish_if_done(changelog)
+            try:
+                self._replay(reader, timeout_ms)
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                logger.warning("restoring: %s", error)
+                self._begin_again(reader)
             self._tell_progress()
         ready, self._ready = self._ready, []
         return ready
+
+    def _replay(self, reader: ChangelogReader, timeout_ms: int) -> None:
+        if self._stale:
+            reader.assign({tp: replay.position for tp, replay in self._replays.items()})
+            self._stale = False
+        for changelog, records in reader.poll(timeout_ms).items():
+            if changelog in self._replays:
+                self._apply(self._replays[changelog], records)
+        for changelog in list(self._replays):
+            replay = self._replays[changelog]
+            position = reader.position(changelog)
+            if position > replay.position:
+                replay.position = position
+            self._finish_if_done(changelog)
 
     @staticmethod
     def _apply(replay: _Replay, records: Sequence[ConsumerRecord]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processor_worlds import World
+from processor_worlds import FakeChangelogReader, World
 
 from onceflow.processors import (
     App,
@@ -27,6 +27,7 @@ from onceflow.processors import (
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     MessageTooLargeError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
     TransactionAbortableError,
 )
@@ -248,6 +249,35 @@ def test_changelog_that_does_not_fit_the_store_rebuilds_it(world: World, damage:
     world.cluster.put("in", b"c", key=b"k")
     world.run(counting())
     assert world.cluster.values("out")[-1] == (b"c8" if damage == "truncated" else b"c1")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "recreated"])
+def test_changelog_that_changes_while_it_is_replayed_is_replayed_anew(
+    world: World, damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trap 57, in the middle of a restoration: no gap, and no waiting for an end that is gone."""
+    changelog = TopicPartition("counts-count-seen-changelog", 0)
+    world.cluster.put(changelog.topic, b"\x01\x03", b"\x01\x04", key=b"gone")
+    log = world.cluster.logs[changelog]
+    whole_poll, polls = FakeChangelogReader.poll, []
+
+    def poll(reader: FakeChangelogReader, timeout_ms: int) -> object:
+        polls.append(timeout_ms)
+        if len(polls) > 1:
+            return whole_poll(reader, timeout_ms)
+        if damage == "recreated":
+            log.clear()
+            world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
+        else:
+            world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
+            world.log_starts[changelog] = 2
+        raise OffsetOutOfRangeError("position 0")
+
+    monkeypatch.setattr(FakeChangelogReader, "poll", poll)
+    world.cluster.put("in", b"c", key=b"k")
+    world.cluster.put("in", b"d", key=b"gone")
+    world.run(counting())
+    assert world.cluster.values("out") == [b"c8", b"d1"]
 
 
 def test_restoration_waits_for_a_transaction_that_is_still_open(world: World) -> None:
