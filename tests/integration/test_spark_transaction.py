@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import spark_world
 from case_proxy import Action, Proxy
@@ -23,7 +24,9 @@ from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, ProducerFen
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.spark_integration import BatchWriteError, transaction
 from onceflow.spark_integration.options import SinkOptions
+from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.transaction import OpenBatch
+from onceflow.spark_integration.writer import TaskRowWriter
 
 pytestmark = pytest.mark.spark
 NUMBERS = itertools.count(1)
@@ -263,3 +266,25 @@ def test_group_with_commits_of_somebody_else_is_refused(query: Query) -> None:
         admin.alter_group_offsets(group, {TopicPartition(query.topic, 0): 5})
     with pytest.raises(ConfigError, match="choose another groupId"):
         query.begin()
+
+
+def test_partition_that_another_attempt_wrote_to_is_refused(query: Query) -> None:
+    """As when Spark repeats a stage: the repetition's tasks count their attempts from 0 again."""
+    opened = query.begin()
+    query.task(opened.identity, 0, ["of the first run"])
+    columns = SinkColumns(0, key=None, topic=None, partition=1, headers=None, timestamp=None)
+    with (
+        Producer(bootstrap_servers=query.cluster, joined_identity=opened.identity) as producer,
+        Admin(bootstrap_servers=query.cluster) as admin,
+    ):
+        writer = TaskRowWriter(producer, admin, columns, query.topic, 1)
+        writer.write(rows_of(["free"], 1))
+        with pytest.raises(BatchWriteError, match=rf"wrote to {query.topic}-0"):
+            writer.write(rows_of(["again"], 0))
+        producer.flush()
+    assert writer.rows == {TopicPartition(query.topic, 1): 1}
+
+
+def rows_of(values: list[str], partition: int) -> pa.RecordBatch:
+    numbers = pa.array([partition] * len(values), pa.int32())
+    return pa.record_batch({"value": pa.array(values), "partition": numbers})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from onceflow.sdk.errors import (
     RecordTooLargeError,
     RequestTimedOutError,
 )
-from onceflow.spark_integration.batch_function import _may_pass
+from onceflow.spark_integration.batch_function import _check_stage, _may_pass
 from onceflow.spark_integration.client_options import (
     admin_settings,
     consumer_settings,
@@ -118,3 +119,14 @@ def test_speculation_is_refused() -> None:
     session = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: settings[name]))
     with pytest.raises(ConfigError, match=r"spark\.speculation"):
         register(session)
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_repeated_writing_stage_fails_the_batch(attempt: int) -> None:
+    stages = {7: SimpleNamespace(currentAttemptId=0), 8: SimpleNamespace(currentAttemptId=attempt)}
+    tracker = SimpleNamespace(getStageInfo=stages.get)
+    context = SimpleNamespace(statusTracker=lambda: tracker)
+    df = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    expected = pytest.raises(BatchWriteError, match="stage 8") if attempt else nullcontext()
+    with expected:
+        _check_stage(df, {7, 8, 9})
