@@ -7,6 +7,7 @@ is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong comm
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import ipaddress
 import logging
@@ -97,8 +98,21 @@ def broker(
     try:
         asyncio.run(_serve(data, host, port, config))
     except (KafkaError, OSError) as error:
-        click.echo(f"onceflow broker cannot start: {error}", err=True)
+        click.echo(f"onceflow broker cannot start: {_reason(error, listen)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
+
+
+def _reason(error: KafkaError | OSError, listen: str) -> str:
+    """Why the broker does not start, and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.errno == errno.EADDRINUSE:
+        return f"somebody listens on {listen} already: stop that, or give another --listen"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{listen} is no address of this machine: give another --listen"
+    if error.filename is not None:
+        return f"{error.strerror}: {error.filename}; give a --data folder that can be written to"
+    return str(error)
 
 
 def _keep_freed_memory() -> None:

@@ -24,16 +24,31 @@ def load_app(target: str) -> App:
         click.BadParameter: There is no such module, or no application in it.
     """
     module_name, _, attribute = target.partition(":")
+    module_name = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise click.BadParameter(
+            f"{target!r}: give MODULE:APP as an import would name it, in the directory it is in"
+        )
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        module = importlib.import_module(module_name.removesuffix(".py").replace("/", "."))
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise click.BadParameter(f"no module {error.name!r}; run it in its directory") from error
+        raise click.BadParameter(_missing(module_name, str(error.name))) from error
     found = getattr(module, attribute or "app", None)
-    if not isinstance(found, App):
-        raise click.BadParameter(f"{module_name} has no App named {attribute or 'app'!r}")
-    return found
+    if isinstance(found, App):
+        return found
+    names = [
+        f"{module_name}:{name}" for name, value in vars(module).items() if isinstance(value, App)
+    ]
+    remedy = f"it has {', '.join(names)}" if names else "make one: app = App(NAME, BOOTSTRAP)"
+    raise click.BadParameter(f"{module_name} has no App named {attribute or 'app'!r}; {remedy}")
+
+
+def _missing(wanted: str, missing: str) -> str:
+    if missing == wanted or wanted.startswith(missing + "."):
+        return f"no module {missing!r}; run it in its directory"
+    return f"{wanted} imports {missing!r}, which is not installed"
 
 
 @click.command(

@@ -25,6 +25,10 @@ DEFAULT = "default"
 Key = tuple[str, int, str]
 """Host, port and purpose."""
 
+TRIES_BEFORE_WARNING = 4
+"""A broker that restarts is no news. From here on each doubling of the failures in a row is told:
+after about half a second, three, ten, half a minute."""
+
 
 class Connector:
     """The sockets of a pool.
@@ -197,7 +201,10 @@ class Connector:
             self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
             address = str(Address(host, port))
             self.last_failures[address] = str(error).removeprefix(f"{name}: ")
-            log.debug("cannot connect to %s: %s", name, error)
+            tries = count + 1
+            loud = tries >= TRIES_BEFORE_WARNING and tries & (tries - 1) == 0
+            level = logging.WARNING if loud else logging.DEBUG
+            log.log(level, "no connection after %d tries, going on: %s", tries, error)
             raise
         self._failures.pop((host, port), None)
         self.last_failures.pop(str(Address(host, port)), None)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,22 @@ def test_second_daemon_on_the_folder_explains_itself(tmp_path: Path) -> None:
         assert second.returncode == 1
         assert "used by another broker" in second.stderr
         assert "Traceback" not in second.stderr
+
+
+def test_a_daemon_that_cannot_start_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        busy = CliRunner().invoke(broker, ["--listen", f"127.0.0.1:{port}"])
+    elsewhere = CliRunner().invoke(broker, ["--listen", "192.0.2.1:0", "--allow-insecure-network"])
+    folder = str(tmp_path / "file" / "data")
+    unusable = CliRunner().invoke(broker, ["--listen", "127.0.0.1:0", "--data", folder])
+    for result in (busy, elsewhere, unusable):
+        assert result.exit_code == 1
+    assert f"somebody listens on 127.0.0.1:{port} already" in busy.output
+    assert "192.0.2.1:0 is no address of this machine" in elsewhere.output
+    assert folder in unusable.output
+    assert "give a --data folder" in unusable.output
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")

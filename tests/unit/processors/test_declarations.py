@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TypedDict
 
 import msgspec
@@ -300,4 +301,42 @@ def test_command_line_explains_itself_and_prints_the_topology(
     assert missing.exit_code == 2
     assert "no module 'no_such_module'" in missing.output
     wrong = CliRunner().invoke(run_command, ["json:app"])
-    assert "json has no App named 'app'" in wrong.output
+    assert "json has no App named 'app'; make one" in wrong.output
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("shop_window:ap", "it has shop_window:app"),
+        ("../shop_window.py", "give MODULE:APP"),
+        ("", "give MODULE:APP"),
+        ("shop_broken:app", "shop_broken imports 'no_such_package', which is not installed"),
+        ("shop_window.missing:app", "no module 'shop_window.missing'"),
+    ],
+)
+def test_a_wrong_application_on_the_command_line_says_what_to_do(
+    target: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_window.py").write_text(
+        "from onceflow.processors import App\napp = App('shop-window', 'localhost:9092')\n"
+    )
+    (tmp_path / "shop_broken.py").write_text("import no_such_package\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = CliRunner().invoke(run_command, [target])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize("target", ["shop_door.py", "./shop_door.py:app", "shop_door"])
+def test_a_file_in_this_directory_is_an_application_too(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_door.py").write_text(
+        "from onceflow.processors import App\napp = App('shop-door', 'localhost:9092')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = CliRunner().invoke(run_command, [target, "--topology"])
+    assert result.exit_code == 0, result.output
+    assert "application shop-door" in result.output

@@ -111,6 +111,22 @@ async def test_all_dead_entries_are_listed() -> None:
         assert f"127.0.0.1:{port} (connection refused)" in str(caught.value)
 
 
+async def test_a_broker_that_stays_away_is_told_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    pool = ConnectionPool(config_for(f"127.0.0.1:{port}", default_api_timeout_ms=400))
+    with caplog.at_level("DEBUG", "onceflow.pool"), pytest.raises(NoBrokersAvailableError):
+        await pool.start()
+    tries = [r.args[0] for r in caplog.records if r.msg.startswith("no connection") and r.args]
+    told = [r.args[0] for r in caplog.records if r.levelname == "WARNING" and r.args]
+    assert tries == list(range(1, len(tries) + 1))
+    assert told == [count for count in (4, 8, 16, 32, 64, 128) if count <= len(tries)]
+    assert told
+    assert f"127.0.0.1:{port}" in caplog.text
+
+
 async def test_a_name_that_does_not_resolve_says_so() -> None:
     pool = ConnectionPool(config_for("no-such-host.invalid:9092"))
     with pytest.raises(NoBrokersAvailableError, match="does not resolve"):
