@@ -16,8 +16,8 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.signatures import read_signature
 from onceflow.processors.topology import ProcessorSpec, StoreKind, state_specs
 from onceflow.processors.values import Format, decoder_for
-from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.errors import InvalidTopicError
+from onceflow.sdk.record_checks import check_topic_name
 
 E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])

@@ -37,10 +37,9 @@ from onceflow.processors.state import State, finish_states
 from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
 from onceflow.processors.values import Decoder, decoder_for, encoder_for
-from onceflow.sdk.core.appending import check_timestamp, to_headers
-from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.errors import RecordTooLargeError
 from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.record_checks import check_timestamp, check_topic_name, to_headers
 
 logger = logging.getLogger("onceflow.processors")
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from onceflow.sdk.config import ConsumerConfig, ProducerConfig
 from onceflow.sdk.config_checks import check_choice, check_kinds, check_range
-from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.errors import ConfigError, InvalidTopicError
+from onceflow.sdk.record_checks import check_topic_name
 from onceflow.transactions import timeouts
 
 _OWNED_CONSUMER = frozenset(

@@ -17,12 +17,9 @@ from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.appending import (
-    NO_HEADERS,
-    check_timestamp,
     choose_partition,
     make_bulk,
     to_bytes,
-    to_headers,
 )
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
 from onceflow.sdk.errors import KafkaError
@@ -35,6 +32,7 @@ from onceflow.sdk.model import (
     RecordMetadata,
     TopicPartition,
 )
+from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
 from onceflow.sdk.settings import ProducerSettings
 
 log = logging.getLogger("onceflow.producer")

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import logging
 import random
-import re
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -26,7 +25,6 @@ from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
-from onceflow.sdk.core.topic_names import check_topic_name
 from onceflow.sdk.core.transaction_flows import add_partitions, init_producer_id
 from onceflow.sdk.core.transaction_manager import TransactionManager, TransactionState
 from onceflow.sdk.errors import (
@@ -43,12 +41,12 @@ from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Response
+from onceflow.sdk.record_checks import check_topic_name
 
 log = logging.getLogger("onceflow.producer")
 
 D = TypeVar("D", bound=DeliveryHandle)
 PRODUCE = "produce"
-LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _WAITABLE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,

@@ -16,9 +16,9 @@ from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
 from onceflow.sdk.core.metadata import ZERO_UUID
 from onceflow.sdk.core.partitioner import StickyPartition, murmur2_partition
 from onceflow.sdk.errors import KafkaError, RecordTooLargeError, SerializationError
+from onceflow.sdk.record_checks import RecordHeaders
 
 D = TypeVar("D", bound=DeliveryHandle)
-RecordHeaders = list[tuple[str, bytes | None]]
 
 NEVER_MS = 1 << 62
 BATCH_OVERHEAD = 61

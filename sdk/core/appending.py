@@ -6,19 +6,23 @@ is decided by the face, which can block or await.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import SupportsIndex, cast
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
-from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, RecordHeaders, TopicState
+from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, TopicState
 from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
 from onceflow.sdk.model import Headers
+from onceflow.sdk.record_checks import (
+    NO_HEADERS,
+    RecordHeaders,
+    check_timestamp,
+    to_headers,
+)
 
 CHUNK = 1_000
 """Records of a bulk call that are appended under one lock, so that the sender gets its turn."""
-NO_HEADERS: RecordHeaders = []
-NO_TIMESTAMP_MS = -1
 
 
 def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> bytes | None:
@@ -51,48 +55,6 @@ def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> 
         f"a {what} must be bytes or text, not {type(data).__name__}; "
         f"set {what}_serializer, for example onceflow.sdk.serde.JSON.serialize"
     )
-
-
-def to_headers(headers: Headers) -> RecordHeaders:
-    """Headers as the batch builder takes them.
-
-    Raises:
-        SerializationError: A header is no pair of a text and bytes or None.
-    """
-    if not headers:
-        return NO_HEADERS
-    items = headers.items() if isinstance(headers, dict) else headers
-    if not isinstance(items, Iterable):
-        raise SerializationError(f"headers are pairs of name and bytes, not {items!r}")
-    found: RecordHeaders = []
-    for item in items:
-        try:
-            name, content = item
-        except (TypeError, ValueError):
-            raise SerializationError(
-                f"a header is a pair of name and bytes, not {item!r}"
-            ) from None
-        if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
-            raise SerializationError(f"header {name!r} must map text to bytes or None")
-        found.append((name, content))
-    return found
-
-
-def check_timestamp(timestamp_ms: object) -> None:
-    """Refuse what is no timestamp of a record.
-
-    Args:
-        timestamp_ms: What the user gave.
-
-    Raises:
-        SerializationError: It is no whole number, or below -1 (Kafka's "no timestamp").
-    """
-    if type(timestamp_ms) is int and timestamp_ms >= NO_TIMESTAMP_MS:
-        return
-    if not isinstance(timestamp_ms, SupportsIndex) or timestamp_ms.__index__() < NO_TIMESTAMP_MS:
-        raise SerializationError(
-            f"timestamp_ms={timestamp_ms!r}: must be milliseconds since 1970 as a whole number"
-        )
 
 
 def choose_partition(

@@ -26,12 +26,9 @@ from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
-    NO_HEADERS,
-    check_timestamp,
     choose_partition,
     make_bulk,
     to_bytes,
-    to_headers,
 )
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
 from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
@@ -44,6 +41,7 @@ from onceflow.sdk.model import (
     RecordMetadata,
     TopicPartition,
 )
+from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.portal import Portal
 
