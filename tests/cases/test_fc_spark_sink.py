@@ -1,7 +1,7 @@
 """Goal: the field case of the Spark sink (T9): each row once, whatever dies in between.
 
-Method: driver processes copy a topic and are killed, by themselves right after a commit and by the
-test in the middle of the writes; a read_committed consumer tells what is there.
+Method: drivers copy a topic; one is gone before its checkpoint knows of its commit, one is killed
+by SIGKILL in the middle of its writes; a read_committed consumer tells what is there.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from spark_driver import Plan, run, start
@@ -18,6 +20,11 @@ from spark_world import fill, spark_session, unavailable_reason, values_of, wait
 
 from onceflow.sdk import Admin, IsolationLevel, NewTopic, TopicPartition
 from onceflow.sdk.errors import ConfigError
+from onceflow.spark_integration import register
+from onceflow.spark_integration.batch_function import refuse_speculation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
@@ -27,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
 ]
 ROWS = 100
-LATER_ROWS = 10_000
+LATER_ROWS = 6_000
 
 
 def log_end(cluster: str, topic: str) -> int:
@@ -38,27 +45,43 @@ def log_end(cluster: str, topic: str) -> int:
     return sum(answer.offset for answer in found.values())
 
 
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session() as session:
+        yield session
+
+
 @pytest.mark.parametrize(
-    "sink", ["data source", pytest.param("foreach_batch", marks=pytest.mark.chaos)]
+    ("sink", "first_death"),
+    [
+        ("data source", "commit entry removed"),
+        pytest.param("data source", "SIGKILL", marks=pytest.mark.chaos),
+        pytest.param("foreach_batch", "SIGKILL", marks=pytest.mark.chaos),
+    ],
 )
 def test_fc_58_exactly_once_sink_against_driver_crash(
-    cluster: str, name: str, tmp_path: Path, sink: str
+    spark: SparkSession, cluster: str, name: str, tmp_path: Path, sink: str, first_death: str
 ) -> None:
     source, log = f"{name}-in", tmp_path / "driver.log"
     with Admin(bootstrap_servers=cluster) as admin:
         admin.create_topics([NewTopic(source, 2, 1), NewTopic(name, 2, 1)])
     rows = [f"a{row}".encode() for row in range(ROWS)]
     fill(cluster, source, rows, keys=rows, partition=None)
-    plan = Plan(sink, cluster, source, name, str(tmp_path / "checkpoint"), LATER_ROWS, 0)
+    plan = Plan(sink, cluster, source, name, str(tmp_path / "checkpoint"), LATER_ROWS)
 
-    assert start(plan, log).wait(150) == -signal.SIGKILL, log.read_text()[-3000:]
     commits = tmp_path / "checkpoint" / "commits"
-    assert not (commits / "0").exists(), "it had to die before the checkpoint knew"
+    if first_death == "SIGKILL":
+        dying = start(replace(plan, dies_after_commit_of=0), log)
+        assert dying.wait(150) == -signal.SIGKILL, log.read_text()[-3000:]
+    else:
+        run(spark, plan)
+        for entry in commits.iterdir():
+            entry.unlink()
+    assert not (commits / "0").exists(), "the checkpoint must not know of the commit"
     assert len(values_of(cluster, name)) == ROWS
 
     later = [f"b{row}".encode() for row in range(LATER_ROWS)]
     fill(cluster, source, later, keys=later, partition=None)
-    plan = replace(plan, dies_after_commit_of=None)
     published = log_end(cluster, name)
     driver = start(replace(plan, batch_size=512), log)
     wait_until(lambda: log_end(cluster, name) > published + 500, "the next batch being written")
@@ -66,17 +89,20 @@ def test_fc_58_exactly_once_sink_against_driver_crash(
     assert driver.wait(30) == -signal.SIGKILL
     assert len(values_of(cluster, name)) == ROWS, "batch 1 must not be visible"
 
-    with spark_session() as spark:
-        run(spark, plan)
+    run(spark, plan)
     repeated = {v: n for v, n in Counter(values_of(cluster, name)).items() if n > 1}
     assert repeated == {}
     assert values_of(cluster, name) == sorted(v.decode() for v in (*rows, *later))
     assert len(values_of(cluster, name, "read_uncommitted")) > ROWS + LATER_ROWS
 
 
-def test_fc_58_speculative_execution_is_refused_at_the_start() -> None:
-    with (
-        pytest.raises(ConfigError, match=r"spark\.speculation='true': turn it off"),
-        spark_session({"spark.speculation": "true"}),
-    ):
-        pass
+def test_fc_58_speculative_execution_is_refused_at_the_start(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
+    spark.conf.set("spark.speculation", "true")
+    try:
+        with pytest.raises(ConfigError, match=r"spark\.speculation='true': turn it off"):
+            register(spark)
+        with pytest.raises(ConfigError, match=r"spark\.speculation='true': turn it off"):
+            refuse_speculation(spark.range(1))
+    finally:
+        spark.conf.unset("spark.speculation")
