@@ -15,7 +15,12 @@ from onceflow.sdk.core.admin_topics import Outcomes
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
 from onceflow.sdk.core.offset_lookup import by_leader
 from onceflow.sdk.core.retry import Recovery, recovery_for
-from onceflow.sdk.errors import KafkaError, LeaderNotAvailableError, NoBrokersAvailableError
+from onceflow.sdk.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NoBrokersAvailableError,
+    RequestTimedOutError,
+)
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -157,6 +162,7 @@ class ClusterAsker:
         deadline_ms = self._pool.now_ms() + limit_ms
         results: dict[K, V] = {}
         failed: list[KafkaError] = []
+        reasons: dict[K, KafkaError] = {}
         left = list(items)
         failures = 0
         while left:
@@ -173,13 +179,16 @@ class ClusterAsker:
                     failed.append(found)
                 else:
                     again[item] = found
+                    if not isinstance(found, RequestTimedOutError) or item not in reasons:
+                        reasons[item] = found
             left = list(again)
             failures += 1
             delay_ms = self._pool.backoff.delay_ms(failures)
             if left and self._pool.now_ms() + delay_ms >= deadline_ms:
-                for late in again.values():
+                # The last try may just have run out of time; what the broker said says more.
+                for late in (reasons[item] for item in left):
                     late.add_note(f"given up after {limit_ms} ms")
-                failed += again.values()
+                    failed.append(late)
                 break
             if left:
                 await asyncio.sleep(delay_ms / 1000)

@@ -32,6 +32,7 @@ from onceflow.sdk.errors import (
     BufferExhaustedError,
     ClientClosedError,
     KafkaError,
+    NoBrokersAvailableError,
     RequestTimedOutError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -461,9 +462,14 @@ class ProducerEngine(Generic[D]):
             if state is not None:
                 return state
             left_ms = max(1, deadline_ms - self.now_ms())
-            await self.pool.refresh_metadata(
-                (name,), allow_auto_topic_creation=True, timeout_ms=left_ms
-            )
+            try:
+                await self.pool.refresh_metadata(
+                    (name,), allow_auto_topic_creation=True, timeout_ms=left_ms
+                )
+            except NoBrokersAvailableError as error:
+                if not failures or left_ms > self.config.retry_backoff_max_ms:
+                    raise
+                raise self._no_topic(name, limit_ms) from error
             found = self.pool.metadata.topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
             if code and code not in _WAITABLE:
@@ -474,11 +480,14 @@ class ProducerEngine(Generic[D]):
             failures += 1
             delay_ms = self.pool.backoff.delay_ms(failures)
             if self.now_ms() + delay_ms >= deadline_ms:
-                self.pool.forget_topics((name,))
-                raise UnknownTopicOrPartitionError(
-                    f"topic {name!r} did not appear within {limit_ms} ms; create it first"
-                )
+                raise self._no_topic(name, limit_ms)
             await asyncio.sleep(delay_ms / 1000)
+
+    def _no_topic(self, name: str, limit_ms: int) -> UnknownTopicOrPartitionError:
+        self.pool.forget_topics((name,))
+        return UnknownTopicOrPartitionError(
+            f"topic {name!r} did not appear within {limit_ms} ms; create it first"
+        )
 
     async def wait_memory(self, timeout_ms: int | None = None) -> None:
         """Wait until ``buffer_memory`` has room.

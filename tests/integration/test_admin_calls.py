@@ -267,10 +267,27 @@ def test_what_never_succeeds_ends_in_time_and_says_why(broker: Broker, admin: Ad
     broker.faults.add(
         ListGroupsRequest, Fault.ERROR, times=None, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     )
-    with pytest.raises(CoordinatorLoadInProgressError) as raised:
-        admin.list_groups(timeout_ms=300)
-    assert "given up after 300 ms" in raised.value.__notes__
-    broker.faults.clear()
+    try:
+        with pytest.raises(CoordinatorLoadInProgressError) as raised:
+            admin.list_groups(timeout_ms=300)
+        assert "given up after 300 ms" in raised.value.__notes__
+    finally:
+        broker.faults.clear()
+
+
+def test_the_last_try_that_runs_out_of_time_does_not_hide_what_the_broker_said(
+    broker: Broker, admin: Admin
+) -> None:
+    broker.faults.add(
+        ListGroupsRequest, Fault.ERROR, times=2, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    )
+    broker.faults.add(ListGroupsRequest, Fault.HOLD)
+    try:
+        with pytest.raises(CoordinatorLoadInProgressError) as raised:
+            admin.list_groups(timeout_ms=1_000)
+        assert "given up after 1000 ms" in raised.value.__notes__
+    finally:
+        broker.faults.clear()
 
 
 async def test_the_asyncio_face_has_the_same_calls(broker: Broker) -> None:
