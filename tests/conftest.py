@@ -1,4 +1,8 @@
-"""Fixtures that every area's tests share: Apache Kafka itself, started once a run when asked for."""
+"""What every area's tests share: Apache Kafka itself, started once a run when asked for.
+
+Properties have no deadline for a single example: how long one takes depends on what else the
+machine does, and a test that hangs meets pytest's limit.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 import real_kafka
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("onceflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("onceflow")
 
 
 @pytest.fixture(scope="session")
