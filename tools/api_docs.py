@@ -52,7 +52,8 @@ def page() -> str:
     for area in AREAS:
         module = importlib.import_module(area)
         parts.append(
-            f"\n## {area}\n\n{first_sentence(module)}\n\n| name | is | what |\n| --- | --- | --- |\n"
+            f"\n## {area}\n\n{first_sentence(module)}\n\n"
+            "| name | is | what |\n| --- | --- | --- |\n"
         )
         for name in module.__all__:
             value = getattr(module, name)

@@ -167,7 +167,7 @@ def write_report(
 
     Args:
         path: Where to.
-        rows: Lines of the table: what, and the figure.
+        rows: Lines of the table: what, and the figure; the first is how many flights there were.
         ok: Whether exactly-once held.
         pictures: Title and SVG of each picture.
     """
@@ -184,6 +184,6 @@ def write_report(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>onceflow: flights</title>'
-        f"<style>{STYLE}</style><h1>336,776 flights, exactly once</h1>{verdict}"
+        f"<style>{STYLE}</style><h1>{rows[0][1]} flights, exactly once</h1>{verdict}"
         f"<table>{table}</table>{body}</html>"
     )
