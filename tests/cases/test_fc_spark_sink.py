@@ -37,11 +37,10 @@ ROWS = 100
 LATER_ROWS = 6_000
 
 
-def log_end(cluster: str, topic: str) -> int:
+def log_end(admin: Admin, topic: str) -> int:
     """Records and markers of a topic, whether they can be seen or not."""
     wanted = {TopicPartition(topic, n): "latest" for n in range(2)}
-    with Admin(bootstrap_servers=cluster) as admin:
-        found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
     return sum(answer.offset for answer in found.values())
 
 
@@ -82,9 +81,10 @@ def test_fc_58_exactly_once_sink_against_driver_crash(
 
     later = [f"b{row}".encode() for row in range(LATER_ROWS)]
     fill(cluster, source, later, keys=later, partition=None)
-    published = log_end(cluster, name)
-    driver = start(replace(plan, batch_size=512), log)
-    wait_until(lambda: log_end(cluster, name) > published + 500, "the next batch being written")
+    with Admin(bootstrap_servers=cluster) as admin:
+        published = log_end(admin, name)
+        driver = start(replace(plan, batch_size=512), log)
+        wait_until(lambda: log_end(admin, name) > published + 500, "batch 1 being written")
     os.killpg(driver.pid, signal.SIGKILL)
     assert driver.wait(30) == -signal.SIGKILL
     assert len(values_of(cluster, name)) == ROWS, "batch 1 must not be visible"

@@ -7,6 +7,7 @@ The seed is in the test's name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -31,10 +32,9 @@ ROWS_PER_BATCH = 1_000
 KILLS = 5
 
 
-def log_end(bootstrap: str) -> int:
+def log_end(admin: Admin) -> int:
     wanted = {TopicPartition("out", n): "latest" for n in range(3)}
-    with Admin(bootstrap_servers=bootstrap) as admin:
-        found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
     return sum(answer.offset for answer in found.values())
 
 
@@ -42,19 +42,21 @@ def log_end(bootstrap: str) -> int:
 @pytest.mark.parametrize("sink", ["foreach_batch", "data source"])
 def test_driver_killed_at_random_moments(sink: str, seed: int, tmp_path: Path) -> None:
     chance, log = random.Random(seed), tmp_path / "driver.log"
-    with Broker(tmp_path / "data") as broker:
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(Broker(tmp_path / "data"))
         servers = broker.bootstrap_servers
+        admin = stack.enter_context(Admin(bootstrap_servers=servers))
         for topic in ("in", "out"):
             broker.create_topic(topic, partitions=3)
         rows = [f"row-{number}".encode() for number in range(ROWS)]
         fill(servers, "in", rows, keys=rows, partition=None)
         plan = Plan(sink, servers, "in", "out", str(tmp_path / "c"), ROWS_PER_BATCH, batch_size=512)
         for _ in range(KILLS):
-            goal = log_end(servers) + chance.randrange(1, 3 * ROWS_PER_BATCH)
+            goal = log_end(admin) + chance.randrange(1, 3 * ROWS_PER_BATCH)
             driver = start(plan, log)
             wait_until(
                 lambda goal=goal, driver=driver: (
-                    log_end(servers) >= goal or driver.poll() is not None
+                    log_end(admin) >= goal or driver.poll() is not None
                 ),
                 f"{goal} records in the log",
                 deadline_s=120,

@@ -132,7 +132,7 @@ def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float = 
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {deadline_s:.0f} s: {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def stream(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
