@@ -148,10 +148,10 @@ class Demo:
         """Kill whose moment has come; gives whether there was any."""
         before = len(self.kills)
         for moment, name in list(self.plan):
-            # The Spark driver is killed by its own progress: it starts slower than the others,
-            # and a kill before its first micro-batch would show nothing.
-            done = now.aggregated if name == "Spark driver" else now.fed
-            if done < moment * self.rows:
+            # Each by the progress of its own stage: workers and the Spark driver start slower than
+            # the feed, and a kill before their first transaction would show nothing.
+            done = {"broker": now.fed, "worker": now.processed, "Spark driver": now.aggregated}
+            if done[name] < moment * self.rows:
                 continue
             if self.seconds < self._due.setdefault(name, self.seconds + self._delays[name]):
                 continue
