@@ -44,6 +44,14 @@ def log_end(admin: Admin, topic: str) -> int:
     return sum(answer.offset for answer in found.values())
 
 
+@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.chaos)])
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Apache Kafka takes part in the long runs only: a JVM beside a JVM."""
+    name = "broker" if request.param == "onceflow" else "apache_kafka"
+    address: str = request.getfixturevalue(name).bootstrap_servers
+    return address
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     with spark_session() as session:

@@ -34,6 +34,14 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.chaos)])
+def cluster(request: pytest.FixtureRequest) -> str:
+    """Apache Kafka takes part in the long runs only: a JVM beside a JVM."""
+    name = "broker" if request.param == "onceflow" else "apache_kafka"
+    address: str = request.getfixturevalue(name).bootstrap_servers
+    return address
+
+
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     with spark_session() as session:

@@ -2,7 +2,8 @@
 
 Method: the data source sink (with ``route``) and ``foreach_batch`` copy one topic to another while
 tasks fail at chosen rows, the driver fails between commit and checkpoint, and answers are lost.
-What a read_committed consumer finds must be the input, once. Apache Kafka in conformance runs.
+What a read_committed consumer finds must be the input, once. One scenario runs on Apache Kafka in
+conformance runs, all of them in ``make chaos``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.chaos)])
 def cluster(request: pytest.FixtureRequest) -> str:
     name = "broker" if request.param == "onceflow" else "apache_kafka"
     address: str = request.getfixturevalue(name).bootstrap_servers
@@ -126,6 +127,11 @@ def copy(request: pytest.FixtureRequest, spark: SparkSession, cluster: str, tmp_
     return Copy(spark, cluster, tmp_path, request.param)
 
 
+on_both_clusters = pytest.mark.parametrize(
+    "cluster",
+    ["onceflow", pytest.param("apache-kafka", marks=pytest.mark.kafka)],
+    indirect=True,
+)
 both_sinks = pytest.mark.parametrize("copy", ["data source", "foreach_batch"], indirect=True)
 data_source = pytest.mark.parametrize("copy", ["data source"], indirect=True)
 batch_function = pytest.mark.parametrize("copy", ["foreach_batch"], indirect=True)
@@ -145,6 +151,7 @@ def failing_once(marker: Path, value: str) -> Change:
     return lambda rows: rows.withColumn("value", checked(rows["value"].cast("string")))
 
 
+@on_both_clusters
 @both_sinks
 def test_rows_and_offsets_of_all_micro_batches_are_published_once(copy: Copy) -> None:
     copy.run(maxOffsetsPerTrigger="8")

@@ -1,7 +1,7 @@
 """Goal: reading takes the options of Spark's own Kafka source and means the same by them.
 
 Method: topics of the in-process broker are read as batches and as streams, to their end or in
-bounded micro-batches, and compared with what was written. Apache Kafka in conformance runs.
+bounded micro-batches, and compared with what was written. Apache Kafka in ``make chaos``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.chaos)])
 def cluster(request: pytest.FixtureRequest) -> str:
     name = "broker" if request.param == "onceflow" else "apache_kafka"
     address: str = request.getfixturevalue(name).bootstrap_servers
