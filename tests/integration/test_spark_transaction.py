@@ -39,10 +39,18 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(params=["onceflow", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(scope="module")
+def older_broker() -> Iterator[Broker]:
+    """One whose clients use transaction version 1: an epoch per producer, partitions announced."""
+    with Broker(settings={"onceflow.transaction.version": 0}) as running:
+        yield running
+
+
+@pytest.fixture(
+    params=["broker", "older_broker", pytest.param("apache_kafka", marks=pytest.mark.kafka)]
+)
 def cluster(request: pytest.FixtureRequest) -> str:
-    name = "broker" if request.param == "onceflow" else "apache_kafka"
-    address: str = request.getfixturevalue(name).bootstrap_servers
+    address: str = request.getfixturevalue(request.param).bootstrap_servers
     return address
 
 
