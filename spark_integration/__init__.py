@@ -44,7 +44,12 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    try:
+        value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name in ("pyspark", "pyarrow"):
+            error.add_note("the Spark adapter needs them: pip install 'onceflow[spark]'")
+        raise
     globals()[name] = value
     return value
 

@@ -77,6 +77,16 @@ def test_import_loads_no_more_than_it_needs(statement: str, not_loaded: set[str]
     assert loaded_after(statement) & not_loaded == set()
 
 
+def test_the_spark_adapter_without_pyspark_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None; from onceflow.spark_integration import register"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert "pip install 'onceflow[spark]'" in done.stderr
+
+
 def normal(requirement: str) -> str:
     """The name of a requirement, spelled in one way."""
     name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
