@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
     try:
         value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:
-        if error.name in ("pyspark", "pyarrow"):
+        if str(error.name).partition(".")[0] in ("pyspark", "pyarrow"):
             error.add_note("the Spark adapter needs them: pip install 'onceflow[spark]'")
         raise
     globals()[name] = value
