@@ -75,6 +75,8 @@ def run(
 ) -> None:
     """Run a processor app as one worker; start more processes for more workers.
 
+    MODULE is found as by an import, in this directory first; APP is "app" when it is left out.
+
     Exit status: 0 after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was forced.
     """
     app = load_app(target)
