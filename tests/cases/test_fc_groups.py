@@ -255,6 +255,8 @@ def test_fc28_partitions_added_under_running_groups(cluster: str, name: str) -> 
         wait_for(lambda: len(writer.partitions_for(name)) == 4, "the writer")
         write_ten(b"first")
         wait_for(lambda: len(first.partitions) == len(second.partitions) == 4, "four each", 10)
+        for partition in (2, 3):  # "latest" is looked up when the partition is owned already
+            second.consumer.position(TopicPartition(name, partition))
         wait_for(
             lambda: {keyed.partition_for(name, b"%d" % n) for n in range(40)} == {0, 1, 2, 3},
             "the keyed producer",

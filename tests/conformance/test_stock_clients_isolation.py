@@ -78,8 +78,9 @@ class Run:
         self.sent = 0
         self.seen: list[Row] = []
         self.reader = self.new_reader()
-        # Reads nothing: what it asks must not queue behind its own long polls.
+        # These read nothing: what they ask must not queue behind their own long polls.
         self.asker = ConfluentConsumer(bootstrap, f"{topic}-g", "read_committed", False)
+        self.asker_of_all = ConfluentConsumer(bootstrap, f"{topic}-g", "read_uncommitted", False)
 
     def new_reader(self) -> ConfluentConsumer:
         reader = ConfluentConsumer(self.bootstrap, f"{self.topic}-g", "read_committed", False)
@@ -107,16 +108,23 @@ class Run:
             producer.abort()
         for log in self.logs:
             log.finish(transaction, committed)
-        # Apache Kafka writes its markers after the answer; what follows must come behind them.
-        wait_until(lambda: self.stable() == self.expected_stable(), "the markers")
+        # Apache Kafka writes its markers after the answer; what follows must come behind them. The
+        # last stable offset alone does not tell: another open transaction may hold it back.
+        ends = [log.end for log in self.logs]
+        wait_until(lambda: self.ends(self.asker_of_all) == ends, "the markers")
+        wait_until(lambda: self.stable() == self.expected_stable(), "the last stable offsets")
 
-    def stable(self) -> list[int]:
-        """Last stable offsets as librdkafka is told."""
+    def ends(self, asker: ConfluentConsumer) -> list[int]:
+        """Where each partition ends for a consumer of its isolation level, by librdkafka."""
         found = []
         for number in range(PARTITIONS):
             partition = confluent_kafka.TopicPartition(self.topic, number)
-            found.append(self.asker.consumer.get_watermark_offsets(partition, DEADLINE_S)[1])
+            found.append(asker.consumer.get_watermark_offsets(partition, DEADLINE_S)[1])
         return found
+
+    def stable(self) -> list[int]:
+        """Last stable offsets as librdkafka is told."""
+        return self.ends(self.asker)
 
     def expected_stable(self) -> list[int]:
         return [log.last_stable_offset for log in self.logs]
@@ -164,6 +172,7 @@ class Run:
             producer.close()
         self.reader.close()
         self.asker.close()
+        self.asker_of_all.close()
 
 
 def seen_by_partition(rows: list[Row]) -> dict[int, list[tuple[int, bytes | None]]]:
