@@ -1,6 +1,7 @@
 """What the wire costs: time to make a frame of a message, and to read the message from its frame.
 
-Run `python bench/wire.py [NAME ...]`; prints one JSON line per message. Each figure is the median
+Run `python bench/wire.py [NAME ...]`; prints one JSON line per message that matters for speed, or,
+with `--every`, for each message there is, filled with random values. Each figure is the median
 of five rounds, in microseconds for one message with its header. `crc_us` is the time of the CRC-32C
 of the record batches in the message, which every broker and client pays as well: it is the scale
 against which encode and decode are to be read.
@@ -9,10 +10,12 @@ against which encode and decode are to be read.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from uuid import UUID
 
 import crc32c
@@ -272,10 +275,22 @@ def measure(
     return line
 
 
+def every_message() -> Iterator[tuple[str, int, Request | Response, list[bytes]]]:
+    """Each message of the registry in its newest version, with random values from a fixed seed."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+    from wire_values import all_messages, random_message
+
+    for message_type in all_messages():
+        version = message_type.versions[1]
+        message = random_message(message_type, version, random.Random(7))
+        assert isinstance(message, Request | Response)
+        yield message_type.__name__, version, message, []
+
+
 def main() -> None:
-    """Measure every case whose label begins with one of the arguments, or all."""
-    names = tuple(sys.argv[1:]) or ("",)
-    for label, version, message, batches in cases():
+    """Measure the cases whose label begins with one of the arguments, or all."""
+    names = tuple(name for name in sys.argv[1:] if name != "--every") or ("",)
+    for label, version, message, batches in every_message() if "--every" in sys.argv else cases():
         if label.startswith(names):
             print(json.dumps(measure(label, version, message, batches)), flush=True)
 
