@@ -116,7 +116,8 @@ def test_callbacks_may_use_the_consumer_and_commit_before_the_partitions_go(
         seen.append(first.group_metadata())
         assert set(partitions) <= first.assignment()
         first.ensure_membership()
-        first.commit({partition: 2})
+        if partition in partitions:  # Closing revokes what is left, which may be the other one.
+            first.commit({partition: 2})
         assert first.committed([partition])[partition] is not None
 
     first = member(bootstrap, group, topic, enable_auto_commit=False)
