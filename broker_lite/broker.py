@@ -11,13 +11,13 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.config import LONG_MAX
 from onceflow.broker_lite.coordinators import build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.security import MECHANISM, parse_credentials
+from onceflow.broker_lite.setting import LONG_MAX
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.broker_lite.topics import TopicRegistry
 from onceflow.sdk.errors import ConfigError

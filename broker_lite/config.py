@@ -8,144 +8,27 @@ on a setting that does nothing. Settings of single topics are in ``topic_config`
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
+from onceflow.broker_lite.setting import (
+    INT_MAX,
+    LONG_MAX,
+    Kind,
+    Setting,
+    Value,
+    declare,
+    declare_int,
+    declare_long,
+    declare_optional_long,
+    field_name,
+    unknown_setting,
+)
 from onceflow.sdk.errors import ConfigError
-
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
 
 PARTITIONS_MAX = 10_000
 """Most partitions of one topic; each costs a folder (Kafka has the same cap for one request)."""
-
-Value = bool | int | float | str | None
-"""A parsed setting; lists stay text, separated by commas."""
-
-ValueT = TypeVar("ValueT", bool, int, float, str, int | None)
-
-
-class Kind(enum.IntEnum):
-    """Type of a setting, numbered as ``ConfigType`` in DescribeConfigs answers."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    PASSWORD = 9
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Declaration of one setting.
-
-    Attributes:
-        name: Kafka property.
-        kind: Type of the value.
-        default: Value when nothing is set; None means "not set".
-        documentation: One sentence.
-        minimum: Least allowed number, or None.
-        maximum: Greatest allowed number, or None.
-        choices: Allowed words, for a list those of its members; empty when free.
-    """
-
-    name: str
-    kind: Kind
-    default: Value
-    documentation: str
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def parse(self, text: str) -> Value:
-        """Turn text into a checked value.
-
-        Raises:
-            ConfigError: The text is no such value, or out of bounds.
-        """
-        if self.kind in (Kind.STRING, Kind.PASSWORD):
-            return self._checked_words([text], text) if self.choices else text
-        text = text.strip()
-        if self.kind is Kind.BOOLEAN:
-            if text.lower() not in ("true", "false"):
-                raise self._error(text, "give true or false")
-            return text.lower() == "true"
-        if self.kind is Kind.LIST:
-            words = [word.strip() for word in text.split(",") if word.strip()]
-            return self._checked_words(words, ",".join(words))
-        try:
-            number = float(text) if self.kind is Kind.DOUBLE else int(text)
-        except ValueError:
-            form = "a number" if self.kind is Kind.DOUBLE else "a whole number"
-            raise self._error(text, f"give {form}") from None
-        return self._checked_number(number, text)
-
-    def render(self, value: Value) -> str | None:
-        """Text of a value, as DescribeConfigs shows it."""
-        if value is None:
-            return None
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return str(value)
-
-    def _checked_words(self, words: list[str], text: str) -> str:
-        if self.choices:
-            for word in words:
-                if word not in self.choices:
-                    raise self._error(text, f"allowed are {', '.join(self.choices)}")
-        return text
-
-    def _checked_number(self, number: float, text: str) -> float:
-        low = self.minimum
-        high = self.maximum
-        if self.kind is Kind.INT:
-            low = -INT_MAX - 1 if low is None else low
-            high = INT_MAX if high is None else high
-        elif self.kind is Kind.LONG:
-            low = -LONG_MAX - 1 if low is None else low
-            high = LONG_MAX if high is None else high
-        if low is not None and number < low:
-            raise self._error(text, f"give at least {low}")
-        if high is not None and number > high:
-            raise self._error(text, f"give at most {high}")
-        if number != number:
-            raise self._error(text, "give a number")
-        return number
-
-    def _error(self, text: str, remedy: str) -> ConfigError:
-        return ConfigError(self.name, text, remedy)
-
-
-def _setting(
-    name: str,
-    kind: Kind,
-    default: ValueT,
-    documentation: str,
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> ValueT:
-    setting = Setting(name, kind, default, documentation, minimum, maximum, choices)
-    return dataclasses.field(default=default, metadata={"setting": setting})
-
-
-def _int(name: str, default: int, documentation: str, minimum: int = 0) -> int:
-    return _setting(name, Kind.INT, default, documentation, minimum=minimum)
-
-
-def _long(name: str, default: int, documentation: str, minimum: int = 0) -> int:
-    return _setting(name, Kind.LONG, default, documentation, minimum=minimum)
-
-
-def _optional_long(name: str, documentation: str) -> int | None:
-    return _setting(name, Kind.LONG, cast("int | None", None), documentation, minimum=-1)
-
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -157,30 +40,30 @@ class BrokerConfig:
     """All settings of one broker; see each field's declaration for property, bounds and meaning."""
 
     # --- the node and its network
-    node_id: int = _int("node.id", 1, "Id of this broker in every answer.")
-    advertised_listeners: str = _setting(
+    node_id: int = declare_int("node.id", 1, "Id of this broker in every answer.")
+    advertised_listeners: str = declare(
         "advertised.listeners",
         Kind.STRING,
         "",
         "Address that clients are told, as HOST:PORT or PLAINTEXT://HOST:PORT; "
         "empty for the address of the listener itself.",
     )
-    socket_request_max_bytes: int = _int(
+    socket_request_max_bytes: int = declare_int(
         "socket.request.max.bytes", 104_857_600, "Largest request in bytes.", 1
     )
-    max_connections: int = _int(
+    max_connections: int = declare_int(
         "max.connections", INT_MAX, "Most connections at a time; further ones are closed."
     )
-    connections_max_idle_ms: int = _long(
+    connections_max_idle_ms: int = declare_long(
         "connections.max.idle.ms", 600_000, "Close a connection without requests after this.", -1
     )
-    sasl_enabled_mechanisms: str = _setting(
+    sasl_enabled_mechanisms: str = declare(
         "sasl.enabled.mechanisms",
         Kind.LIST,
         "",
         "Mechanisms that clients must use to authenticate; empty for none. PLAIN is served.",
     )
-    onceflow_sasl_plain_credentials: str = _setting(
+    onceflow_sasl_plain_credentials: str = declare(
         "onceflow.sasl.plain.credentials",
         Kind.PASSWORD,
         "",
@@ -188,13 +71,13 @@ class BrokerConfig:
     )
 
     # --- topics
-    auto_create_topics_enable: bool = _setting(
+    auto_create_topics_enable: bool = declare(
         "auto.create.topics.enable", Kind.BOOLEAN, True, "Create a topic that is asked for by name."
     )
-    delete_topic_enable: bool = _setting(
+    delete_topic_enable: bool = declare(
         "delete.topic.enable", Kind.BOOLEAN, True, "Allow DeleteTopics."
     )
-    num_partitions: int = _setting(
+    num_partitions: int = declare(
         "num.partitions",
         Kind.INT,
         1,
@@ -202,7 +85,7 @@ class BrokerConfig:
         minimum=1,
         maximum=PARTITIONS_MAX,
     )
-    default_replication_factor: int = _setting(
+    default_replication_factor: int = declare(
         "default.replication.factor",
         Kind.INT,
         1,
@@ -212,30 +95,30 @@ class BrokerConfig:
     )
 
     # --- defaults of topic settings
-    compression_type: str = _setting(
+    compression_type: str = declare(
         "compression.type",
         Kind.STRING,
         "producer",
         "Codec of stored batches; producer keeps the client's.",
         choices=COMPRESSION_TYPES,
     )
-    log_cleanup_policy: str = _setting(
+    log_cleanup_policy: str = declare(
         "log.cleanup.policy",
         Kind.LIST,
         "delete",
         "What happens to old segments.",
         choices=CLEANUP_POLICIES,
     )
-    log_cleaner_backoff_ms: int = _long(
+    log_cleaner_backoff_ms: int = declare_long(
         "log.cleaner.backoff.ms", 15_000, "Time between two looks for logs to compact.", 1
     )
-    log_cleaner_delete_retention_ms: int = _long(
+    log_cleaner_delete_retention_ms: int = declare_long(
         "log.cleaner.delete.retention.ms", 86_400_000, "How long tombstones are kept."
     )
-    log_cleaner_max_compaction_lag_ms: int = _long(
+    log_cleaner_max_compaction_lag_ms: int = declare_long(
         "log.cleaner.max.compaction.lag.ms", LONG_MAX, "Latest time until a record is compacted.", 1
     )
-    log_cleaner_min_cleanable_ratio: float = _setting(
+    log_cleaner_min_cleanable_ratio: float = declare(
         "log.cleaner.min.cleanable.ratio",
         Kind.DOUBLE,
         0.5,
@@ -243,127 +126,127 @@ class BrokerConfig:
         minimum=0,
         maximum=1,
     )
-    log_cleaner_min_compaction_lag_ms: int = _long(
+    log_cleaner_min_compaction_lag_ms: int = declare_long(
         "log.cleaner.min.compaction.lag.ms", 0, "How long a record stays uncompacted."
     )
-    log_flush_interval_messages: int = _long(
+    log_flush_interval_messages: int = declare_long(
         "log.flush.interval.messages", LONG_MAX, "Records after which a log is flushed.", 1
     )
-    log_flush_interval_ms: int = _long(
+    log_flush_interval_ms: int = declare_long(
         "log.flush.interval.ms", LONG_MAX, "Milliseconds after which a log is flushed.", 0
     )
-    log_index_interval_bytes: int = _int(
+    log_index_interval_bytes: int = declare_int(
         "log.index.interval.bytes", 4096, "Bytes of log between two index entries."
     )
-    log_index_size_max_bytes: int = _int(
+    log_index_size_max_bytes: int = declare_int(
         "log.index.size.max.bytes", 10_485_760, "Largest index file.", 4
     )
-    log_message_timestamp_type: str = _setting(
+    log_message_timestamp_type: str = declare(
         "log.message.timestamp.type",
         Kind.STRING,
         "CreateTime",
         "Whose clock a record's timestamp shows.",
         choices=TIMESTAMP_TYPES,
     )
-    log_message_timestamp_before_max_ms: int = _long(
+    log_message_timestamp_before_max_ms: int = declare_long(
         "log.message.timestamp.before.max.ms", LONG_MAX, "How old a client's timestamp may be."
     )
-    log_message_timestamp_after_max_ms: int = _long(
+    log_message_timestamp_after_max_ms: int = declare_long(
         "log.message.timestamp.after.max.ms",
         3_600_000,
         "How far ahead a client's timestamp may be.",
     )
-    log_retention_bytes: int = _long(
+    log_retention_bytes: int = declare_long(
         "log.retention.bytes", -1, "Size of a partition from which old segments go; -1 for none.",
         -1,
     )  # fmt: skip
-    log_retention_hours: int = _int(
+    log_retention_hours: int = declare_int(
         "log.retention.hours", 168, "Age in hours from which segments go; -1 for never.", -1
     )
-    log_retention_minutes: int | None = _optional_long(
+    log_retention_minutes: int | None = declare_optional_long(
         "log.retention.minutes", "The same in minutes; wins over hours."
     )
-    log_retention_ms: int | None = _optional_long(
+    log_retention_ms: int | None = declare_optional_long(
         "log.retention.ms", "The same in milliseconds; wins over minutes."
     )
-    log_roll_hours: int = _int("log.roll.hours", 168, "Age in hours of a full segment.", 1)
-    log_roll_ms: int | None = _optional_long(
+    log_roll_hours: int = declare_int("log.roll.hours", 168, "Age in hours of a full segment.", 1)
+    log_roll_ms: int | None = declare_optional_long(
         "log.roll.ms", "The same in milliseconds; wins over hours."
     )
-    log_roll_jitter_hours: int = _int(
+    log_roll_jitter_hours: int = declare_int(
         "log.roll.jitter.hours", 0, "Greatest random time taken off the age of a full segment."
     )
-    log_segment_bytes: int = _int(
+    log_segment_bytes: int = declare_int(
         "log.segment.bytes", 1_073_741_824, "Size of a full segment.", 1_048_576
     )
-    log_segment_delete_delay_ms: int = _long(
+    log_segment_delete_delay_ms: int = declare_long(
         "log.segment.delete.delay.ms", 60_000, "Time from marking a file deleted to removing it."
     )
-    message_max_bytes: int = _int(
+    message_max_bytes: int = declare_int(
         "message.max.bytes", 1_048_588, "Largest record batch, after compression."
     )
-    min_insync_replicas: int = _int(
+    min_insync_replicas: int = declare_int(
         "min.insync.replicas", 1, "In-sync replicas that acks=all needs; one node has 1.", 1
     )
 
     # --- upkeep of the logs
-    log_retention_check_interval_ms: int = _long(
+    log_retention_check_interval_ms: int = declare_long(
         "log.retention.check.interval.ms", 300_000, "Time between two looks for old segments.", 1
     )
-    log_flush_scheduler_interval_ms: int = _long(
+    log_flush_scheduler_interval_ms: int = declare_long(
         "log.flush.scheduler.interval.ms",
         LONG_MAX,
         "Time between two looks for logs whose flush.ms is over; they are also looked at when "
         "recovery points are written.",
         1,
     )
-    log_flush_offset_checkpoint_interval_ms: int = _int(
+    log_flush_offset_checkpoint_interval_ms: int = declare_int(
         "log.flush.offset.checkpoint.interval.ms",
         60_000,
         "Time between two writes of the recovery points.",
         1,
     )
-    producer_id_expiration_ms: int = _int(
+    producer_id_expiration_ms: int = declare_int(
         "producer.id.expiration.ms", 86_400_000, "How long an idle producer is remembered.", 1
     )
 
     # --- fetching
-    fetch_max_bytes: int = _int(
+    fetch_max_bytes: int = declare_int(
         "fetch.max.bytes", 57_671_680, "Most bytes in one Fetch answer.", 1024
     )
-    max_incremental_fetch_session_cache_slots: int = _int(
+    max_incremental_fetch_session_cache_slots: int = declare_int(
         "max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept (KIP-227)."
     )
-    min_incremental_fetch_session_eviction_ms: int = _long(
+    min_incremental_fetch_session_eviction_ms: int = declare_long(
         "min.incremental.fetch.session.eviction.ms",
         120_000,
         "Idle time from which a fetch session may make room for another.",
     )
 
     # --- groups
-    group_initial_rebalance_delay_ms: int = _int(
+    group_initial_rebalance_delay_ms: int = declare_int(
         "group.initial.rebalance.delay.ms", 3000, "Wait for more members of an empty group."
     )
-    group_min_session_timeout_ms: int = _int(
+    group_min_session_timeout_ms: int = declare_int(
         "group.min.session.timeout.ms", 6000, "Least session timeout a member may ask for."
     )
-    group_max_session_timeout_ms: int = _int(
+    group_max_session_timeout_ms: int = declare_int(
         "group.max.session.timeout.ms", 1_800_000, "Greatest session timeout a member may ask for."
     )
-    group_max_size: int = _int("group.max.size", INT_MAX, "Most members of a group.", 1)
-    offset_metadata_max_bytes: int = _int(
+    group_max_size: int = declare_int("group.max.size", INT_MAX, "Most members of a group.", 1)
+    offset_metadata_max_bytes: int = declare_int(
         "offset.metadata.max.bytes", 4096, "Longest text beside a committed offset."
     )
-    offsets_retention_minutes: int = _int(
+    offsets_retention_minutes: int = declare_int(
         "offsets.retention.minutes", 10_080, "How long offsets outlive their group.", 1
     )
-    offsets_retention_check_interval_ms: int = _long(
+    offsets_retention_check_interval_ms: int = declare_long(
         "offsets.retention.check.interval.ms",
         600_000,
         "Time between two looks for expired offsets.",
         1,
     )
-    offsets_topic_num_partitions: int = _setting(
+    offsets_topic_num_partitions: int = declare(
         "offsets.topic.num.partitions",
         Kind.INT,
         50,
@@ -371,15 +254,15 @@ class BrokerConfig:
         minimum=1,
         maximum=PARTITIONS_MAX,
     )
-    offsets_topic_segment_bytes: int = _int(
+    offsets_topic_segment_bytes: int = declare_int(
         "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", 1_048_576
     )
 
     # --- transactions
-    transaction_max_timeout_ms: int = _int(
+    transaction_max_timeout_ms: int = declare_int(
         "transaction.max.timeout.ms", 900_000, "Longest transaction a producer may ask for.", 1
     )
-    transaction_state_log_num_partitions: int = _setting(
+    transaction_state_log_num_partitions: int = declare(
         "transaction.state.log.num.partitions",
         Kind.INT,
         50,
@@ -387,48 +270,48 @@ class BrokerConfig:
         minimum=1,
         maximum=PARTITIONS_MAX,
     )
-    transaction_state_log_segment_bytes: int = _int(
+    transaction_state_log_segment_bytes: int = declare_int(
         "transaction.state.log.segment.bytes",
         104_857_600,
         "Segment size of __transaction_state.",
         1_048_576,
     )
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _int(
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = declare_int(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         10_000,
         "Time between two looks for timed-out transactions.",
         1,
     )
-    transactional_id_expiration_ms: int = _int(
+    transactional_id_expiration_ms: int = declare_int(
         "transactional.id.expiration.ms",
         604_800_000,
         "How long an idle transactional id is remembered.",
         1,
     )
-    transaction_remove_expired_transaction_cleanup_interval_ms: int = _int(
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = declare_int(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         3_600_000,
         "Time between two looks for expired transactional ids.",
         1,
     )
-    transaction_partition_verification_enable: bool = _setting(
+    transaction_partition_verification_enable: bool = declare(
         "transaction.partition.verification.enable",
         Kind.BOOLEAN,
         True,
         "Refuse transactional records for partitions outside the transaction (KIP-890).",
     )
-    onceflow_end_txn_early_answer: bool = _setting(
+    onceflow_end_txn_early_answer: bool = declare(
         "onceflow.end.txn.early.answer",
         Kind.BOOLEAN,
         False,
         "Answer EndTxn before the markers are written, as Apache Kafka does (trap 43).",
     )
-    onceflow_end_txn_marker_delay_ms: int = _int(
+    onceflow_end_txn_marker_delay_ms: int = declare_int(
         "onceflow.end.txn.marker.delay.ms",
         0,
         "How long markers lag behind an early answer to EndTxn; for tests of clients.",
     )
-    onceflow_transaction_version: int = _setting(
+    onceflow_transaction_version: int = declare(
         "onceflow.transaction.version",
         Kind.INT,
         2,
@@ -493,18 +376,6 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def field_name(name: str) -> str:
-    """``log.segment.bytes`` to ``log_segment_bytes``."""
-    return name.replace(".", "_").replace("-", "_")
-
-
-def unknown_setting(name: str, value: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is no setting, with the nearest one that is."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    remedy = f"did you mean {nearest[0]}?" if nearest else "there is no such setting here"
-    return ConfigError(name, value, remedy)
 
 
 BROKER_SETTINGS_BY_FIELD: dict[str, Setting] = {

@@ -15,16 +15,18 @@ from onceflow.broker_lite.config import (
     BROKER_SETTINGS,
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
-    LONG_MAX,
     TIMESTAMP_TYPES,
     BrokerConfig,
+)
+from onceflow.broker_lite.log import LogConfig
+from onceflow.broker_lite.setting import (
+    LONG_MAX,
     Kind,
     Setting,
     Value,
     field_name,
     unknown_setting,
 )
-from onceflow.broker_lite.log import LogConfig
 from onceflow.sdk.errors import ConfigError
 
 

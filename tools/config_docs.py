@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onceflow.broker_lite.config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS, Kind, Setting
+from onceflow.broker_lite.config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
+from onceflow.broker_lite.setting import Kind, Setting
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.settings import AppSettings

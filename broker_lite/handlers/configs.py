@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig, Kind
+from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.setting import Kind
 from onceflow.broker_lite.topic_config import (
     TOPIC_SETTINGS,
     ConfigSource,
