@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.coordinators import build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
@@ -43,6 +44,7 @@ class BrokerState:
     Attributes:
         config: Settings of the broker.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
+        cluster_metadata: What is known of the cluster beside topics, and survives restarts.
         node_id: The only node's id.
         host: Advertised host; empty when each peer is told the address that it reached.
         port: Advertised port, known once the listener is bound.
@@ -61,6 +63,7 @@ class BrokerState:
 
     __slots__ = (
         "cluster_id",
+        "cluster_metadata",
         "config",
         "fetch_sessions",
         "groups",
@@ -80,6 +83,7 @@ class BrokerState:
 
     config: BrokerConfig
     cluster_id: str
+    cluster_metadata: ClusterMetadata
     node_id: int
     host: str
     port: int
@@ -168,7 +172,7 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
     Raises:
         ConfigError: Settings that do not fit together.
         StorageLockedError: Another broker works on the same storage.
-        DataFolderError: The storage belongs to another node or is not readable.
+        DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
     _check_security(config)
     state = BrokerState(config, rng)
@@ -181,6 +185,7 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
         config_for=lambda overrides: log_config(overrides, config),
     )
     try:
+        state.cluster_metadata = ClusterMetadata(storage)
         _load(state, now_ms)
     except BaseException:
         state.log_manager.close(clean=False)
