@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onceflow.broker_lite.broker")
 
-WILDCARD_HOSTS = ("", "0.0.0.0", "::")
-
 COMPACTION_PAUSE_MS = 1
 """Time between two steps of a compaction."""
 
@@ -46,8 +44,8 @@ class BrokerState:
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         cluster_metadata: What is known of the cluster beside topics, and survives restarts.
         node_id: The only node's id.
-        host: Advertised host; empty when each peer is told the address that it reached.
-        port: Advertised port, known once the listener is bound.
+        addresses: What clients are told, by node id and name of the listener that they use; known
+            once the listener is bound. An empty host stands for what the peer reached.
         fetch_sessions: Fetch sessions of consumers.
         topics: Topics by name and by id.
         log_manager: The logs on storage.
@@ -62,16 +60,15 @@ class BrokerState:
     """
 
     __slots__ = (
+        "addresses",
         "cluster_id",
         "cluster_metadata",
         "config",
         "fetch_sessions",
         "groups",
-        "host",
         "interceptor",
         "log_manager",
         "node_id",
-        "port",
         "purgatory",
         "random",
         "registry",
@@ -85,8 +82,6 @@ class BrokerState:
     cluster_id: str
     cluster_metadata: ClusterMetadata
     node_id: int
-    host: str
-    port: int
     topics: TopicRegistry
     log_manager: LogManager
     timers: Timers
@@ -108,27 +103,17 @@ class BrokerState:
             rng,
         )
         self.interceptor: Interceptor | None = None
-        self.host = ""
-        self.port = 0
+        self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes = 0
 
-    def advertise(self, bind_host: str, bind_port: int) -> None:
-        """Fix the address that clients are told, once the listener is bound.
-
-        Raises:
-            ConfigError: ``advertised.listeners`` is no address.
-        """
-        configured = self.config.advertised_listeners
-        if configured:
-            self.host, self.port = parse_address("advertised.listeners", configured)
-            self.port = self.port or bind_port
-        else:
-            self.host = "" if bind_host in WILDCARD_HOSTS else bind_host
-            self.port = bind_port
-
     def advertised(self, context: RequestContext) -> tuple[str, int]:
-        """Host and port for an answer; never a wildcard address (trap 67)."""
-        return self.host or context.connection.local_address[0], self.port
+        """Host and port for an answer; never a wildcard address (trap 67).
+
+        They are those of the listener that the peer came in on (KIP-103).
+        """
+        connection = context.connection
+        host, port = self.addresses.get((connection.node_id, connection.listener), ("", 0))
+        return host or connection.local_address[0], port
 
     def settle(self, now_ms: int) -> None:
         """Finish what the last event made ready; called after every request and timer run."""
@@ -144,20 +129,6 @@ class BrokerState:
         self.groups.close()
         self.transactions.close()
         self.log_manager.close(clean=clean)
-
-
-def parse_address(setting: str, text: str) -> tuple[str, int]:
-    """Read ``HOST:PORT``, ``[V6]:PORT`` or ``PROTOCOL://HOST:PORT``.
-
-    Raises:
-        ConfigError: The text is no such address.
-    """
-    _, _, address = text.rpartition("://")
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ConfigError(setting, text, "give HOST:PORT, for example 127.0.0.1:9092")
-    return host, int(port)
 
 
 def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int) -> BrokerState:

@@ -9,20 +9,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import ipaddress
 import logging
 import os
 import random
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from onceflow.broker_lite.config import BrokerConfig
+from onceflow.broker_lite.listeners import (
+    Listener,
+    check_openness,
+    parse_address,
+    read_listeners,
+)
 from onceflow.sdk.errors import ConfigError, KafkaError
 
 EXIT_CANNOT_START = 1
+DEFAULT_LISTEN = "127.0.0.1:9092"
 
 GC_THRESHOLD = 50_000
 """New container objects before the youngest generation is collected. A request makes dozens and
@@ -47,10 +53,9 @@ processor time with large batches, measured with 1 KB records."""
 )
 @click.option(
     "--listen",
-    default="127.0.0.1:9092",
-    show_default=True,
     metavar="HOST:PORT",
-    help="Address to listen on; port 0 takes any free one.",
+    help=f"Address to listen on, {DEFAULT_LISTEN} by default; port 0 takes any free one. For "
+    "several, or with TLS, set listeners instead.",
 )
 @click.option(
     "--set",
@@ -73,7 +78,7 @@ processor time with large batches, measured with 1 KB records."""
 )
 def broker(
     data: Path | None,
-    listen: str,
+    listen: str | None,
     properties: tuple[str, ...],
     allow_insecure_network: bool,
     log_level: str,
@@ -82,30 +87,30 @@ def broker(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    from onceflow.broker_lite.broker import parse_address
-
     try:
-        host, port = parse_address("--listen", listen)
-        config = BrokerConfig.from_properties(_read_properties(properties))
+        values = _read_properties(properties)
+        if allow_insecure_network:
+            values["onceflow.allow.insecure.network"] = True
+        config = BrokerConfig.from_properties(values)
+        if config.listeners and listen is not None:
+            raise ConfigError("--listen", listen, "leave it out where listeners is set")
+        host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
+        listeners = read_listeners(config, host, port)
+        check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    if not (allow_insecure_network or config.sasl_enabled_mechanisms or _is_loopback(host)):
-        raise click.UsageError(
-            f"{host or 'every address'} can be reached from other machines, and this broker asks "
-            "nobody who they are: give --allow-insecure-network if that network is trusted, "
-            "or set sasl.enabled.mechanisms=PLAIN and onceflow.sasl.plain.credentials."
-        )
     try:
-        asyncio.run(_serve(data, host, port, config))
+        asyncio.run(_serve(data, listeners, config))
     except (KafkaError, OSError) as error:
-        click.echo(f"onceflow broker cannot start: {_reason(error, listen)}", err=True)
+        click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
 
 
-def _reason(error: KafkaError | OSError, listen: str) -> str:
+def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
     """Why the broker does not start, and what to do."""
     if not isinstance(error, OSError):
         return str(error)
+    listen = ", ".join(_shown(listener) for listener in listeners)
     if error.errno == errno.EADDRINUSE:
         return f"somebody listens on {listen} already: stop that, or give another --listen"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -137,16 +142,11 @@ def _read_properties(entries: Iterable[str]) -> dict[str, object]:
     return properties
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _shown(listener: Listener) -> str:
+    return str(listener).partition("://")[2]
 
 
-async def _serve(data: Path | None, host: str, port: int, config: BrokerConfig) -> None:
+async def _serve(data: Path | None, listeners: Sequence[Listener], config: BrokerConfig) -> None:
     """Run until a signal says stop."""
     from onceflow.broker_lite.broker import open_broker
     from onceflow.broker_lite.log import MemoryStorage, RealStorage
@@ -159,8 +159,7 @@ async def _serve(data: Path | None, host: str, port: int, config: BrokerConfig) 
     clean = False
     try:
         server = Server(state, clock)
-        bound_port = await server.start(host, port)
-        state.advertise(host, bound_port)
+        bound = await server.start(listeners)
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,9 +167,9 @@ async def _serve(data: Path | None, host: str, port: int, config: BrokerConfig) 
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
-        shown_host = f"[{host}]" if ":" in host else host
+        ready = ",".join(_shown(each) if len(bound) == 1 else str(each) for each in bound)
         click.echo(
-            f"onceflow broker ready on {shown_host}:{bound_port} "
+            f"onceflow broker ready on {ready} "
             f"data={data if data is not None else 'memory'} "
             f"cluster={state.cluster_id} pid={os.getpid()}"
         )

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from onceflow.broker_lite.security_settings import SecuritySettings
 from onceflow.broker_lite.setting import (
     INT_MAX,
     LONG_MAX,
@@ -30,44 +31,22 @@ from onceflow.sdk.errors import ConfigError
 PARTITIONS_MAX = 10_000
 """Most partitions of one topic; each costs a folder (Kafka has the same cap for one request)."""
 
+LISTENER_PREFIX = "listener.name."
+"""Before the name of a listener and a property that holds for this listener only (KIP-103)."""
+
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 CLEANUP_POLICIES = ("compact", "delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(SecuritySettings):
     """All settings of one broker; see each field's declaration for property, bounds and meaning."""
 
     # --- the node and its network
     node_id: int = declare_int("node.id", 1, "Id of this broker in every answer.")
-    advertised_listeners: str = declare(
-        "advertised.listeners",
-        Kind.STRING,
-        "",
-        "Address that clients are told, as HOST:PORT or PLAINTEXT://HOST:PORT; "
-        "empty for the address of the listener itself.",
-    )
     socket_request_max_bytes: int = declare_int(
         "socket.request.max.bytes", 104_857_600, "Largest request in bytes.", 1
-    )
-    max_connections: int = declare_int(
-        "max.connections", INT_MAX, "Most connections at a time; further ones are closed."
-    )
-    connections_max_idle_ms: int = declare_long(
-        "connections.max.idle.ms", 600_000, "Close a connection without requests after this.", -1
-    )
-    sasl_enabled_mechanisms: str = declare(
-        "sasl.enabled.mechanisms",
-        Kind.LIST,
-        "",
-        "Mechanisms that clients must use to authenticate; empty for none. PLAIN is served.",
-    )
-    onceflow_sasl_plain_credentials: str = declare(
-        "onceflow.sasl.plain.credentials",
-        Kind.PASSWORD,
-        "",
-        "Users of SASL PLAIN as NAME:PASSWORD, separated by commas.",
     )
 
     # --- topics
@@ -360,12 +339,17 @@ class BrokerConfig:
             ConfigError: An unknown property (names the nearest one), or a bad value.
         """
         values: dict[str, Value] = {}
+        overrides: dict[str, dict[str, str]] = {}
         for name, value in {**(defaults or {}), **properties}.items():
+            listener, found, prop = name.removeprefix(LISTENER_PREFIX).partition(".")
+            if found and name.startswith(LISTENER_PREFIX):
+                overrides.setdefault(listener.upper(), {})[prop] = _as_text(value)
+                continue
             setting = BROKER_SETTINGS.get(name)
             if setting is None:
                 raise unknown_setting(name, value, BROKER_SETTINGS)
             values[field_name(name)] = setting.parse(_as_text(value))
-        return cls(**values)  # type: ignore[arg-type] # parsed by each field's own declaration
+        return cls(listener_overrides=overrides, **values)  # type: ignore[arg-type] # parsed above
 
     def value(self, name: str) -> Value:
         """The value of one property, by Kafka's name."""
@@ -381,6 +365,7 @@ def _as_text(value: object) -> str:
 BROKER_SETTINGS_BY_FIELD: dict[str, Setting] = {
     field.name: cast("Setting", field.metadata["setting"])
     for field in dataclasses.fields(BrokerConfig)
+    if "setting" in field.metadata
 }
 """Declarations by attribute name."""
 

@@ -24,7 +24,7 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import Response
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.server import Server
+    from onceflow.broker_lite.server import Endpoint, Server
 
 logger = logging.getLogger("onceflow.broker_lite.server")
 
@@ -55,6 +55,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_closing",
         "_deferred",
+        "_endpoint",
         "_fd",
         "_outgoing",
         "_paused_reading",
@@ -70,8 +71,9 @@ class ClientConnection(asyncio.Protocol):
         "state",
     )
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, endpoint: Endpoint) -> None:
         self._server = server
+        self._endpoint = endpoint
         self._splitter = FrameSplitter(server.broker.config.socket_request_max_bytes)
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
@@ -104,11 +106,12 @@ class ClientConnection(asyncio.Protocol):
         self.state = ConnectionState(
             server.next_connection_id(),
             client_host,
-            server.listener_name,
+            self._endpoint.listener.name,
+            node_id=self._endpoint.node_id,
             local_address=(local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 0),
-            must_authenticate=server.must_authenticate,
+            must_authenticate=self._endpoint.listener.protocol.uses_sasl,
         )
-        if server.must_authenticate:
+        if self.state.must_authenticate:
             self._limit_requests()
         self.last_active_ms = server.clock()
         plain_socket = transport.get_extra_info("socket")

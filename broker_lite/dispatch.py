@@ -66,6 +66,7 @@ class ConnectionState:
         client_host: Address of the peer, in Kafka's form with a leading slash.
         local_address: Host and port that the peer reached.
         listener: Name of the listener that took the connection.
+        node_id: The node that it belongs to.
         principal: Who speaks, ``User:ANONYMOUS`` without authentication.
         sasl_mechanism: Mechanism chosen by SaslHandshake and not yet completed, or None.
         must_authenticate: True while only ApiVersions and the SASL requests are allowed.
@@ -77,6 +78,7 @@ class ConnectionState:
         "listener",
         "local_address",
         "must_authenticate",
+        "node_id",
         "principal",
         "sasl_mechanism",
     )
@@ -87,12 +89,14 @@ class ConnectionState:
         client_host: str,
         listener: str,
         *,
+        node_id: int = 1,
         local_address: tuple[str, int] = ("127.0.0.1", 0),
         must_authenticate: bool = False,
     ) -> None:
         self.connection_id = connection_id
         self.client_host = client_host
         self.listener = listener
+        self.node_id = node_id
         self.local_address = local_address
         self.principal = "User:ANONYMOUS"
         self.sasl_mechanism: str | None = None

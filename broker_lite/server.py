@@ -1,4 +1,4 @@
-"""The listener, the clock, and the one alarm that drives all timers.
+"""The listeners, the clock, and the one alarm that drives all timers.
 
 With ``connection`` the only module of the broker that has to do with sockets, and the only one that
 reads a clock. It decides how many connections there may be and how long one may be idle.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceflow.broker_lite.connection import ClientConnection
+from onceflow.broker_lite.listeners import Listener, check_openness
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -51,25 +52,43 @@ class SystemClock:
         return (time.monotonic_ns() + self._offset_ns) // 1_000_000
 
 
+class Endpoint:
+    """A listener of a node while it is open.
+
+    Attributes:
+        listener: The listener, with the port that it got.
+        node_id: The node that it belongs to.
+    """
+
+    __slots__ = ("acceptor", "listener", "node_id")
+
+    def __init__(self, listener: Listener, node_id: int) -> None:
+        self.listener = listener
+        self.node_id = node_id
+        self.acceptor: asyncio.Server | None = None
+
+    def close(self) -> None:
+        """Accept nothing more; connections stay."""
+        if self.acceptor is not None:
+            self.acceptor.close()
+
+
 class Server:
-    """One listener on one event loop.
+    """Any number of listeners on one event loop.
 
     Attributes:
         broker: The state that handlers share.
         clock: Wall milliseconds.
         loop: The event loop that everything runs on.
-        listener_name: Name of the listener, as in Kafka's ``listeners``.
-        must_authenticate: True when connections start unauthenticated.
+        endpoints: The listeners that are open.
         handling: True while a request is handled; what it wakes is settled right after.
     """
 
     def __init__(self, broker: BrokerState, clock: Callable[[], int]) -> None:
         self.broker = broker
         self.clock = clock
-        self.must_authenticate = bool(broker.config.sasl_enabled_mechanisms)
-        self.listener_name = "SASL_PLAINTEXT" if self.must_authenticate else "PLAINTEXT"
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._listener: asyncio.Server | None = None
+        self.endpoints: list[Endpoint] = []
         self._connections: set[ClientConnection] = set()
         self._last_connection_id = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -79,45 +98,75 @@ class Server:
         self._stopped = False
         self._virtual = isinstance(clock, VirtualTime)
 
-    async def start(self, host: str, port: int) -> int:
-        """Bind and listen.
+    async def start(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+        """Bind all listeners of the broker, then serve them.
 
         Args:
-            host: Address or name to bind.
-            port: Port, 0 for any free one.
+            listeners: Where to listen; port 0 takes any free one.
 
         Returns:
-            The bound port.
+            The same with their ports.
 
         Raises:
-            OSError: The address cannot be bound.
+            OSError: An address cannot be bound; none is served then.
+            ConfigError: A listener is open to strangers and nobody allowed that.
         """
-        self._listener = await self.loop.create_server(
-            lambda: ClientConnection(self), host, port, backlog=BACKLOG, start_serving=False
-        )
-        bound_port = int(self._listener.sockets[0].getsockname()[1])
-        if not port and len(self._listener.sockets) > 1:
-            # A name with several addresses (localhost) got a port for each; one is to be had.
-            self._listener.close()
-            return await self.start(host, bound_port)
+        check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
+        try:
+            for listener in listeners:
+                await self._bind(listener, self.broker.node_id)
+        except BaseException:
+            for endpoint in self.endpoints:
+                endpoint.close()
+            raise
         self.broker.purgatory.on_wake = self._schedule_settle
         if isinstance(self.clock, VirtualTime):
             self.clock.subscribe(self.run_timers)
         if self.broker.config.connections_max_idle_ms >= 0:
             self._schedule_idle_check(self.clock())
-        await self._listener.start_serving()
+        for endpoint in self.endpoints:
+            if endpoint.listener.is_open:
+                logger.warning(
+                    "%s is open to everybody who can reach this machine", endpoint.listener
+                )
+            assert endpoint.acceptor is not None
+            await endpoint.acceptor.start_serving()
         self._arm()
-        return bound_port
+        return tuple(endpoint.listener for endpoint in self.endpoints)
+
+    async def _bind(self, listener: Listener, node_id: int) -> Endpoint:
+        """Bind one listener and tell its address; it does not serve yet."""
+        endpoint = Endpoint(listener, node_id)
+        port = listener.port
+        while True:
+            acceptor = await self.loop.create_server(
+                lambda: ClientConnection(self, endpoint),
+                listener.host,
+                port,
+                backlog=BACKLOG,
+                start_serving=False,
+            )
+            bound_port = int(acceptor.sockets[0].getsockname()[1])
+            if port or len(acceptor.sockets) == 1:
+                break
+            # A name with several addresses (localhost) got a port for each; one is to be had.
+            acceptor.close()
+            port = bound_port
+        endpoint.acceptor = acceptor
+        endpoint.listener = listener.bound(bound_port)
+        self.endpoints.append(endpoint)
+        self.broker.addresses[node_id, listener.name] = endpoint.listener.advertised
+        return endpoint
 
     async def stop(self, *, abort: bool = False) -> None:
-        """Close the listener and every connection.
+        """Close the listeners and every connection.
 
         Args:
             abort: Drop what was not sent yet.
         """
         self._stopped = True
-        if self._listener is not None:
-            self._listener.close()
+        for endpoint in self.endpoints:
+            endpoint.close()
         if self._alarm is not None:
             self._alarm.cancel()
         if isinstance(self.clock, VirtualTime):

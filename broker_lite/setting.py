@@ -125,7 +125,10 @@ def declare(
 ) -> ValueT:
     """A dataclass field that carries its declaration."""
     setting = Setting(name, kind, default, documentation, minimum, maximum, choices)
-    return dataclasses.field(default=default, metadata={"setting": setting})
+    # A password must not reach a log through a configuration's repr.
+    return dataclasses.field(
+        default=default, metadata={"setting": setting}, repr=kind is not Kind.PASSWORD
+    )
 
 
 def declare_int(name: str, default: int, documentation: str, minimum: int = 0) -> int:

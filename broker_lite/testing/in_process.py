@@ -15,8 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from onceflow.broker_lite.broker import WILDCARD_HOSTS, BrokerState, open_broker
+from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
 from onceflow.broker_lite.server import Server, SystemClock, VirtualTime
 from onceflow.broker_lite.testing.faults import FaultInjector
@@ -37,6 +38,8 @@ class Broker:
         data: Folder for the data, created when missing; None keeps everything in memory.
         host: Address to listen on.
         port: Port to listen on, 0 for any free one. Kept over a stop and a new start.
+        listeners: Several listeners, or one that is secured, in place of host and port: as Kafka's
+            ``listeners``, for example ``"PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0"``.
         settings: Broker settings by Kafka's property names. Against a daemon,
             ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
             partitions by default.
@@ -60,15 +63,18 @@ class Broker:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        listeners: str | None = None,
         settings: Mapping[str, object] | None = None,
         clock: Callable[[], int] | None = None,
         seed: int | None = None,
         storage: Storage | None = None,
     ) -> None:
-        self._config = BrokerConfig.from_properties(settings or {}, defaults=IN_PROCESS_DEFAULTS)
+        properties = dict(settings or {})
+        if listeners is not None:
+            properties["listeners"] = listeners
+        self._config = BrokerConfig.from_properties(properties, defaults=IN_PROCESS_DEFAULTS)
+        self._listeners = read_listeners(self._config, host, port)
         self._data = data
-        self._host = host
-        self._port = port
         self._clock: Callable[[], int] = clock or SystemClock()
         self._random = random.Random(seed)
         self._storage = storage
@@ -82,20 +88,32 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``HOST:PORT`` for clients.
+        """``HOST:PORT`` for clients, of the first listener.
 
         Raises:
             RuntimeError: The broker was not started yet.
         """
-        if not self._port:
+        return self.bootstrap_servers_of(self._listeners[0].name)
+
+    def bootstrap_servers_of(self, listener: str) -> str:
+        """``HOST:PORT`` for clients, of a listener.
+
+        Args:
+            listener: Its name, such as ``SASL_SSL``.
+
+        Raises:
+            KeyError: There is no listener of that name.
+            RuntimeError: The broker was not started yet.
+        """
+        found = {each.name: each for each in self._listeners}[listener.upper()]
+        if not found.port:
             raise RuntimeError("the broker has no address before it is started")
-        host = "127.0.0.1" if self._host in WILDCARD_HOSTS else self._host
-        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+        return found.address
 
     @property
     def port(self) -> int:
-        """The port it listens on, 0 before the first start with a free one."""
-        return self._port
+        """The port of the first listener, 0 before the first start with a free one."""
+        return self._listeners[0].port
 
     @property
     def state(self) -> BrokerState:
@@ -140,8 +158,7 @@ class Broker:
         state = open_broker(storage, self._config, self._random, now_ms)
         try:
             server = Server(state, self._clock)
-            self._port = await server.start(self._host, self._port)
-            state.advertise(self._host, self._port)
+            self._listeners = await server.start(self._listeners)
         except BaseException:
             state.close(now_ms, clean=False)
             raise

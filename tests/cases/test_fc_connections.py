@@ -39,6 +39,9 @@ from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.protocol.schema import Request
 
+OPEN = {"onceflow.allow.insecure.network": True}
+"""For listeners on every address; tests only connect from this machine."""
+
 
 def address(bootstrap: str) -> tuple[str, int]:
     """Host and port for a raw client."""
@@ -107,7 +110,7 @@ def test_fc44_name_with_two_addresses(
 
 async def test_fc44_advertised_address_is_the_one_in_use(name: str) -> None:
     with Proxy("127.0.0.1:1", rewrites=False) as proxy:
-        settings = {"advertised.listeners": f"PLAINTEXT://{proxy.bootstrap_servers}"}
+        settings = {"advertised.listeners": f"PLAINTEXT://{proxy.bootstrap_servers}", **OPEN}
         async with Broker(host="0.0.0.0", settings=settings) as broker:
             proxy.target = f"127.0.0.1:{broker.port}"
             async with Wire(("127.0.0.1", proxy.port)) as wire:
@@ -123,7 +126,7 @@ async def test_fc44_advertised_address_is_the_one_in_use(name: str) -> None:
     for host in ("0.0.0.0", "::"):
         if host == "::" and not has_ipv6():
             continue
-        async with Broker(host=host) as broker:
+        async with Broker(host=host, settings=OPEN) as broker:
             target = "::1" if host == "::" else "127.0.0.1"
             async with Wire((target, broker.port)) as wire:
                 told = await told_addresses(wire)

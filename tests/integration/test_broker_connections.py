@@ -31,6 +31,8 @@ from onceflow.sdk.protocol.api.cluster import (
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
@@ -273,7 +275,11 @@ async def test_advertised_address_is_the_one_that_listens(broker: Broker) -> Non
 
 async def test_wildcard_listener_advertises_the_address_that_was_reached() -> None:
     """FC-44: never 0.0.0.0."""
-    async with Broker(host="0.0.0.0") as broker, Wire(("127.0.0.1", broker.port)) as wire:
+    trusted = {"onceflow.allow.insecure.network": True}
+    async with (
+        Broker(host="0.0.0.0", settings=trusted) as broker,
+        Wire(("127.0.0.1", broker.port)) as wire,
+    ):
         response = await wire.ask(MetadataRequest(topics=[]), 12, MetadataResponse)
         assert (response.brokers[0].host, response.brokers[0].port) == ("127.0.0.1", broker.port)
 
@@ -424,3 +430,22 @@ async def test_name_with_several_addresses_listens_on_one_port() -> None:
     async with Broker(host="localhost") as broker, Wire(("localhost", broker.port)) as wire:
         response = await wire.ask(MetadataRequest(topics=[]), 12, MetadataResponse)
         assert (response.brokers[0].host, response.brokers[0].port) == ("localhost", broker.port)
+
+
+async def test_each_listener_tells_its_own_address_and_asks_its_own_questions() -> None:
+    """KIP-103: Metadata, FindCoordinator and DescribeCluster answer for the listener in use."""
+    listeners = "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+    async with Broker(listeners=listeners, settings=SASL) as broker:
+        for name in ("PLAINTEXT", "SASL_PLAINTEXT"):
+            host, _, port = broker.bootstrap_servers_of(name).rpartition(":")
+            async with Wire((host, int(port))) as wire:
+                if name == "SASL_PLAINTEXT":
+                    assert (await sasl(wire, b"\0alice\0secret")).error_code == 0
+                metadata = await wire.ask(MetadataRequest(topics=[]), 12, MetadataResponse)
+                assert [node.port for node in metadata.brokers] == [int(port)]
+                described = await wire.ask(DescribeClusterRequest(), 2, DescribeClusterResponse)
+                assert [node.port for node in described.brokers] == [int(port)]
+                found = await wire.ask(
+                    FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse
+                )
+                assert [each.port for each in found.coordinators] == [int(port)]

@@ -33,7 +33,7 @@ class SocketlessBroker:
         self.state: BrokerState = open_broker(
             storage or MemoryStorage(), config, random.Random(seed), self.now_ms
         )
-        self.state.advertise("127.0.0.1", 9092)
+        self.state.addresses[1, "PLAINTEXT"] = ("127.0.0.1", 9092)
         self.connection = ConnectionState(1, "/127.0.0.1", "PLAINTEXT")
 
     def dispatch(self, request: Request, api_version: int) -> PendingAnswer:

@@ -1,0 +1,86 @@
+"""Goal: listeners mean what they mean in Kafka (KIP-103), and none is open by accident.
+
+Method: settings in, listeners or the error out; nothing is bound.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from onceflow.broker_lite.config import BrokerConfig
+from onceflow.broker_lite.listeners import (
+    Listener,
+    SecurityProtocol,
+    check_openness,
+    read_listeners,
+)
+from onceflow.sdk.errors import ConfigError
+
+
+def read(**settings: object) -> tuple[Listener, ...]:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return read_listeners(BrokerConfig.from_properties(named), "127.0.0.1", 9092)
+
+
+def test_without_listeners_there_is_the_given_one() -> None:
+    (only,) = read()
+    assert (only.name, only.address, only.advertised) == (
+        "PLAINTEXT", "127.0.0.1:9092", ("127.0.0.1", 9092)
+    )  # fmt: skip
+
+
+def test_each_listener_has_its_protocol_and_address() -> None:
+    listeners = read(
+        listeners="plaintext://127.0.0.1:1, CLIENTS://[::1]:2,SASL_PLAINTEXT://:3",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        advertised_listeners="CLIENTS://kafka.example:19092",
+        sasl_enabled_mechanisms="PLAIN",
+    )
+    assert [(each.name, each.protocol.value, each.address) for each in listeners] == [
+        ("PLAINTEXT", "PLAINTEXT", "127.0.0.1:1"),
+        ("CLIENTS", "SASL_PLAINTEXT", "[::1]:2"),
+        ("SASL_PLAINTEXT", "SASL_PLAINTEXT", "127.0.0.1:3"),
+    ]
+    assert [each.advertised for each in listeners] == [
+        ("127.0.0.1", 1), ("kafka.example", 19092), ("", 3)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        ({"listeners": "127.0.0.1:9092"}, "NAME://HOST:PORT"),
+        ({"listeners": "PLAINTEXT://127.0.0.1"}, "HOST:PORT"),
+        ({"listeners": "PLAINTEXT://h:1,plaintext://h:2"}, "each listener once"),
+        ({"listeners": "PLAINTEXT://h:1,SSL://h:1"}, "a port each"),
+        ({"listeners": "CLIENTS://h:1"}, "CLIENTS:PROTOCOL"),
+        ({"listener_security_protocol_map": "A:TLS"}, "NAME:PROTOCOL"),
+        ({"advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "clients can reach"),
+        (
+            {
+                "listeners": "PLAINTEXT://h:1,SSL://h:2",
+                "advertised_listeners": "OTHER://h:3,SSL://h:4",
+            },
+            "no listener OTHER",
+        ),
+    ],
+)
+def test_a_wrong_setting_names_its_remedy(settings: dict[str, object], remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        read(**settings)
+
+
+def test_an_open_listener_needs_to_be_allowed() -> None:
+    open_one = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "0.0.0.0", 9092)
+    with pytest.raises(ConfigError, match="--allow-insecure-network"):
+        check_openness([open_one], allowed=False)
+    check_openness([open_one], allowed=True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "host"),
+    [("PLAINTEXT", "127.0.0.1"), ("PLAINTEXT", "::1"), ("PLAINTEXT", "localhost"),
+     ("SASL_PLAINTEXT", "0.0.0.0")],
+)  # fmt: skip
+def test_a_local_or_authenticated_listener_is_not_open(protocol: str, host: str) -> None:
+    check_openness([Listener("L", SecurityProtocol[protocol], host, 1)], allowed=False)
