@@ -25,6 +25,10 @@ CASES = [
 KAFKA_PYTHON_LACKS: dict[str, range] = {
     "UnregisterBrokerRequest": range(1),
     "UnregisterBrokerResponse": range(1),
+    "ConsumerGroupDescribeRequest": range(2),
+    "ConsumerGroupDescribeResponse": range(2),
+    "ConsumerGroupHeartbeatRequest": range(2),
+    "ConsumerGroupHeartbeatResponse": range(2),
 }
 KIO_LACKS: dict[str, range] = {}
 

@@ -39,8 +39,14 @@ OTHER_NULLS = {
     ("DescribeConfigsResponse", "results.configs.documentation"),  # Absent below version 3.
 }
 
-
-WITHOUT_SCHEMA = {"UnregisterBrokerRequest", "UnregisterBrokerResponse"}
+WITHOUT_SCHEMA = {
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
+    "UnregisterBrokerRequest",
+    "UnregisterBrokerResponse",
+}
 """Messages that kafka-python does not carry; bytes of other encoders hold them."""
 
 WITH_SCHEMA = [kind for kind in all_messages() if kind.__name__ not in WITHOUT_SCHEMA]

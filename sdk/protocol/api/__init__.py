@@ -49,6 +49,7 @@ _MODULES: Final[Mapping[int, tuple[str, str]]] = {
     44: ("admin", "IncrementalAlterConfigs"),
     45: ("admin_replicas", "AlterPartitionReassignments"),
     46: ("admin_replicas", "ListPartitionReassignments"),
+    47: ("group_offsets", "OffsetDelete"),
     48: ("admin_quotas", "DescribeClientQuotas"),
     49: ("admin_quotas", "AlterClientQuotas"),
     55: ("admin_cluster", "DescribeQuorum"),
@@ -58,6 +59,8 @@ _MODULES: Final[Mapping[int, tuple[str, str]]] = {
     64: ("admin_cluster", "UnregisterBroker"),
     65: ("transactions", "DescribeTransactions"),
     66: ("transactions", "ListTransactions"),
+    68: ("consumer_groups", "ConsumerGroupHeartbeat"),
+    69: ("consumer_groups", "ConsumerGroupDescribe"),
     74: ("admin_configs", "ListConfigResources"),
     75: ("admin_replicas", "DescribeTopicPartitions"),
 }

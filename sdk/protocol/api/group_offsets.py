@@ -21,6 +21,7 @@ TxnOffsetCommit (key 28), versions 0-5, flexible from 3:
     2 leader epoch
     3 the member that commits (KIP-447)
     4 TRANSACTION_ABORTABLE and 5 adding the group implicitly (KIP-890)
+OffsetDelete (key 47), version 0, not flexible
 """
 
 # The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
@@ -239,3 +240,47 @@ class TxnOffsetCommitResponse(Response, api_key=28, versions="0-5", flexible="3+
 
     throttle_time_ms: int = int32(default=0)
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
+
+
+class OffsetDeleteRequest(Request, api_key=47, versions="0"):
+    """Delete offsets of a group for partitions of topics that it does not read any more."""
+
+    class OffsetDeleteRequestTopic(Struct):
+        """Partitions of one topic."""
+
+        class OffsetDeleteRequestPartition(Struct):
+            """One partition."""
+
+            partition_index: int = int32()
+
+        name: str = string()
+        partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
+
+    OffsetDeleteRequestPartition: TypeAlias = OffsetDeleteRequestTopic.OffsetDeleteRequestPartition
+
+    group_id: str = string()
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
+
+
+class OffsetDeleteResponse(Response, api_key=47, versions="0"):
+    """An outcome for the whole request, or for each partition."""
+
+    class OffsetDeleteResponseTopic(Struct):
+        """The outcomes for one topic."""
+
+        class OffsetDeleteResponsePartition(Struct):
+            """The outcome for one partition."""
+
+            partition_index: int = int32()
+            error_code: int = int16(default=0)
+
+        name: str = string()
+        partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
+
+    OffsetDeleteResponsePartition: TypeAlias = (
+        OffsetDeleteResponseTopic.OffsetDeleteResponsePartition
+    )
+
+    error_code: int = int16(default=0)
+    throttle_time_ms: int = int32(default=0)
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, default=[])

@@ -42,10 +42,13 @@ EXPECTED: dict[int, tuple[str, int, int, int | None]] = {
     37: ("CreatePartitions", 0, 3, 2),
     42: ("DeleteGroups", 0, 2, 2),
     44: ("IncrementalAlterConfigs", 0, 1, 1),
+    47: ("OffsetDelete", 0, 0, None),
     60: ("DescribeCluster", 0, 2, 0),
     61: ("DescribeProducers", 0, 0, 0),
     65: ("DescribeTransactions", 0, 0, 0),
     66: ("ListTransactions", 0, 2, 0),
+    68: ("ConsumerGroupHeartbeat", 0, 1, 0),
+    69: ("ConsumerGroupDescribe", 0, 1, 0),
 }
 
 
