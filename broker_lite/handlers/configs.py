@@ -13,6 +13,7 @@ from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.setting import Kind
 from onceflow.broker_lite.topic_config import (
+    ConfigSource,
     TOPIC_SETTINGS,
     ConfigSource,
     TopicSetting,
@@ -115,6 +116,19 @@ def _check_broker(state: BrokerState, name: str) -> None:
         )
 
 
+# Kafka looks for the default under the first broker property only, which has none for these.
+_NO_DEFAULT_SYNONYM = frozenset(
+    (
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "retention.ms",
+        "segment.jitter.ms",
+        "segment.ms",
+    )
+)
+
+
 def _describe_topic(
     state: BrokerState, topic: Topic, request: DescribeConfigsRequest
 ) -> list[DescribedConfig]:
@@ -133,6 +147,7 @@ def _describe_topic(
                         name=place.name, value=place.value, source=place.source
                     )
                     for place in places
+                    if place.source != ConfigSource.DEFAULT_CONFIG or name not in _NO_DEFAULT_SYNONYM
                 ]
                 if request.include_synonyms
                 else [],

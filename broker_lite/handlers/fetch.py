@@ -311,6 +311,6 @@ def _refused(partition: int, code: ErrorCode) -> PartitionData:
         partition_index=partition,
         error_code=code,
         high_watermark=-1,
-        aborted_transactions=None,
+        aborted_transactions=[],
         records=b"",
     )

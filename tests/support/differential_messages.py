@@ -45,7 +45,16 @@ TIMES = {
     "log_append_time_ms",
     "transaction_start_time_ms",
 }
-SETTINGS_LEFT_OUT = ("remote.", "local.retention", "errors.deadletterqueue", "max.decompressed")
+SETTINGS_LEFT_OUT = (
+    "remote.",
+    "local.retention",
+    "errors.deadletterqueue",
+    "max.decompressed",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.zstd.level",
+    "preallocate",
+)
 """Topic settings of what our broker does not have (docs/kafka-differences.md)."""
 NAMES = ("name", "topic", "topic_name", "group_id", "transactional_id", "resource_name")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -145,7 +154,7 @@ class Normal:
         if "is_sensitive" in item and item["name"] == "min.insync.replicas":
             _as_default(item)
         name = next((item[key] for key in NAMES if isinstance(item.get(key), str)), None)
-        listed = "group_state" in item or "transaction_state" in item or "is_internal" in item
+        listed = "protocol_type" in item or "transaction_state" in item or "is_internal" in item
         return name is None or not listed or name.startswith(self._prefix) or not name
 
     def _time(self, value: int) -> Plain:
