@@ -1,4 +1,4 @@
-"""Random steps about groups and administration; `conversation` puts whole conversations together."""
+"""Random steps about groups and administration; `conversation` makes whole conversations."""
 
 from __future__ import annotations
 
@@ -160,7 +160,9 @@ def consumer_heartbeat(plan: Plan) -> Step:
         "instance_id": f"i-{member}" if plan.chance(0.1) else None,
         "rebalance_timeout_ms": 60_000 if joining else -1,
         "subscribed_topic_names": [f"$name:{t}" for t in plan.topics] if joining else None,
-        "server_assignor": rng.choice(("uniform", "range")) if joining and plan.chance(0.5) else None,
+        "server_assignor": rng.choice(("uniform", "range"))
+        if joining and plan.chance(0.5)
+        else None,
         "topic_partitions": [] if joining else None,
     }
     if plan.chance(0.05):
@@ -229,7 +231,10 @@ def delete_topics(plan: Plan) -> Step:
     body = {
         "topic_names": [f"$name:{topic}"],
         "topics": [
-            {"name": None if by_id else f"$name:{topic}", "topic_id": f"$id:{topic if by_id else 'none'}"}
+            {
+                "name": None if by_id else f"$name:{topic}",
+                "topic_id": f"$id:{topic if by_id else 'none'}",
+            }
         ],
         "timeout_ms": 10_000,
     }
@@ -262,11 +267,12 @@ def alter_configs(plan: Plan) -> Step:
     rng = plan.rng
     name, value = rng.choice(
         (
-            ("retention.ms", "1000000000000"), ("retention.ms", "-2"), ("cleanup.policy", "compact"),
-            ("cleanup.policy", "delete"), ("cleanup.policy", ""), ("max.message.bytes", "250"),
+            ("retention.ms", "1000000000000"), ("retention.ms", "-2"),
+            ("cleanup.policy", "compact"), ("cleanup.policy", "delete"), ("cleanup.policy", ""),
+            ("max.message.bytes", "250"),
             ("message.timestamp.type", "LogAppendTime"), ("compression.type", "lz4"),
             ("compression.type", "brotli"), ("no.such", "1"), ("min.insync.replicas", "1"),
-            ("segment.ms", "10000"), ("flush.messages", None), ("compression.gzip.level", "3"),
+            ("segment.ms", "10000"), ("flush.messages", None),
         )
     )  # fmt: skip
     operation = rng.choice((0, 0, 0, 1, 2, 3))
@@ -295,7 +301,11 @@ def describe_cluster(plan: Plan) -> Step:
 
 def describe_partitions(plan: Plan) -> Step:
     topics = [{"name": f"$name:{topic}"} for topic in plan.some_topics()]
-    body = {"topics": topics, "response_partition_limit": plan.rng.choice((1, 2, 2000)), "cursor": None}
+    body = {
+        "topics": topics,
+        "response_partition_limit": plan.rng.choice((1, 2, 2000)),
+        "cursor": None,
+    }
     return plan.step(75, body)
 
 

@@ -82,9 +82,7 @@ def build(
     return message_type(**values)
 
 
-def _built(
-    field: Field, version: int, value: Plain, resolve: Callable[[Plain], Plain]
-) -> Plain:
+def _built(field: Field, version: int, value: Plain, resolve: Callable[[Plain], Plain]) -> Plain:
     value = resolve(value)
     if value is None:
         return None

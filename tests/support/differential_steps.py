@@ -249,7 +249,11 @@ def add_partitions(plan: Plan) -> Step:
 def add_offsets(plan: Plan) -> Step:
     producer = plan.rng.choice([*plan.transactional] or plan.producers)
     name = f"$name:{plan.transactional.get(producer, 'x9')}"
-    body = {"transactional_id": name, **plan.identity(producer), "group_id": f"$name:{plan.group()}"}
+    body = {
+        "transactional_id": name,
+        **plan.identity(producer),
+        "group_id": f"$name:{plan.group()}",
+    }
     return plan.step(25, body)
 
 
@@ -386,7 +390,9 @@ def list_offsets(plan: Plan) -> Step:
             "partitions": [
                 {
                     "partition_index": partition,
-                    "timestamp": rng.choice((*special, *special, EPOCH_MS + rng.choice((0, 1, 50, 101, 10_000)))),
+                    "timestamp": rng.choice(
+                        (*special, *special, EPOCH_MS + rng.choice((0, 1, 50, 101, 10_000)))
+                    ),
                     "current_leader_epoch": rng.choice((0, 5)) if plan.chance(0.1) else -1,
                 }
                 for partition in plan.some_partitions(topic)

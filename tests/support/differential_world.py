@@ -273,9 +273,11 @@ class World:
         if isinstance(answer, str):
             return answer
         key, binds = step["key"], step.get("binds")
-        if key == CREATE_TOPICS and not request.validate_only:  # type: ignore[attr-defined]
+        if key == CREATE_TOPICS:
             for topic in answer.topics:  # type: ignore[attr-defined]
-                if topic.error_code == 0:
+                if request.validate_only:  # type: ignore[attr-defined]
+                    topic.topic_id = ZERO_UUID  # Kafka names one that nobody will see again.
+                elif topic.error_code == 0:
                     self._await_topic(topic.name)
         elif key == CREATE_PARTITIONS and not request.validate_only:  # type: ignore[attr-defined]
             for result in answer.results:  # type: ignore[attr-defined]
