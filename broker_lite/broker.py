@@ -17,11 +17,10 @@ from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.purgatory import Purgatory, Timers
-from onceflow.broker_lite.security import MECHANISM, parse_credentials
+from onceflow.broker_lite.security import ScramUsers
 from onceflow.broker_lite.setting import LONG_MAX
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.broker_lite.topics import TopicRegistry
-from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from random import Random
@@ -54,6 +53,7 @@ class BrokerState:
         groups: Group coordinator.
         transactions: Transaction coordinator.
         random: Source of uuids and member ids.
+        scram_users: Users of SASL SCRAM.
         unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
         interceptor: Stands before the handlers in tests; None otherwise.
@@ -72,6 +72,7 @@ class BrokerState:
         "purgatory",
         "random",
         "registry",
+        "scram_users",
         "timers",
         "topics",
         "transactions",
@@ -90,6 +91,7 @@ class BrokerState:
     transactions: TransactionCoordinator
     random: Random
     registry: HandlerRegistry
+    scram_users: ScramUsers
 
     def __init__(self, config: BrokerConfig, rng: Random) -> None:
         self.config = config
@@ -145,7 +147,6 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
         StorageLockedError: Another broker works on the same storage.
         DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
-    _check_security(config)
     state = BrokerState(config, rng)
     state.registry = load_handlers()
     state.log_manager = LogManager(
@@ -157,6 +158,9 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
     )
     try:
         state.cluster_metadata = ClusterMetadata(storage)
+        state.scram_users = ScramUsers(
+            state.cluster_metadata, config.onceflow_sasl_scram_credentials
+        )
         _load(state, now_ms)
     except BaseException:
         state.log_manager.close(clean=False)
@@ -177,20 +181,6 @@ def _load(state: BrokerState, now_ms: int) -> None:
     state.transactions.start(now_ms)
     topics = state.topics
     state.groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
-
-
-def _check_security(config: BrokerConfig) -> None:
-    mechanisms = [name for name in config.sasl_enabled_mechanisms.split(",") if name]
-    for name in mechanisms:
-        if name != MECHANISM:
-            raise ConfigError("sasl.enabled.mechanisms", name, f"only {MECHANISM} is served")
-    credentials = parse_credentials(config.onceflow_sasl_plain_credentials)
-    if mechanisms and not credentials:
-        raise ConfigError(
-            "sasl.enabled.mechanisms",
-            config.sasl_enabled_mechanisms,
-            "set onceflow.sasl.plain.credentials too, or nobody can connect",
-        )
 
 
 def _start_upkeep(state: BrokerState, now_ms: int) -> None:

@@ -304,6 +304,7 @@ class BrokerConfig(SecuritySettings):
             value = getattr(self, name)
             if value is not None:
                 setting.parse(cast("str", setting.render(value)))
+        self.check_overrides()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 "group.min.session.timeout.ms",

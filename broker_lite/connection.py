@@ -16,14 +16,18 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, dispatch
+from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawToken, dispatch
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security.principal_rules import NoMatchingRule
+from onceflow.broker_lite.security.tls_channel import TlsChannel, TlsFailed
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.frame import FrameSplitter, encode_response
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import Response
 
 if TYPE_CHECKING:
+    from onceflow.broker_lite.purgatory import Timer
+    from onceflow.broker_lite.request_pool import RequestPool
     from onceflow.broker_lite.server import Endpoint, Server
 
 logger = logging.getLogger("onceflow.broker_lite.server")
@@ -37,9 +41,8 @@ WAITING_REQUESTS_MAX = 128
 REQUESTS_PER_TURN_MAX = 64
 """Requests of one connection that are handled before the others get a turn."""
 
-UNAUTHENTICATED_REQUEST_MAX_BYTES = 524_288
-"""Largest request of a peer that has yet to say who it is, where that is asked: as Kafka's
-``sasl.server.max.receive.size``."""
+TLS_WRITE_BYTES = 65_536
+"""How much of an answer is encrypted at a time, as the peer takes it."""
 
 WRITEV_PARTS_MAX = 256
 """Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
@@ -57,16 +60,21 @@ class ClientConnection(asyncio.Protocol):
         "_deferred",
         "_endpoint",
         "_fd",
+        "_held_bytes",
+        "_opening",
         "_outgoing",
         "_paused_reading",
         "_paused_writing",
         "_pump_scheduled",
         "_server",
         "_splitter",
+        "_starved",
+        "_tls",
         "_transport",
         "_unsent_bytes",
         "_waiting",
         "_waiting_bytes",
+        "address",
         "last_active_ms",
         "state",
     )
@@ -86,6 +94,11 @@ class ClientConnection(asyncio.Protocol):
         self._pump_scheduled = False
         self._transport: asyncio.Transport | None = None
         self._fd = -1
+        self._tls: TlsChannel | None = None
+        self._opening: Timer | None = None
+        self._held_bytes = 0
+        self._starved = False
+        self.address = ""
         self.last_active_ms = 0
         self.state: ConnectionState | None = None
 
@@ -94,22 +107,22 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        server = self._server
-        if not server.admit(self):
-            logger.warning("connection refused: max.connections=%d reached",
-                           server.broker.config.max_connections)  # fmt: skip
+        server, endpoint = self._server, self._endpoint
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+        if not server.admit(self, endpoint):
             transport.abort()
             return
-        peer = transport.get_extra_info("peername")
-        client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/unknown"
         local = transport.get_extra_info("sockname")
+        security = endpoint.security
         self.state = ConnectionState(
             server.next_connection_id(),
-            client_host,
-            self._endpoint.listener.name,
-            node_id=self._endpoint.node_id,
+            f"/{self.address}",
+            endpoint.listener.name,
+            node_id=endpoint.node_id,
             local_address=(local[0], local[1]) if isinstance(local, tuple) else ("127.0.0.1", 0),
-            must_authenticate=self._endpoint.listener.protocol.uses_sasl,
+            must_authenticate=bool(security.mechanisms),
+            security=security,
         )
         if self.state.must_authenticate:
             self._limit_requests()
@@ -117,21 +130,74 @@ class ClientConnection(asyncio.Protocol):
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None:
             plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if transport.get_extra_info("ssl_object") is None:
-                self._fd = plain_socket.fileno()
-                # The transport tells at once when it had to buffer, and when that is through.
-                transport.set_write_buffer_limits(high=0)
+        if security.tls_context is not None:
+            self._tls = TlsChannel(security.tls_context)
+            limit_ms = server.broker.config.onceflow_ssl_handshake_timeout_ms
+            self._opening = server.broker.timers.schedule(
+                self.last_active_ms + limit_ms, self._give_up_opening
+            )
+            server.arm()
+        elif plain_socket is not None:
+            self._fd = plain_socket.fileno()
+            # The transport tells at once when it had to buffer, and when that is through.
+            transport.set_write_buffer_limits(high=0)
+
+    def _give_up_opening(self, now_ms: int) -> None:
+        logger.info("connection from %s closed: its TLS handshake takes too long", self.address)
+        self.abort()
+
+    def _decrypt(self, tls: TlsChannel, transport: asyncio.Transport, data: bytes) -> bytes:
+        """What the peer means; empty when it said nothing yet or is being sent away."""
+        established = tls.established
+        try:
+            plain = tls.receive(data)
+            if tls.established and not established:
+                self._open(tls)
+        except (TlsFailed, NoMatchingRule, ValueError) as error:
+            if answer := tls.take():
+                transport.write(answer)
+            self._close_for(error)
+            return b""
+        if answer := tls.take():
+            transport.write(answer)
+        return plain
+
+    def _open(self, tls: TlsChannel) -> None:
+        """The handshake is done: who is it?
+
+        Raises:
+            NoMatchingRule: No rule says who the certificate's name is.
+            ValueError: The certificate cannot be read.
+        """
+        if self._opening is not None:
+            self._opening.cancel()
+        state = self.state
+        if state is not None and state.security is not None and not state.must_authenticate:
+            state.principal = state.security.principal_of(tls.peer_certificate())
 
     def data_received(self, data: bytes) -> None:
-        server = self._server
         if self.state is None or self._transport is None or self._closing:
             return
+        tls = self._tls
+        if tls is None:
+            self._take_in(data, self._transport)
+            return
+        if plain := self._decrypt(tls, self._transport, data):
+            self._take_in(plain, self._transport)
+        if tls.peer_closed:
+            self.close()
+
+    def _take_in(self, data: bytes, transport: asyncio.Transport) -> None:
+        """Handle what the peer said, as far as it makes whole requests."""
+        server = self._server
         try:
             frames = self._splitter.feed(data)
         except RemoteProtocolError as error:
             self._close_for(error)
             return
         if not frames:
+            if server.pool is not None:
+                self._hold(server.pool)
             return
         waiting = self._waiting
         for frame in frames:
@@ -144,7 +210,42 @@ class ClientConnection(asyncio.Protocol):
             self._waiting_bytes > WAITING_BYTES_MAX or len(waiting) > WAITING_REQUESTS_MAX
         ):
             self._paused_reading = True
-            self._transport.pause_reading()
+            transport.pause_reading()
+        if server.pool is not None:
+            self._hold(server.pool)
+
+    def _hold(self, pool: RequestPool) -> None:
+        """Account for the requests in memory; without room, nothing more is read for now."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        held = self._waiting_bytes + self._splitter.frame_bytes
+        more = held - self._held_bytes
+        if more <= 0:
+            self._held_bytes = held
+            if self._starved:
+                pool.forget(self)
+                self._starved = False
+                if not self._paused_reading:
+                    transport.resume_reading()
+            pool.give_back(-more)
+        elif self._starved:
+            return
+        elif pool.take(self, more, self._feed_again):
+            self._held_bytes = held
+        else:
+            self._starved = True
+            transport.pause_reading()
+
+    def _feed_again(self) -> None:
+        """There is room for requests again."""
+        self._starved = False
+        pool, transport = self._server.pool, self._transport
+        if pool is None or transport is None or transport.is_closing():
+            return
+        self._hold(pool)
+        if not (self._starved or self._paused_reading):
+            transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -161,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
             self._flush_outgoing(transport)
             self._count_unsent()
         if self._closing and not self._outgoing:
-            transport.close()
+            self._end()
         elif not self._paused_writing:
             self._schedule_pump()
 
@@ -174,7 +275,14 @@ class ClientConnection(asyncio.Protocol):
         self._closing = True
         deferred, self._deferred = self._deferred, None
         server = self._server
-        server.forget(self)
+        if self.state is not None:
+            server.forget(self, self._endpoint)
+        if self._opening is not None:
+            self._opening.cancel()
+        if server.pool is not None:
+            server.pool.forget(self)
+            held, self._held_bytes = self._held_bytes, 0
+            server.pool.give_back(held)
         if deferred is not None:
             deferred.disconnect()
             server.after_event()
@@ -190,8 +298,17 @@ class ClientConnection(asyncio.Protocol):
         """Close after what was answered is sent; nothing more is handled."""
         self._waiting.clear()
         self._closing = True
-        if self._transport is not None and not self._outgoing:
-            self._transport.close()
+        if not self._outgoing:
+            self._end()
+
+    def _end(self) -> None:
+        """Everything is sent: say goodbye and close."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._tls is not None and (farewell := self._tls.close()):
+            transport.write(farewell)
+        transport.close()
 
     def abort(self) -> None:
         """Close at once."""
@@ -229,7 +346,10 @@ class ClientConnection(asyncio.Protocol):
             and len(waiting) <= WAITING_REQUESTS_MAX // 2
         ):
             self._paused_reading = False
-            self._transport.resume_reading()
+            if not self._starved:
+                self._transport.resume_reading()
+        if server.pool is not None:
+            self._hold(server.pool)
 
     def _handle(self, frame: bytes | memoryview, now_ms: int) -> bool:
         """Handle one request; False when the connection is being closed."""
@@ -264,9 +384,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _limit_requests(self) -> None:
         """Hold the peer to the size of request that its standing allows."""
-        limit = self._server.broker.config.socket_request_max_bytes
+        config = self._server.broker.config
+        limit = config.socket_request_max_bytes
         if self.state is not None and self.state.must_authenticate:
-            limit = min(limit, UNAUTHENTICATED_REQUEST_MAX_BYTES)
+            limit = min(limit, config.sasl_server_max_receive_size)
         self._splitter.limit(limit)
 
     def _answer_deferred(self, api_version: int, correlation_id: int, response: Response) -> None:
@@ -277,27 +398,36 @@ class ClientConnection(asyncio.Protocol):
         if self._write(response, api_version, correlation_id) and self._waiting:
             self._schedule_pump()
 
-    def _write(self, response: Response, api_version: int, correlation_id: int) -> bool:
+    def _write(self, response: Response | RawToken, api_version: int, correlation_id: int) -> bool:
+        """Answer; False when the connection is being closed."""
         transport = self._transport
         if transport is None:
             return False
         try:
-            parts = encode_response(
-                response, api_version=api_version, correlation_id=correlation_id
-            )
+            if isinstance(response, RawToken):
+                parts: list[Buffer] = [len(response.token).to_bytes(4, "big"), response.token]
+            else:
+                parts = encode_response(
+                    response, api_version=api_version, correlation_id=correlation_id
+                )
         except Exception:  # An answer that cannot be encoded is a fault of ours.
             logger.exception(
                 "%s version %d cannot be encoded", type(response).__name__, api_version
             )
             self.close()
             return False
-        if self._fd < 0:
-            transport.writelines(parts)
-            return True
-        self._outgoing.extend(parts)
+        if self._tls is not None:
+            # Small parts share a record of TLS.
+            head = b"".join(part for part in parts) if sum(map(len, parts)) < 4096 else None
+            self._outgoing.extend(parts if head is None else [head])
+        else:
+            self._outgoing.extend(parts)
         self._flush_outgoing(transport)
         if self._outgoing:
             self._count_unsent()
+        if self.state is not None and self.state.failed:
+            self.close()
+            return False
         return True
 
     def _count_unsent(self) -> None:
@@ -312,6 +442,9 @@ class ClientConnection(asyncio.Protocol):
         Only called while the transport's own buffer is empty, so that bytes stay in order.
         """
         outgoing = self._outgoing
+        if self._fd < 0:
+            self._flush_through_transport(transport)
+            return
         while outgoing:
             parts = [outgoing[index] for index in range(min(len(outgoing), WRITEV_PARTS_MAX))]
             try:
@@ -340,6 +473,20 @@ class ClientConnection(asyncio.Protocol):
             if transport.get_write_buffer_size():
                 return
             self._paused_writing = False
+
+    def _flush_through_transport(self, transport: asyncio.Transport) -> None:
+        """Give the transport what it takes, encrypted where the connection is."""
+        outgoing, tls = self._outgoing, self._tls
+        while outgoing and not self._paused_writing:
+            part = outgoing.popleft()
+            if len(part) > TLS_WRITE_BYTES:
+                outgoing.appendleft(memoryview(part)[TLS_WRITE_BYTES:])
+                part = memoryview(part)[:TLS_WRITE_BYTES]
+            try:
+                transport.write(part if tls is None else tls.encrypt(part))
+            except TlsFailed:
+                self.abort()
+                return
 
     def _schedule_pump(self) -> None:
         if not self._pump_scheduled and self._waiting:

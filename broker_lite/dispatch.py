@@ -21,11 +21,14 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.security.exchanges import SaslExchange
+    from onceflow.broker_lite.security.listener_security import ListenerSecurity
 
 logger = logging.getLogger("onceflow.broker_lite.dispatch")
 
 API_VERSIONS_KEY = 18
 SASL_KEYS = (17, 36)
+SASL_HANDSHAKE_KEY = SASL_KEYS[0]
 OPEN_KEYS = (API_VERSIONS_KEY, *SASL_KEYS)
 """What an unauthenticated connection may ask where authentication is required (trap 70)."""
 
@@ -39,6 +42,7 @@ HANDLER_MODULES = (
     "offsets",
     "produce",
     "producers",
+    "scram_users",
     "security",
     "transactions",
 )
@@ -58,6 +62,25 @@ class CloseConnection(Exception):
     """A handler's way to say: send nothing, close this connection. The text goes to the log."""
 
 
+@dataclass(slots=True)
+class SaslProgress:
+    """How far a connection's authentication by SASL is.
+
+    Attributes:
+        exchange: The exchange that goes on, None outside of one.
+        mechanism: Mechanism of the exchange, or of the last one that was completed.
+        is_mechanism_changed: True when a client wants to authenticate again by another mechanism.
+        user: Who the client was shown to be; None before.
+        began_again_ms: When the client last began to authenticate again.
+    """
+
+    exchange: SaslExchange | None = None
+    mechanism: str = ""
+    is_mechanism_changed: bool = False
+    user: str | None = None
+    began_again_ms: int | None = None
+
+
 class ConnectionState:
     """What the broker remembers of one connection.
 
@@ -68,19 +91,27 @@ class ConnectionState:
         listener: Name of the listener that took the connection.
         node_id: The node that it belongs to.
         principal: Who speaks, ``User:ANONYMOUS`` without authentication.
-        sasl_mechanism: Mechanism chosen by SaslHandshake and not yet completed, or None.
+        security: How the listener authenticates its clients; None for a connection without one.
+        sasl: What is known of the connection's authentication by SASL.
         must_authenticate: True while only ApiVersions and the SASL requests are allowed.
+        raw_tokens: True while frames are tokens without Kafka's headers (SaslHandshake 0).
+        session_expires_ms: From when on only an authentication is allowed; None for never.
+        failed: True when the connection is to be closed after what was answered.
     """
 
     __slots__ = (
         "client_host",
         "connection_id",
+        "failed",
         "listener",
         "local_address",
         "must_authenticate",
         "node_id",
         "principal",
-        "sasl_mechanism",
+        "raw_tokens",
+        "sasl",
+        "security",
+        "session_expires_ms",
     )
 
     def __init__(
@@ -92,6 +123,7 @@ class ConnectionState:
         node_id: int = 1,
         local_address: tuple[str, int] = ("127.0.0.1", 0),
         must_authenticate: bool = False,
+        security: ListenerSecurity | None = None,
     ) -> None:
         self.connection_id = connection_id
         self.client_host = client_host
@@ -99,8 +131,12 @@ class ConnectionState:
         self.node_id = node_id
         self.local_address = local_address
         self.principal = "User:ANONYMOUS"
-        self.sasl_mechanism: str | None = None
+        self.security = security
+        self.sasl = SaslProgress()
         self.must_authenticate = must_authenticate
+        self.raw_tokens = False
+        self.session_expires_ms: int | None = None
+        self.failed = False
 
 
 class RequestContext(NamedTuple):
@@ -243,6 +279,12 @@ class Interceptor(Protocol):
         ...
 
 
+class RawToken(NamedTuple):
+    """An answer without Kafka's header, on a connection that began with SaslHandshake 0."""
+
+    token: bytes
+
+
 class PendingAnswer(NamedTuple):
     """What dispatching gave: how to encode the answer, and the answer or its deferral.
 
@@ -254,7 +296,7 @@ class PendingAnswer(NamedTuple):
 
     api_version: int
     correlation_id: int
-    result: Response | Deferred[Response] | None
+    result: Response | Deferred[Response] | RawToken | None
 
 
 def dispatch(
@@ -276,12 +318,23 @@ def dispatch(
             connection is to be closed (trap 62).
         CloseConnection: The handler wants the connection closed.
     """
+    if connection.raw_tokens:
+        from onceflow.broker_lite.handlers.security import take_raw_token
+
+        return PendingAnswer(0, 0, take_raw_token(connection, bytes(frame), now_ms))
     header = decode_request_header(frame)
     registration = state.registry.get(header.api_key)
     if registration is None:
         raise RemoteProtocolError(f"api key {header.api_key} is not served")
-    if connection.must_authenticate and header.api_key not in OPEN_KEYS:
-        raise CloseConnection(f"api key {header.api_key} before authentication")
+    if connection.must_authenticate:
+        if header.api_key not in OPEN_KEYS:
+            raise CloseConnection(f"api key {header.api_key} before authentication")
+    elif (
+        connection.session_expires_ms is not None
+        and now_ms > connection.session_expires_ms
+        and header.api_key != SASL_HANDSHAKE_KEY
+    ):
+        raise CloseConnection("the session has ended and was not renewed")
     api_version = header.api_version
     if not registration.min_version <= api_version <= registration.max_version:
         if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:

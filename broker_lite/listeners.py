@@ -54,6 +54,7 @@ class Listener:
         port: Port to bind, 0 for any free one.
         advertised_host: What clients are told; empty for the address that each one reached.
         advertised_port: What clients are told; 0 for the bound port.
+        authenticates: Whether clients must say who they are.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Listener:
     port: int
     advertised_host: str = ""
     advertised_port: int = 0
+    authenticates: bool = False
 
     @property
     def address(self) -> str:
@@ -82,7 +84,7 @@ class Listener:
     @property
     def is_open(self) -> bool:
         """Whether other machines can reach it and need not say who they are."""
-        return not (is_loopback(self.host) or self.protocol.uses_sasl)
+        return not (is_loopback(self.host) or self.authenticates)
 
     def bound(self, port: int) -> Listener:
         """The same with the port that it got."""
@@ -117,7 +119,7 @@ def check_openness(listeners: Sequence[Listener], *, allowed: bool) -> None:
                 f"{listener.host or 'every address'} can be reached from other machines, and this "
                 "listener asks nobody who they are: give --allow-insecure-network (setting "
                 "onceflow.allow.insecure.network=true) if that network is trusted, or "
-                "authenticate clients by SASL",
+                "authenticate clients by SASL or ssl.client.auth=required",
             )
 
 
@@ -166,13 +168,29 @@ def read_listeners(config: BrokerConfig, host: str, port: int) -> tuple[Listener
                 f"add {name}:PROTOCOL; only PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL are "
                 "known without",
             )
-        if protocol.uses_tls or config.listener_overrides:
-            raise ConfigError("listeners", name, "TLS and settings of one listener are not served")
-        if protocol.uses_sasl and not config.sasl_enabled_mechanisms:
-            raise ConfigError("sasl.enabled.mechanisms", "", f"{name} needs a mechanism, as PLAIN")
+        known_clients = (
+            protocol.uses_tls and ssl_client_auth(config, name, protocol) == "required"
+        ) or protocol.uses_sasl
         told = advertised.get(name, ("", 0))
-        listeners.append(Listener(name, protocol, bind_host, bind_port, *told))
+        listeners.append(
+            Listener(name, protocol, bind_host, bind_port, *told, authenticates=known_clients)
+        )
+    unknown = set(config.listener_overrides) - set(bound)
+    if unknown:
+        name = min(unknown)
+        raise ConfigError(f"listener.name.{name.lower()}", name, f"listeners are {list(bound)}")
     return tuple(listeners)
+
+
+def ssl_client_auth(config: BrokerConfig, name: str, protocol: SecurityProtocol) -> str:
+    """Whether a listener asks for certificates: ``none``, ``requested`` or ``required``.
+
+    Where clients authenticate by SASL, only the listener's own setting counts, as in Kafka.
+    """
+    own = "ssl.client.auth" in config.listener_overrides.get(name, {})
+    if protocol.uses_sasl and not own:
+        return "none"
+    return str(config.listener_value(name, "ssl.client.auth"))
 
 
 def _protocol_map(text: str) -> dict[str, SecurityProtocol]:

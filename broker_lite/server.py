@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceflow.broker_lite.connection import ClientConnection
+from onceflow.broker_lite.connection_limits import ConnectionLimits
 from onceflow.broker_lite.listeners import Listener, check_openness
+from onceflow.broker_lite.request_pool import RequestPool
+from onceflow.broker_lite.security import ListenerSecurity
+from onceflow.broker_lite.security.jwks import MISSING_KEY_PAUSE_MS, JwksKeys
+from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -58,13 +63,15 @@ class Endpoint:
     Attributes:
         listener: The listener, with the port that it got.
         node_id: The node that it belongs to.
+        security: How it authenticates its clients.
     """
 
-    __slots__ = ("acceptor", "listener", "node_id")
+    __slots__ = ("acceptor", "listener", "node_id", "security")
 
-    def __init__(self, listener: Listener, node_id: int) -> None:
+    def __init__(self, listener: Listener, node_id: int, security: ListenerSecurity) -> None:
         self.listener = listener
         self.node_id = node_id
+        self.security = security
         self.acceptor: asyncio.Server | None = None
 
     def close(self) -> None:
@@ -81,6 +88,7 @@ class Server:
         clock: Wall milliseconds.
         loop: The event loop that everything runs on.
         endpoints: The listeners that are open.
+        pool: Room for requests in memory; None without a limit.
         handling: True while a request is handled; what it wakes is settled right after.
     """
 
@@ -89,7 +97,11 @@ class Server:
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.endpoints: list[Endpoint] = []
+        limit = broker.config.queued_max_request_bytes
+        self.pool = RequestPool(limit) if limit > 0 else None
+        self._limits = ConnectionLimits(broker.config)
         self._connections: set[ClientConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._last_connection_id = 0
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
@@ -109,12 +121,16 @@ class Server:
 
         Raises:
             OSError: An address cannot be bound; none is served then.
-            ConfigError: A listener is open to strangers and nobody allowed that.
+            ConfigError: A listener is open to strangers and nobody allowed that, or its settings
+                do not fit together.
         """
         check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
         try:
             for listener in listeners:
-                await self._bind(listener, self.broker.node_id)
+                security = ListenerSecurity(self.broker.config, listener, self.broker.scram_users)
+                if security.jwks is not None:
+                    await asyncio.to_thread(security.jwks.refresh)
+                await self._bind(listener, self.broker.node_id, security)
         except BaseException:
             for endpoint in self.endpoints:
                 endpoint.close()
@@ -125,18 +141,20 @@ class Server:
         if self.broker.config.connections_max_idle_ms >= 0:
             self._schedule_idle_check(self.clock())
         for endpoint in self.endpoints:
+            if endpoint.security.jwks is not None:
+                self._watch_keys(endpoint.security.jwks, endpoint.security.jwks_refresh_ms)
             if endpoint.listener.is_open:
                 logger.warning(
                     "%s is open to everybody who can reach this machine", endpoint.listener
                 )
             assert endpoint.acceptor is not None
             await endpoint.acceptor.start_serving()
-        self._arm()
+        self.arm()
         return tuple(endpoint.listener for endpoint in self.endpoints)
 
-    async def _bind(self, listener: Listener, node_id: int) -> Endpoint:
+    async def _bind(self, listener: Listener, node_id: int, security: ListenerSecurity) -> Endpoint:
         """Bind one listener and tell its address; it does not serve yet."""
-        endpoint = Endpoint(listener, node_id)
+        endpoint = Endpoint(listener, node_id, security)
         port = listener.port
         while True:
             acceptor = await self.loop.create_server(
@@ -167,6 +185,8 @@ class Server:
         self._stopped = True
         for endpoint in self.endpoints:
             endpoint.close()
+        for task in self._tasks:
+            task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         if isinstance(self.clock, VirtualTime):
@@ -187,16 +207,21 @@ class Server:
 
     # --- for connections
 
-    def admit(self, connection: ClientConnection) -> bool:
+    def admit(self, connection: ClientConnection, endpoint: Endpoint) -> bool:
         """Take a new connection into account, unless there are too many."""
-        if self._stopped or len(self._connections) >= self.broker.config.max_connections:
+        if self._stopped:
+            return False
+        broken = self._limits.admit(endpoint.listener.name, connection.address)
+        if broken is not None:
+            logger.warning("connection from %s refused: %s reached", connection.address, broken)
             return False
         self._connections.add(connection)
         return True
 
-    def forget(self, connection: ClientConnection) -> None:
-        """A connection is gone."""
+    def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
+        """An admitted connection is gone."""
         self._connections.discard(connection)
+        self._limits.leave(endpoint.listener.name, connection.address)
 
     def next_connection_id(self) -> int:
         """A new id for a connection."""
@@ -219,7 +244,7 @@ class Server:
     def after_event(self) -> None:
         """Finish an event: look at what was woken and move the alarm."""
         self.settle()
-        self._arm()
+        self.arm()
 
     # --- timers
 
@@ -233,7 +258,8 @@ class Server:
             logger.exception("a timer failed")
         self.after_event()
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
+        """Move the alarm to what is due first."""
         if self._virtual or self._stopped:
             return
         deadline_ms = self.broker.timers.next_deadline_ms()
@@ -252,6 +278,22 @@ class Server:
     def _ring(self) -> None:
         self._alarm = None
         self.run_timers()
+
+    def _watch_keys(self, keys: JwksKeys, refresh_ms: int) -> None:
+        """Read the keys of tokens again from time to time, and soon when one was missing."""
+        read_ms = self.clock()
+
+        def look(now_ms: int) -> None:
+            nonlocal read_ms
+            if now_ms - read_ms >= refresh_ms or keys.missing:
+                read_ms = now_ms
+                task = self.loop.create_task(_refresh(keys))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            self.broker.timers.schedule(now_ms + pause_ms, look)
+
+        pause_ms = min(refresh_ms, MISSING_KEY_PAUSE_MS)
+        self.broker.timers.schedule(read_ms + pause_ms, look)
 
     def _schedule_settle(self) -> None:
         if not self._settle_scheduled and not self.handling:
@@ -278,3 +320,10 @@ class Server:
                 logger.info("connection closed: idle for %d ms", idle_ms)
                 connection.close()
         self._schedule_idle_check(now_ms)
+
+
+async def _refresh(keys: JwksKeys) -> None:
+    try:
+        await asyncio.to_thread(keys.refresh)
+    except ConfigError as error:
+        logger.warning("%s", error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import SASL_KEYS, RequestContext, handles
+from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -73,8 +73,6 @@ def api_versions(
                 max_version=registration.max_version,
             )
             for registration in state.registry.registrations()
-            if state.config.sasl_enabled_mechanisms
-            or registration.request_type.api_key not in SASL_KEYS
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -180,13 +178,8 @@ def _find_topic(
             name=entry.name,
             is_internal=entry.name in INTERNAL_TOPICS,
             partitions=[],
-            topic_authorized_operations=_operations(request),
         )
     return _describe_topic(state, topic, request)
-
-
-def _operations(request: MetadataRequest) -> int:
-    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
 
 
 def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
@@ -221,7 +214,9 @@ def _describe_topic(
             )
             for index, log in enumerate(topic.partitions)
         ],
-        topic_authorized_operations=_operations(request),
+        topic_authorized_operations=(
+            TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
+        ),
     )
 
 

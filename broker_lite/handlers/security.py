@@ -1,9 +1,9 @@
 """SaslHandshake and SaslAuthenticate: a connection proves who it speaks for.
 
-Decides the order of the conversation (KIP-152, trap 70): a mechanism is chosen first, then one
-token; until then only ApiVersions is answered. Both requests are advertised only when a mechanism
-is enabled. SaslHandshake version 0, after which tokens travel without Kafka's headers, is not
-served; clients have used version 1 since Kafka 1.0.
+Decides the order of the conversation (KIP-152, KIP-368, trap 70): a mechanism is chosen first, then
+its tokens travel; until they are through only ApiVersions and these two are answered. An
+authenticated client may do all of it again, for the same user and by the same mechanism. After
+SaslHandshake 0 the tokens travel without Kafka's headers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.security import AuthenticationFailed, authenticate, parse_credentials
+from onceflow.broker_lite.dispatch import (
+    CloseConnection,
+    ConnectionState,
+    RawToken,
+    RequestContext,
+    handles,
+)
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security import AuthenticationFailed
 from onceflow.sdk.protocol.api.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -26,54 +33,132 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onceflow.broker_lite.security")
 
+REAUTHENTICATION_PAUSE_MS = 1_000
+"""A client may not begin to authenticate again more often than this (as Kafka)."""
 
-@handles(SaslHandshakeRequest, versions=(1, 1))
+
+@handles(SaslHandshakeRequest)
 def sasl_handshake(
     state: BrokerState, context: RequestContext, request: SaslHandshakeRequest, now_ms: int
 ) -> SaslHandshakeResponse:
     """Choose the mechanism."""
-    enabled = [name for name in state.config.sasl_enabled_mechanisms.split(",") if name]
     connection = context.connection
-    if not enabled or connection.sasl_mechanism is not None:
-        code = ErrorCode.ILLEGAL_SASL_STATE
-    elif request.mechanism not in enabled:
-        code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-    else:
-        code = ErrorCode.NONE
-        connection.sasl_mechanism = request.mechanism
-    return SaslHandshakeResponse(error_code=code, mechanisms=enabled)
+    security, sasl = connection.security, connection.sasl
+    if security is None or not security.mechanisms:
+        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+    if sasl.exchange is not None:
+        raise CloseConnection("SaslHandshake in the middle of an authentication")
+    mechanisms = list(security.mechanisms)
+    if sasl.user is not None and not connection.must_authenticate:
+        last_ms = sasl.began_again_ms
+        if last_ms is not None and now_ms - last_ms < REAUTHENTICATION_PAUSE_MS:
+            return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        sasl.began_again_ms = now_ms
+        connection.must_authenticate = True
+    if request.mechanism not in mechanisms:
+        connection.failed = True
+        return SaslHandshakeResponse(
+            error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
+        )
+    sasl.is_mechanism_changed = sasl.user is not None and request.mechanism != sasl.mechanism
+    if not sasl.is_mechanism_changed:
+        sasl.mechanism = request.mechanism
+    sasl.exchange = security.begin(request.mechanism)
+    connection.raw_tokens = context.api_version == 0
+    return SaslHandshakeResponse(error_code=0, mechanisms=mechanisms)
 
 
 @handles(SaslAuthenticateRequest)
 def sasl_authenticate(
     state: BrokerState, context: RequestContext, request: SaslAuthenticateRequest, now_ms: int
-) -> SaslAuthenticateResponse:
-    """Check the token; also again on an authenticated connection, for the same name (KIP-368)."""
+) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
+    """Take a token; the answer to one that is refused waits a little, and ends the connection."""
     connection = context.connection
-    if connection.sasl_mechanism is None:
+    if connection.sasl.exchange is None:
+        if connection.must_authenticate:
+            raise CloseConnection("SaslAuthenticate before SaslHandshake")
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslHandshake must come first.",
-            auth_bytes=b"",
         )
-    connection.sasl_mechanism = None
     try:
-        name = authenticate(
-            bytes(request.auth_bytes),
-            parse_credentials(state.config.onceflow_sasl_plain_credentials),
-        )
-        if not connection.must_authenticate and connection.principal != f"User:{name}":
-            raise AuthenticationFailed("Cannot change principals during re-authentication.")
+        answer = _take_token(connection, bytes(request.auth_bytes), now_ms)
     except AuthenticationFailed as error:
+        connection.failed = True
+        refusal = SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=str(error)
+        )
+        return _later(state, refusal, now_ms)
+    lifetime_ms = 0
+    if connection.session_expires_ms is not None and not connection.must_authenticate:
+        lifetime_ms = connection.session_expires_ms - now_ms
+    return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+
+
+def take_raw_token(connection: ConnectionState, token: bytes, now_ms: int) -> RawToken:
+    """Take a token that came without a header, and give the answer in the same way.
+
+    Raises:
+        CloseConnection: It is refused; there is no way to say so.
+    """
+    try:
+        return RawToken(_take_token(connection, token, now_ms))
+    except AuthenticationFailed as error:
+        raise CloseConnection(str(error)) from None
+
+
+def _take_token(connection: ConnectionState, token: bytes, now_ms: int) -> bytes:
+    """Go on with the exchange, and let the client in when it is through.
+
+    Raises:
+        AuthenticationFailed: The client is not who it says.
+    """
+    security, sasl = connection.security, connection.sasl
+    assert security is not None
+    assert sasl.exchange is not None
+    exchange = sasl.exchange
+    try:
+        if sasl.is_mechanism_changed:
+            raise AuthenticationFailed(
+                "Cannot change the SASL mechanism during re-authentication; it was "
+                f"{sasl.mechanism}."
+            )
+        answer = exchange.step(token, now_ms)
+        user = exchange.user
+        if user is None:
+            return answer
+        if sasl.user not in (None, user):
+            raise AuthenticationFailed(
+                f"Cannot change principals during re-authentication from User:{sasl.user} to "
+                f"User:{user}."
+            )
+    except AuthenticationFailed as error:
+        sasl.exchange = None
         logger.warning(
             "connection %d from %s: %s", connection.connection_id, connection.client_host, error
         )
-        connection.must_authenticate = True
-        return SaslAuthenticateResponse(
-            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-            error_message=str(error),
-            auth_bytes=b"",
-        )
-    connection.principal = f"User:{name}"
-    connection.must_authenticate = False
-    return SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=b"")
+        raise
+    lifetime_ms = security.session_lifetime_ms(sasl.mechanism, exchange.expires_ms, now_ms)
+    connection.session_expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
+    sasl.exchange = None
+    sasl.user = user
+    connection.principal = f"User:{user}"
+    connection.must_authenticate = connection.raw_tokens = False
+    return answer
+
+
+def _later(
+    state: BrokerState, response: SaslAuthenticateResponse, now_ms: int
+) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
+    """Hold back a refusal, so that passwords cannot be tried as fast as the network is."""
+    delay_ms = state.config.connection_failed_authentication_delay_ms
+    if not delay_ms:
+        return response
+    deferred: Deferred[SaslAuthenticateResponse] = Deferred()
+
+    def answer(now_ms: int) -> None:
+        deferred.complete(response)
+
+    timer = state.timers.schedule(now_ms + delay_ms, answer)
+    deferred.on_disconnect = timer.cancel
+    return deferred

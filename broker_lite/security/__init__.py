@@ -1,10 +1,7 @@
-"""Who a peer is: the broker's side of SASL."""
+"""Who a peer is and what it may do: the broker's side of TLS, SASL and ACLs."""
 
-from onceflow.broker_lite.security.plain import (
-    MECHANISM,
-    AuthenticationFailed,
-    authenticate,
-    parse_credentials,
-)
+from onceflow.broker_lite.security.listener_security import ANONYMOUS, ListenerSecurity
+from onceflow.broker_lite.security.plain import AuthenticationFailed
+from onceflow.broker_lite.security.scram_users import ScramUsers
 
-__all__ = ["MECHANISM", "AuthenticationFailed", "authenticate", "parse_credentials"]
+__all__ = ["ANONYMOUS", "AuthenticationFailed", "ListenerSecurity", "ScramUsers"]

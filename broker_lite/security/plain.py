@@ -19,7 +19,7 @@ class AuthenticationFailed(Exception):
     """The token is malformed or its password is wrong; the text may be shown to the peer."""
 
 
-def parse_credentials(text: str) -> dict[str, str]:
+def parse_credentials(text: str, setting: str = CREDENTIALS_SETTING) -> dict[str, str]:
     """Read ``NAME:PASSWORD,NAME:PASSWORD``.
 
     Raises:
@@ -29,7 +29,7 @@ def parse_credentials(text: str) -> dict[str, str]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, colon, password = entry.partition(":")
         if not (name and colon and password):
-            raise ConfigError(CREDENTIALS_SETTING, "[hidden]", "give NAME:PASSWORD for each user")
+            raise ConfigError(setting, "[hidden]", "give NAME:PASSWORD for each user")
         credentials[name] = password
     return credentials
 

@@ -74,6 +74,11 @@ class FrameSplitter:
         """How many bytes of an incomplete frame are held."""
         return len(self._buffer)
 
+    @property
+    def frame_bytes(self) -> int:
+        """How many bytes the frame will take that is being received; 0 between frames."""
+        return self._wanted if self._wanted > 0 else len(self._buffer)
+
     def feed(self, data: Buffer) -> list[bytes | memoryview]:
         """Take the next bytes of the stream.
 

@@ -8,7 +8,6 @@ loop. Which results exist and when batches move is decided in the engine that bo
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import threading
@@ -28,8 +27,8 @@ from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
     choose_partition,
-    encode,
     make_bulk,
+    to_bytes,
 )
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
 from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
@@ -43,7 +42,6 @@ from onceflow.sdk.model import (
     TopicPartition,
 )
 from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
-from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.portal import Portal
 
@@ -264,7 +262,7 @@ class Producer:
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
         if value is not None and not (self._plain_value and type(value) is bytes):
-            value = encode(value, self._config.value_serializer, "value", topic)
+            value = to_bytes(value, self._config.value_serializer, "value")
         if self._plain_key and partition is None and (key is None or type(key) is bytes):
             if key is None:
                 number = STICKY
@@ -273,7 +271,7 @@ class Producer:
                 number = state.partition_for(key) if known is None else known
         else:
             if key is not None:
-                key = encode(key, self._config.key_serializer, "key", topic)
+                key = to_bytes(key, self._config.key_serializer, "key")
             number = choose_partition(state, key, partition, self._config.partitioner)
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
@@ -315,8 +313,7 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        make = functools.partial(
-            make_bulk,
+        bulk = make_bulk(
             self._engine.accumulator,
             self._config,
             state,
@@ -326,7 +323,6 @@ class Producer:
             timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
             headers=headers,
         )
-        bulk = after_lookups(make)
         while not bulk.advance():
             self._portal.call(self._engine.wait_memory)
         return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
@@ -365,7 +361,7 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        data = None if key is None else encode(key, self._config.key_serializer, "key", topic)
+        data = None if key is None else to_bytes(key, self._config.key_serializer, "key")
         number = choose_partition(state, data, None, self._config.partitioner)
         return number if number >= 0 else state.sticky.current
 

@@ -16,7 +16,6 @@ import pytest
 AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.broker_lite.testing",
     "onceflow.processors.testing",
-    "onceflow.sdk.schema_registry",
 ]
 
 

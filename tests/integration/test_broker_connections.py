@@ -328,14 +328,6 @@ async def test_request_before_authentication_closes_the_connection() -> None:
             await wire.receive()
 
 
-async def test_reauthentication_must_not_change_the_principal() -> None:
-    """Trap 70, KIP-368."""
-    async with Broker(settings=SASL) as broker, Wire(broker) as wire:
-        assert (await sasl(wire, b"\0alice\0secret")).error_code == 0
-        assert (await sasl(wire, b"\0alice\0secret")).error_code == 0
-        assert (await sasl(wire, b"\0bob\0hidden")).error_code == 58
-
-
 async def test_sasl_without_an_enabled_mechanism_is_refused(broker: Broker) -> None:
     async with Wire(broker) as wire:
         handshake = await wire.ask(

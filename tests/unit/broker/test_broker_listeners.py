@@ -83,4 +83,7 @@ def test_an_open_listener_needs_to_be_allowed() -> None:
      ("SASL_PLAINTEXT", "0.0.0.0")],
 )  # fmt: skip
 def test_a_local_or_authenticated_listener_is_not_open(protocol: str, host: str) -> None:
-    check_openness([Listener("L", SecurityProtocol[protocol], host, 1)], allowed=False)
+    (listener,) = read_listeners(
+        BrokerConfig.from_properties({"listeners": f"{protocol}://{host}:1"}), "", 0
+    )
+    check_openness([listener], allowed=False)

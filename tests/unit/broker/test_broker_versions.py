@@ -35,13 +35,14 @@ from onceflow.sdk.protocol.schema import Request
 
 REGISTRATIONS = load_handlers().registrations()
 ROUNDS = 12
-PRODUCE, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 17, 36
+PRODUCE = 0
 
 AK_4_3 = {
     0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 10), 9: (1, 10), 10: (0, 6),
-    11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 18: (0, 4),
+    11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4),
     19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4),
-    26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 37: (0, 3), 42: (0, 2), 44: (0, 1),
+    26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 36: (0, 2), 37: (0, 3),
+    42: (0, 2), 44: (0, 1), 50: (0, 0), 51: (0, 0),
     60: (0, 2), 61: (0, 0), 65: (0, 0), 66: (0, 2),
 }  # fmt: skip
 """What Apache Kafka 4.3 advertises for the keys that are served here."""
@@ -85,17 +86,6 @@ def test_every_served_version_gives_a_parseable_answer(
 def test_advertised_versions_are_those_of_apache_kafka() -> None:
     """Trap 66 among them: Produce is advertised from 0."""
     assert advertised(SocketlessBroker()) == AK_4_3
-
-
-def test_sasl_is_advertised_only_where_it_is_offered() -> None:
-    broker = SocketlessBroker(
-        {
-            "sasl.enabled.mechanisms": "PLAIN",
-            "onceflow.sasl.plain.credentials": "alice:secret",
-        }
-    )
-    assert advertised(broker)[SASL_HANDSHAKE] == (1, 1)
-    assert advertised(broker)[SASL_AUTHENTICATE] == (0, 2)
 
 
 def test_features_tell_transactions_of_version_2_and_no_new_groups() -> None:

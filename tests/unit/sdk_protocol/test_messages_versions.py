@@ -11,7 +11,6 @@ import pytest
 from onceflow.sdk.protocol.api import API
 
 EXPECTED: dict[int, tuple[str, int, int, int | None]] = {
-    # key: name, first version, last version, first flexible version
     0: ("Produce", 3, 13, 9),
     1: ("Fetch", 4, 18, 12),
     2: ("ListOffsets", 1, 11, 6),
@@ -37,18 +36,36 @@ EXPECTED: dict[int, tuple[str, int, int, int | None]] = {
     26: ("EndTxn", 0, 5, 3),
     27: ("WriteTxnMarkers", 1, 2, 1),
     28: ("TxnOffsetCommit", 0, 5, 3),
+    29: ("DescribeAcls", 1, 3, 2),
+    30: ("CreateAcls", 1, 3, 2),
+    31: ("DeleteAcls", 1, 3, 2),
     32: ("DescribeConfigs", 1, 4, 4),
+    33: ("AlterConfigs", 0, 2, 2),
+    34: ("AlterReplicaLogDirs", 1, 2, 2),
+    35: ("DescribeLogDirs", 1, 5, 2),
     36: ("SaslAuthenticate", 0, 2, 2),
     37: ("CreatePartitions", 0, 3, 2),
     42: ("DeleteGroups", 0, 2, 2),
+    43: ("ElectLeaders", 0, 2, 2),
     44: ("IncrementalAlterConfigs", 0, 1, 1),
+    45: ("AlterPartitionReassignments", 0, 1, 0),
+    46: ("ListPartitionReassignments", 0, 0, 0),
     47: ("OffsetDelete", 0, 0, None),
+    48: ("DescribeClientQuotas", 0, 1, 1),
+    49: ("AlterClientQuotas", 0, 1, 1),
+    50: ("DescribeUserScramCredentials", 0, 0, 0),
+    51: ("AlterUserScramCredentials", 0, 0, 0),
+    55: ("DescribeQuorum", 0, 2, 0),
+    57: ("UpdateFeatures", 0, 2, 0),
     60: ("DescribeCluster", 0, 2, 0),
     61: ("DescribeProducers", 0, 0, 0),
+    64: ("UnregisterBroker", 0, 0, 0),
     65: ("DescribeTransactions", 0, 0, 0),
     66: ("ListTransactions", 0, 2, 0),
     68: ("ConsumerGroupHeartbeat", 0, 1, 0),
     69: ("ConsumerGroupDescribe", 0, 1, 0),
+    74: ("ListConfigResources", 0, 1, 0),
+    75: ("DescribeTopicPartitions", 0, 0, 0),
 }
 
 

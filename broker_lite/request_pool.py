@@ -1,0 +1,57 @@
+"""How many bytes of requests the broker holds: ``queued.max.request.bytes``.
+
+A connection asks for room before it reads a request further than its first bytes. Whoever was given
+room may read its request to the end, so that requests that wait for room never hold up those that
+have it; the pool may be overdrawn by the last one. As Kafka's ``SimpleMemoryPool``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class RequestPool:
+    """Room for requests in memory.
+
+    Args:
+        limit_bytes: From how many bytes on there is no room.
+    """
+
+    __slots__ = ("_free_bytes", "_waiting")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._free_bytes = limit_bytes
+        self._waiting: dict[object, Callable[[], None]] = {}
+
+    @property
+    def waiting_count(self) -> int:
+        """How many connections wait for room."""
+        return len(self._waiting)
+
+    def take(self, owner: object, size: int, resume: Callable[[], None]) -> bool:
+        """Ask for room.
+
+        Args:
+            owner: Who asks.
+            size: How many bytes it will hold.
+            resume: Called once when there is room, if there is none now; it asks again then.
+
+        Returns:
+            Whether there was room.
+        """
+        if self._free_bytes <= 0:
+            self._waiting[owner] = resume
+            return False
+        self._free_bytes -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Return room; those that wait ask again, the longest first."""
+        self._free_bytes += size
+        while self._free_bytes > 0 and self._waiting:
+            owner = next(iter(self._waiting))
+            self._waiting.pop(owner)()
+
+    def forget(self, owner: object) -> None:
+        """Whoever waited is gone."""
+        self._waiting.pop(owner, None)

@@ -1,0 +1,172 @@
+"""The keys that sign tokens: read from a file or a URL, renewed, and used to check signatures.
+
+Decides where keys may come from (``file:``, ``https:``, and ``http:`` of this machine) and when
+they are read again. Reading blocks: the server does it in a thread, but for a file that changed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import os
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from onceflow.broker_lite.security.tokens import TokenRefused
+from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+logger = logging.getLogger("onceflow.broker_lite.security")
+
+SETTING = "sasl.oauthbearer.jwks.endpoint.url"
+KEYS_BYTES_MAX = 1_048_576
+FETCH_TIMEOUT_SECONDS = 10.0
+MISSING_KEY_PAUSE_MS = 10_000
+"""A token with an unknown key makes a URL be read again, but not more often than this."""
+
+ALGORITHMS = {
+    "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    "EC": ("ES256", "ES384", "ES512", "ES256K"),
+    "OKP": ("EdDSA",),
+    "oct": ("HS256", "HS384", "HS512"),
+}
+"""Which signatures a kind of key makes; a key is never used for another kind."""
+
+
+class JwksKeys:
+    """Public keys by id.
+
+    Args:
+        url: Value of ``sasl.oauthbearer.jwks.endpoint.url``.
+
+    Attributes:
+        url: The same.
+        missing: Whether a token named a key that was not there since the last look.
+
+    Raises:
+        ConfigError: The URL may not be used, or PyJWT is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.missing = False
+        self._keys: dict[str | None, PyJWK] = {}
+        self._stamp: tuple[int, int] | None = None
+        parts = urlsplit(url)
+        self._path = Path(unquote(parts.path)) if parts.scheme in ("file", "") else None
+        if self._path is None and not (
+            parts.scheme == "https" or (parts.scheme == "http" and _is_local(parts.hostname))
+        ):
+            raise ConfigError(
+                SETTING, url, "give a file: or https: URL, or http: of this machine (127.0.0.1)"
+            )
+        try:
+            import jwt
+        except ImportError:
+            raise ConfigError(SETTING, url, "install onceflow[security] to check tokens") from None
+        self._jwt = jwt
+
+    def refresh(self) -> None:
+        """Read the keys again; blocks.
+
+        Raises:
+            ConfigError: They cannot be read; the former keys stay.
+        """
+        try:
+            if self._path is not None:
+                self._stamp = self._file_stamp()
+                data = self._path.read_bytes()
+            else:
+                request = urllib.request.Request(self.url, headers={"Accept": "application/json"})
+                opener = urllib.request.build_opener(_NoRedirect)
+                with opener.open(request, timeout=FETCH_TIMEOUT_SECONDS) as answer:
+                    data = answer.read(KEYS_BYTES_MAX + 1)
+            if len(data) > KEYS_BYTES_MAX:
+                raise ValueError(f"more than {KEYS_BYTES_MAX} bytes")
+            keys = self._parse(data)
+        except (OSError, ValueError) as error:
+            raise ConfigError(SETTING, self.url, f"cannot read the keys: {error}") from None
+        self._keys = keys
+        self.missing = False
+
+    def _parse(self, data: bytes) -> dict[str | None, PyJWK]:
+        entries = json.loads(data).get("keys")
+        if not isinstance(entries, list):
+            raise ValueError("there is no list of keys")
+        keys: dict[str | None, PyJWK] = {}
+        for entry in entries:
+            if entry.get("use", "sig") != "sig":
+                continue
+            try:
+                key = self._jwt.PyJWK.from_dict(entry)
+            except self._jwt.PyJWTError as error:
+                logger.warning("a key of %s cannot be used: %s", self.url, error)
+                continue
+            keys[key.key_id] = key
+        if not keys:
+            raise ValueError("there is no key that can be used")
+        return keys
+
+    def _file_stamp(self) -> tuple[int, int]:
+        assert self._path is not None
+        status = os.stat(self._path)
+        return status.st_mtime_ns, status.st_ino
+
+    def _find(self, key_id: str | None) -> PyJWK | None:
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    def verify(self, algorithm: str, key_id: str | None, token: str) -> bytes:
+        """Check a token's signature and give what it signs.
+
+        Raises:
+            TokenRefused: The key is unknown or the signature wrong.
+        """
+        key = self._find(key_id)
+        if key is None:
+            key = self._find_again(key_id)
+        allowed = ALGORITHMS.get(key.key_type or "", ())
+        if algorithm not in allowed:
+            raise TokenRefused(f"its key does not sign by {algorithm}")
+        try:
+            decoded = self._jwt.PyJWS().decode_complete(token, key.key, algorithms=[algorithm])
+        except self._jwt.PyJWTError as error:
+            raise TokenRefused(str(error)) from None
+        payload = decoded["payload"]
+        assert isinstance(payload, bytes)
+        return payload
+
+    def _find_again(self, key_id: str | None) -> PyJWK:
+        """Look into a file that changed; a URL is read later, by the server."""
+        try:
+            if self._path is not None and self._file_stamp() != self._stamp:
+                self.refresh()
+        except (ConfigError, OSError) as error:
+            logger.warning("%s", error)
+        key = self._find(key_id)
+        if key is None:
+            self.missing = True
+            raise TokenRefused("its key is unknown")
+        return key
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead where keys may not come from."""
+
+    def redirect_request(self, *args: object, **kwargs: object) -> None:
+        return None
+
+
+def _is_local(host: str | None) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,170 @@
+"""What a listener asks of its clients, from its settings: TLS, mechanisms, lifetimes.
+
+Decides whether the settings of a listener fit together, and makes the exchanges that authenticate
+its clients. Which requests a client may send before is decided by the dispatcher.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import ssl
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.listeners import Listener, ssl_client_auth
+from onceflow.broker_lite.security.distinguished_names import subject_name
+from onceflow.broker_lite.security.exchanges import (
+    NONCE_BYTES,
+    PlainExchange,
+    SaslExchange,
+    ScramExchange,
+)
+from onceflow.broker_lite.security.jwks import JwksKeys
+from onceflow.broker_lite.security.plain import parse_credentials
+from onceflow.broker_lite.security.principal_rules import parse_rules, user_of
+from onceflow.broker_lite.security.stores import server_context
+from onceflow.broker_lite.security.tokens import TokenExchange, TokenRules
+from onceflow.broker_lite.setting import Value
+from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.security.scram_users import ScramUsers
+
+logger = logging.getLogger("onceflow.broker_lite.security")
+
+ANONYMOUS = "User:ANONYMOUS"
+
+_JAAS_OPTION = re.compile(r'([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))')
+
+
+class ListenerSecurity:
+    """How one listener authenticates its clients.
+
+    Args:
+        config: Settings.
+        listener: The listener.
+        scram_users: Users of SCRAM.
+
+    Attributes:
+        mechanisms: SASL mechanisms, in the order of the setting; empty where SASL is not spoken.
+        tls_context: For new connections; None where bytes are not encrypted.
+        jwks: Keys of OAUTHBEARER's tokens; None where they are not needed.
+        jwks_refresh_ms: Time between two looks at them.
+
+    Raises:
+        ConfigError: The settings do not fit together.
+    """
+
+    def __init__(self, config: BrokerConfig, listener: Listener, scram_users: ScramUsers) -> None:
+        self._config = config
+        self._listener = listener
+        self._scram_users = scram_users
+        # Made anew at each start: an unknown user's salt says nothing about other brokers.
+        self._secret = secrets.token_bytes(32)
+        self.mechanisms: tuple[str, ...] = ()
+        self.tls_context: ssl.SSLContext | None = None
+        self.jwks: JwksKeys | None = None
+        self.jwks_refresh_ms = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        self._plain_users: Mapping[str, str] = {}
+        self._token_rules: TokenRules | None = None
+        if listener.protocol.uses_tls:
+            client_auth = ssl_client_auth(config, listener.name, listener.protocol)
+            self.tls_context = server_context(self._value, client_auth)
+            self._rules = parse_rules(str(self._value("ssl.principal.mapping.rules")))
+        if listener.protocol.uses_sasl:
+            self._set_up_sasl()
+
+    def _value(self, name: str, mechanism: str = "") -> Value:
+        return self._config.listener_value(self._listener.name, name, mechanism)
+
+    def _set_up_sasl(self) -> None:
+        setting = "sasl.enabled.mechanisms"
+        words = str(self._value(setting)).split(",")
+        self.mechanisms = tuple(word for word in words if word)
+        if not self.mechanisms:
+            raise ConfigError(setting, "", f"give the mechanisms of {self._listener.name}")
+        if "PLAIN" in self.mechanisms:
+            self._plain_users = self._find_plain_users()
+        if "OAUTHBEARER" in self.mechanisms:
+            self._token_rules = self._make_token_rules()
+
+    def _find_plain_users(self) -> dict[str, str]:
+        users = parse_credentials(str(self._value("onceflow.sasl.plain.credentials", "PLAIN")))
+        jaas = self._value("sasl.jaas.config", "PLAIN")
+        if jaas is not None:
+            found = [(key, quoted or bare) for key, quoted, bare in _JAAS_OPTION.findall(str(jaas))]
+            users |= {
+                key.removeprefix("user_"): re.sub(r"\\(.)", r"\1", password)
+                for key, password in found
+                if key.startswith("user_")
+            }
+        if not users:
+            raise ConfigError(
+                "sasl.enabled.mechanisms",
+                "PLAIN",
+                "set onceflow.sasl.plain.credentials too, or nobody can connect",
+            )
+        return users
+
+    def _make_token_rules(self) -> TokenRules:
+        def value(name: str) -> Value:
+            return self._value(name, "OAUTHBEARER")
+
+        url = str(value("sasl.oauthbearer.jwks.endpoint.url"))
+        unsecured = bool(value("onceflow.sasl.oauthbearer.unsecured"))
+        if bool(url) == unsecured:
+            raise ConfigError(
+                "sasl.oauthbearer.jwks.endpoint.url",
+                url,
+                "say where the keys are that sign tokens; for development, leave it out and set "
+                "onceflow.sasl.oauthbearer.unsecured=true: everybody may then be anyone",
+            )
+        if unsecured:
+            logger.warning("%s takes tokens that nobody signed", self._listener)
+        else:
+            self.jwks = JwksKeys(url)
+        audiences = str(value("sasl.oauthbearer.expected.audience")).split(",")
+        return TokenRules(
+            verify=self.jwks.verify if self.jwks is not None else None,
+            audiences=frozenset(filter(None, audiences)),
+            issuer=str(value("sasl.oauthbearer.expected.issuer")),
+            skew_ms=int(value("sasl.oauthbearer.clock.skew.seconds") or 0) * 1000,
+            sub_claim=str(value("sasl.oauthbearer.sub.claim.name")),
+            scope_claim=str(value("sasl.oauthbearer.scope.claim.name")),
+        )
+
+    def begin(self, mechanism: str) -> SaslExchange:
+        """A new exchange of one of the mechanisms."""
+        if mechanism == "PLAIN":
+            return PlainExchange(self._plain_users)
+        if mechanism == "OAUTHBEARER":
+            assert self._token_rules is not None
+            return TokenExchange(
+                self._token_rules, lambda why: logger.warning("a token was refused: %s", why)
+            )
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return ScramExchange(mechanism, self._scram_users.keys, nonce, self._secret)
+
+    def session_lifetime_ms(
+        self, mechanism: str, expires_ms: int | None, now_ms: int
+    ) -> int | None:
+        """How long an authentication holds; None for without an end (KIP-368)."""
+        longest_ms = int(self._value("connections.max.reauth.ms", mechanism) or 0) or None
+        if expires_ms is None:
+            return longest_ms
+        left_ms = max(0, expires_ms - now_ms)
+        return left_ms if longest_ms is None else min(left_ms, longest_ms)
+
+    def principal_of(self, certificate: bytes | None) -> str:
+        """Who a TLS client is by its certificate.
+
+        Raises:
+            NoMatchingRule: ``ssl.principal.mapping.rules`` says nothing about it.
+            ValueError: The certificate cannot be read.
+        """
+        if certificate is None:
+            return ANONYMOUS
+        return f"User:{user_of(self._rules, subject_name(certificate))}"
