@@ -72,6 +72,35 @@ class SerializationError(RecordError):
     """A serializer or deserializer refused a key or a value."""
 
 
+class SchemaRegistryError(KafkaError):
+    """The schema registry refused a request, or answered what no registry answers.
+
+    Attributes:
+        status: HTTP status of the answer, 0 if there was none.
+        code: The registry's own error code, 0 if it gave none.
+    """
+
+    def __init__(self, message: str = "", status: int = 0, code: int = 0) -> None:
+        super().__init__(message, status, code)
+        self.status = status
+        self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[0]) or self.sentence()
+
+
+class SchemaNotFoundError(SchemaRegistryError):
+    """The schema registry knows no such subject, version or schema."""
+
+
+class IncompatibleSchemaError(SchemaRegistryError):
+    """The schema breaks the subject's compatibility rule; nothing was registered."""
+
+
+class SchemaRegistryUnavailableError(RetriableError, SchemaRegistryError):
+    """The schema registry could not be reached or is not able to answer at the moment."""
+
+
 class RecordTooLargeError(RecordError):
     """A record exceeds max_request_size or buffer_memory; it was not sent."""
 

@@ -1,13 +1,15 @@
 """Serializers and deserializers: how keys and values become bytes and come back.
 
 A serde is a pair of functions, to be given to a client by ``value_serializer=JSON.serialize``.
-Clients never call them for None: a null value is a tombstone whatever the serde. This module
-does not know topics, schemas kept in a registry, or records.
+Clients never call them for None: a null value is a tombstone whatever the serde. Schemas that are
+kept in a registry are the business of ``onceflow.sdk.schema_registry``, which builds on the two
+base classes at the end.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -16,7 +18,20 @@ from onceflow.sdk.errors import SerializationError
 
 T = TypeVar("T")
 
-__all__ = ["BYTES", "JSON", "MSGPACK", "STRING", "Serde", "struct_serde"]
+__all__ = [
+    "BYTES",
+    "JSON",
+    "MSGPACK",
+    "STRING",
+    "LookupNeeded",
+    "Serde",
+    "TopicDeserializer",
+    "TopicSerializer",
+    "struct_serde",
+]
+
+LOOKUPS_MAX = 10_000
+"""How often one call looks something up: once for each schema that it meets, and never for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +90,47 @@ def _json_to_object(data: bytes) -> object:
     return found
 
 
-def _object_to_msgpack(value: object) -> bytes:
-    import msgpack  # type: ignore[import-untyped]
+def structure_to_msgpack(value: object) -> bytes:
+    """Write a structure as MessagePack, as clients do without a serializer.
+
+    Args:
+        value: Lists, mappings, plain values, dataclasses, ``msgspec`` structs, pydantic models.
+
+    Raises:
+        SerializationError: Something in it has no form in MessagePack.
+    """
+    import msgspec
 
     try:
-        packed: bytes = msgpack.packb(value)
-    except (TypeError, ValueError, OverflowError) as error:
+        return msgspec.msgpack.encode(value, enc_hook=_model_to_mapping)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SerializationError(f"cannot be written as msgpack: {error}") from error
-    return packed
+
+
+def is_structure(value: object) -> bool:
+    """Whether a value is a mapping, list, dataclass, ``msgspec`` struct or pydantic model."""
+    if isinstance(value, dict | list | tuple):
+        return True
+    kind = type(value)
+    marks = ("__dataclass_fields__", "__struct_fields__", "model_dump")
+    return any(hasattr(kind, mark) for mark in marks)
+
+
+def _model_to_mapping(value: object) -> object:
+    """A pydantic model as a mapping; pydantic is not imported for it."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None:
+        raise TypeError(f"{type(value).__name__} has no form in it")
+    found: object = dump()
+    return found
 
 
 def _msgpack_to_object(data: bytes) -> object:
-    import msgpack
+    import msgspec
 
     try:
-        found: object = msgpack.unpackb(data, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        found: object = msgspec.msgpack.decode(data)
+    except (ValueError, TypeError, RecursionError) as error:
         raise SerializationError(f"not msgpack: {error}") from error
     return found
 
@@ -101,15 +141,16 @@ STRING: Serde[str] = Serde("string", _text_to_bytes, _bytes_to_text)
 """Text as UTF-8."""
 JSON: Serde[object] = Serde("json", _object_to_json, _json_to_object)
 """JSON; mind that tuples come back as lists and mapping keys as text."""
-MSGPACK: Serde[object] = Serde("msgpack", _object_to_msgpack, _msgpack_to_object)
+MSGPACK: Serde[object] = Serde("msgpack", structure_to_msgpack, _msgpack_to_object)
 """MessagePack, which keeps bytes, integers as keys, and the difference of int and float."""
 
 
-def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -> Serde[T]:
-    """A serde for a typed value: a ``msgspec.Struct``, dataclass, TypedDict or NamedTuple.
+def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "msgpack") -> Serde[T]:
+    """A serde for a typed value: a dataclass, ``msgspec.Struct``, pydantic model, TypedDict ...
 
     Args:
-        kind: The type that values have; what comes in is checked against it.
+        kind: The type that values have; what comes in is checked against it. Anything that
+            ``msgspec`` reads, or a pydantic model.
         encoding: How the bytes look.
 
     Returns:
@@ -118,24 +159,41 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -
     import msgspec
 
     codec = msgspec.json if encoding == "json" else msgspec.msgpack
-    encode: Callable[[object], bytes] = codec.Encoder().encode
-    decode: Callable[[bytes], T] = codec.Decoder(kind).decode
+    encode: Callable[[object], bytes] = codec.Encoder(enc_hook=_model_to_mapping).encode
+    decode = _model_decoder(kind, encoding) or codec.Decoder(kind).decode
+    name = getattr(kind, "__name__", str(kind))
 
     def serialize(value: T) -> bytes:
         if isinstance(kind, type) and not _may_be(value, kind):
-            raise SerializationError(f"{kind.__name__} is needed, not {type(value).__name__}")
+            raise SerializationError(f"{name} is needed, not {type(value).__name__}")
         try:
             return encode(value)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SerializationError(f"cannot be written as {encoding}: {error}") from error
 
     def deserialize(data: bytes) -> T:
         try:
             return decode(data)
-        except msgspec.MsgspecError as error:
-            raise SerializationError(f"not a {kind.__name__} in {encoding}: {error}") from error
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise SerializationError(f"not a {name} in {encoding}: {error}") from error
 
-    return Serde(f"{encoding} of {kind.__name__}", serialize, deserialize)
+    return Serde(f"{encoding} of {name}", serialize, deserialize)
+
+
+def _model_decoder(kind: type[T], encoding: str) -> Callable[[bytes], T] | None:
+    """A pydantic model validates by itself; None for other types."""
+    validate = getattr(kind, "model_validate", None)
+    if validate is None:
+        return None
+    if encoding == "json":
+        validate_json: Callable[[bytes], T] | None = getattr(kind, "model_validate_json", None)
+        return validate_json
+
+    def decode(data: bytes) -> T:
+        found: T = validate(_msgpack_to_object(data))
+        return found
+
+    return decode
 
 
 def _may_be(value: object, kind: type) -> bool:
@@ -143,3 +201,107 @@ def _may_be(value: object, kind: type) -> bool:
         return isinstance(value, kind)
     except TypeError:  # a TypedDict cannot be asked
         return isinstance(value, dict)
+
+
+class LookupNeeded(Exception):
+    """Serializing or deserializing needs something that has to be asked for over the network.
+
+    Whoever calls a `TopicSerializer` or `TopicDeserializer` runs ``load``, where it may wait, and
+    calls again.
+
+    Attributes:
+        load: Gets what is missing; blocks.
+        where: Which record it was met at, where that is known.
+    """
+
+    def __init__(self, load: Callable[[], object]) -> None:
+        """Say what is missing.
+
+        Args:
+            load: Gets it and remembers it; blocks; raises KafkaError where that fails.
+        """
+        super().__init__(load)
+        self.load = load
+        self.where = ""
+
+
+class TopicSerializer(ABC):
+    """A serializer that is told the topic, and that may have to look something up."""
+
+    @abstractmethod
+    def serialize(self, value: object, topic: str, field: str) -> bytes | None:
+        """The bytes of a value; never waits.
+
+        Args:
+            value: Key or value, not None.
+            topic: Topic that it is written to.
+            field: "key" or "value".
+
+        Raises:
+            LookupNeeded: Something must be loaded first.
+            SerializationError: The value cannot be written.
+        """
+
+    def __call__(self, value: object, topic: str, field: str = "value") -> bytes | None:
+        """The bytes of a value, waiting for what must be looked up.
+
+        Args:
+            value: Key or value, not None.
+            topic: Topic that it is written to.
+            field: "key" or "value".
+
+        Raises:
+            SerializationError: The value cannot be written.
+            KafkaError: What is needed for it could not be looked up.
+        """
+        return after_lookups(lambda: self.serialize(value, topic, field))
+
+
+class TopicDeserializer(ABC):
+    """A deserializer that is told the topic, and that may have to look something up."""
+
+    @abstractmethod
+    def deserialize(self, data: bytes, topic: str, field: str) -> object:
+        """The value of bytes; never waits.
+
+        Args:
+            data: Bytes of a key or value.
+            topic: Topic that they come from.
+            field: "key" or "value".
+
+        Raises:
+            LookupNeeded: Something must be loaded first.
+            SerializationError: The bytes are no such value.
+        """
+
+    def __call__(self, data: bytes, topic: str, field: str = "value") -> object:
+        """The value of bytes, waiting for what must be looked up.
+
+        Args:
+            data: Bytes of a key or value.
+            topic: Topic that they come from.
+            field: "key" or "value".
+
+        Raises:
+            SerializationError: The bytes are no such value.
+            KafkaError: What is needed for it could not be looked up.
+        """
+        return after_lookups(lambda: self.deserialize(data, topic, field))
+
+
+def after_lookups(work: Callable[[], T]) -> T:
+    """Do something that may need look-ups, blocking for them.
+
+    Args:
+        work: Raises LookupNeeded for what must be loaded first.
+
+    Raises:
+        KafkaError: What the work or a look-up raised.
+    """
+    for _ in range(LOOKUPS_MAX):
+        try:
+            return work()
+        except LookupNeeded as needed:
+            load = needed.load
+        load()
+    raise SerializationError(f"no end of look-ups after {LOOKUPS_MAX}")

@@ -15,6 +15,7 @@ from pathlib import Path
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 AREAS = (
     "onceflow.sdk",
+    "onceflow.sdk.schema_registry",
     "onceflow.transactions",
     "onceflow.processors",
     "onceflow.processors.testing",

@@ -27,6 +27,7 @@ from onceflow.sdk.config import (
     ProducerConfig,
     SecurityConfig,
 )
+from onceflow.sdk.schema_registry import SchemaRegistryConfig
 from onceflow.transactions import SessionConfig
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -39,7 +40,7 @@ which names the setting, the value and the remedy, before anything is sent. Writ
 `tools/config_docs.py`.
 
 - [Clients](#clients) · [Security](#security) · [Producer](#producer) · [Consumer](#consumer)
-- [Session](#session) · [Processors](#processors)
+- [Schema registry](#schema-registry) · [Session](#session) · [Processors](#processors)
 - [Broker](#broker) · [Topics](#topics)
 - Spark: options are in [spark.md](spark.md).
 """
@@ -57,6 +58,13 @@ Fields of `onceflow.sdk.SecurityConfig`, given to a client as `security=`.
 """
 PRODUCER = "\n## Producer\n\nKeyword arguments of `Producer` and `AsyncProducer`.\n\n"
 CONSUMER = "\n## Consumer\n\nKeyword arguments of `Consumer` and `AsyncConsumer`.\n\n"
+SCHEMA_REGISTRY = """
+## Schema registry
+
+Keyword arguments of `onceflow.sdk.schema_registry.SchemaRegistry` and `AsyncSchemaRegistry`; what
+serdes can be told is in [serialization.md](serialization.md).
+
+"""
 SESSION = """
 ## Session
 
@@ -206,6 +214,7 @@ def page() -> str:
         (SECURITY, class_table(SecurityConfig)),
         (PRODUCER, class_table(ProducerConfig, ClientConfig)),
         (CONSUMER, class_table(ConsumerConfig, ClientConfig)),
+        (SCHEMA_REGISTRY, class_table(SchemaRegistryConfig)),
         (SESSION, class_table(SessionConfig)),
         (PROCESSORS, class_table(AppSettings)),
         (RETRIES, class_table(Retries)),

@@ -74,12 +74,12 @@ def _create_topic(
         raise TopicError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{wish.name}' is made by the broker itself."
         )
-    count = _wished_partitions(state, wish)
-    _check_number(count, most)
-    try:
+    try:  # Kafka looks at the settings first.
         overrides = validate_overrides({entry.name: entry.value for entry in wish.configs})
     except ConfigError as error:
         raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    count = _wished_partitions(state, wish)
+    _check_number(count, most)
     topic_id = ZERO_UUID
     if not validate_only:
         topic_id = state.topics.create(wish.name, count, overrides, now_ms).topic_id

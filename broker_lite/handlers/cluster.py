@@ -178,8 +178,13 @@ def _find_topic(
             name=entry.name,
             is_internal=entry.name in INTERNAL_TOPICS,
             partitions=[],
+            topic_authorized_operations=_operations(request),
         )
     return _describe_topic(state, topic, request)
+
+
+def _operations(request: MetadataRequest) -> int:
+    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
 
 
 def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
@@ -214,9 +219,7 @@ def _describe_topic(
             )
             for index, log in enumerate(topic.partitions)
         ],
-        topic_authorized_operations=(
-            TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
-        ),
+        topic_authorized_operations=_operations(request),
     )
 
 

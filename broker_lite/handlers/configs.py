@@ -84,7 +84,7 @@ def describe_configs(
                 )
         except TopicError as error:
             code, message = error.code, error.message
-        if resource.configuration_keys is not None:
+        if resource.configuration_keys:  # An empty list asks for all, as null does.
             wanted = set(resource.configuration_keys)
             shown = [config for config in shown if config.name in wanted]
         results.append(
@@ -115,6 +115,19 @@ def _check_broker(state: BrokerState, name: str) -> None:
         )
 
 
+# Kafka looks for the default under the first broker property only, which has none for these.
+_NO_DEFAULT_SYNONYM = frozenset(
+    (
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "retention.ms",
+        "segment.jitter.ms",
+        "segment.ms",
+    )
+)
+
+
 def _describe_topic(
     state: BrokerState, topic: Topic, request: DescribeConfigsRequest
 ) -> list[DescribedConfig]:
@@ -133,6 +146,8 @@ def _describe_topic(
                         name=place.name, value=place.value, source=place.source
                     )
                     for place in places
+                    if place.source != ConfigSource.DEFAULT_CONFIG
+                    or name not in _NO_DEFAULT_SYNONYM
                 ]
                 if request.include_synonyms
                 else [],
@@ -196,8 +211,12 @@ def incremental_alter_configs(
                     ErrorCode.INVALID_REQUEST,
                     f"Resources of type {resource.resource_type} have no settings here.",
                 )
+            _check_changes(resource)
+            check_topic_name(resource.resource_name)
+            known = state.topics.get(resource.resource_name)
+            # Kafka looks at the settings before it looks for the topic.
+            overrides = _altered(state, known.overrides if known else {}, resource)
             topic = _find_topic(state, resource.resource_name)
-            overrides = _altered(state, topic, resource)
             if not request.validate_only:
                 state.topics.set_overrides(topic, overrides)
         except TopicError as error:
@@ -215,9 +234,34 @@ def incremental_alter_configs(
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
+def _check_changes(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> None:
+    """Refuse what cannot be meant, before anything is looked up, as Kafka does."""
+    seen: set[str] = set()
+    for change in resource.configs:
+        name, operation = change.name, change.config_operation
+        if name in seen:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, f"Setting '{name}' is in the request more than once."
+            )
+        seen.add(name)
+        if operation not in list(Operation):
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
+            )
+        if change.value is None and operation != Operation.DELETE:
+            raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
+        entry = TOPIC_SETTINGS.get(name)
+        is_list = entry is not None and entry.setting.kind is Kind.LIST
+        if operation in (Operation.APPEND, Operation.SUBTRACT) and not is_list:
+            raise TopicError(
+                ErrorCode.INVALID_CONFIG,
+                f"Setting '{name}' is no list to append to or subtract from.",
+            )
+
+
 def _altered(
     state: BrokerState,
-    topic: Topic,
+    overrides: dict[str, str],
     resource: IncrementalAlterConfigsRequest.AlterConfigsResource,
 ) -> dict[str, str]:
     """Overrides of a topic after the changes.
@@ -226,39 +270,24 @@ def _altered(
         TopicError: A change that cannot be meant.
         ConfigError: A name or value that is not allowed.
     """
-    changed: dict[str, str | None] = dict(topic.overrides)
-    seen: set[str] = set()
+    changed: dict[str, str | None] = dict(overrides)
     for change in resource.configs:
         name = change.name
-        if name in seen:
-            raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"Setting '{name}' is in the request more than once."
-            )
-        seen.add(name)
         entry = TOPIC_SETTINGS.get(name)
         operation = change.config_operation
         if operation == Operation.DELETE:
             changed.pop(name, None)
             continue
-        if operation not in (Operation.SET, Operation.APPEND, Operation.SUBTRACT):
-            raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
-            )
-        if change.value is None:
-            raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
+        assert change.value is not None
         if operation == Operation.SET or entry is None:
             changed[name] = change.value
             continue
-        if entry.setting.kind is not Kind.LIST:
-            raise TopicError(
-                ErrorCode.INVALID_CONFIG,
-                f"Setting '{name}' is no list to append to or subtract from.",
-            )
-        words = (shown_value(entry, topic.overrides, state.config) or "").split(",")
+        value = shown_value(entry, overrides, state.config)
+        words = value.split(",") if value else []
         given = [word.strip() for word in change.value.split(",")]
         if operation == Operation.APPEND:
             words += [word for word in given if word not in words]
         else:
             words = [word for word in words if word not in given]
-        changed[name] = ",".join(word for word in words if word)
+        changed[name] = ",".join(words)
     return validate_overrides(changed)

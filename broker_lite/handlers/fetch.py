@@ -188,6 +188,11 @@ class _FetchAttempt:
         code = check_leader_epoch(log, asked.current_leader_epoch)
         if code:
             return code
+        diverging = self._diverging(source, log)
+        if diverging is not None and diverging.epoch < 0:
+            return ErrorCode.OFFSET_OUT_OF_RANGE  # Nothing is known of the asker's last epoch.
+        if diverging is not None:
+            return ErrorCode.NONE  # Where the logs part is told also to who is beyond the end.
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         topic = source.topic
@@ -253,7 +258,7 @@ class _FetchAttempt:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if isinstance(name, uuid.UUID) and self._state.topics.get_by_id(name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
-            return _refused(asked.partition, code)
+            return _refused(asked.partition, code, aborted=[])
         refusal = self._refusal(source, log)
         if refusal:
             return _refused(asked.partition, refusal)
@@ -264,8 +269,10 @@ class _FetchAttempt:
             return data
         end = log.last_stable_offset if self._committed_only else log.high_watermark
         limit = min(left, asked.partition_max_bytes)
-        if asked.fetch_offset >= end or (limit <= 0 and not at_least_one):
+        if asked.fetch_offset >= end:
             return self._data(asked.partition, log, b"", [] if self._committed_only else None)
+        if limit <= 0 and not at_least_one:
+            return self._data(asked.partition, log, b"", None)
         try:
             result = log.read(
                 asked.fetch_offset,
@@ -279,8 +286,8 @@ class _FetchAttempt:
             )
         except ReadError as error:
             return _refused(asked.partition, error.code)
-        aborted = None
-        if self._committed_only:
+        aborted = None  # Also when the first batch does not fit: there is nothing to filter.
+        if self._committed_only and result.records:
             aborted = [
                 FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
                 for producer_id, first_offset in result.aborted_transactions or ()
@@ -305,12 +312,16 @@ class _FetchAttempt:
         )
 
 
-def _refused(partition: int, code: ErrorCode) -> PartitionData:
+def _refused(
+    partition: int,
+    code: ErrorCode,
+    aborted: list[FetchResponse.AbortedTransaction] | None = None,
+) -> PartitionData:
     """An entry without positions and records; never with null ones (trap 19)."""
     return PartitionData(
         partition_index=partition,
         error_code=code,
         high_watermark=-1,
-        aborted_transactions=None,
+        aborted_transactions=aborted,
         records=b"",
     )

@@ -225,7 +225,7 @@ class FetchSessions:
         Returns:
             The session id, or 0 when every slot is in use.
         """
-        if not plan.partitions or not self._make_room(now_ms):
+        if not self._make_room(now_ms):
             return NO_SESSION
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:

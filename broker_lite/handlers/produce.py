@@ -15,6 +15,7 @@ from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
+    MAGIC,
     BatchHeader,
     InvalidBatchError,
     parse_batch_header,
@@ -92,6 +93,9 @@ def produce(
     transactional = [item for _, items in by_topic for item in items if item.transactional]
     if transactional:
         _check_transaction(state, context, request, transactional, now_ms)
+    if request.acks not in (ACKS_ALL, 0, 1):
+        for item in (item for _, items in by_topic for item in items if not item.code):
+            item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not -1, 0 or 1.")
     responses = []
     failed: list[str] = []
     for topic_data, items in by_topic:
@@ -127,9 +131,7 @@ def _items(
     for data in topic_data.partition_data:
         item = _Item(data, topic)
         items.append(item)
-        if request.acks not in (ACKS_ALL, 0, 1):
-            item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not -1, 0 or 1.")
-        elif topic is None:
+        if topic is None:
             item.refuse(
                 ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
@@ -139,11 +141,6 @@ def _items(
             item.refuse(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic '{topic.name}' is written by the broker only.",
-            )
-        elif request.acks == ACKS_ALL and topic.config.min_insync_replicas > 1:
-            item.refuse(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"min.insync.replicas is {topic.config.min_insync_replicas}; this broker has 1.",
             )
         else:
             _read_header(context, item)
@@ -223,6 +220,30 @@ def _check_transaction(
             item.refuse(code)
 
 
+# Kafka tells the log's start with every other refusal by the log itself.
+_WITHOUT_LOG_START = frozenset(
+    (
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    )
+)
+
+
+def _reached_the_log(item: _Item, code: ErrorCode) -> bool:
+    """Whether Kafka asks the log at all about a batch that is refused with this code."""
+    header = item.header
+    return (
+        code not in _WITHOUT_LOG_START
+        and header is not None
+        and header.magic == MAGIC
+        and header.size_bytes == len(item.data.records or b"")
+    )
+
+
 def _partition(item: _Item) -> TopicPartition:
     assert item.topic is not None  # Only batches with a header are asked about.
     return TopicPartition(item.topic.name, item.data.index)
@@ -251,6 +272,7 @@ def _append(context: RequestContext, item: _Item, now_ms: int) -> PartitionResul
             index=index,
             error_code=error.code,
             base_offset=-1,
+            log_start_offset=log.log_start_offset if _reached_the_log(item, error.code) else -1,
             record_errors=[
                 ProduceResponse.BatchIndexAndErrorMessage(
                     batch_index=fault.batch_index, batch_index_error_message=fault.message

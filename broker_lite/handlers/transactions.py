@@ -248,7 +248,11 @@ def describe_transactions(
         if isinstance(found, ErrorCode):
             states.append(
                 DescribeTransactionsResponse.TransactionState(
-                    error_code=found, transactional_id=transactional_id
+                    error_code=found,
+                    transactional_id=transactional_id,
+                    transaction_start_time_ms=0,
+                    producer_id=0,
+                    producer_epoch=0,
                 )
             )
         else:

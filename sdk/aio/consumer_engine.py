@@ -17,6 +17,7 @@ from typing import Final
 
 from onceflow.sdk.aio.fetch_runner import FetchRunner
 from onceflow.sdk.aio.group_runner import GroupRunner
+from onceflow.sdk.aio.lookups import Lookups
 from onceflow.sdk.aio.offset_commits import OffsetCommits
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.topic_watch import TopicWatch
@@ -36,6 +37,7 @@ from onceflow.sdk.model import (
     OffsetAndMetadata,
     TopicPartition,
 )
+from onceflow.sdk.serde import LookupNeeded
 
 logger = logging.getLogger("onceflow.sdk.consumer")
 
@@ -96,6 +98,7 @@ class ConsumerEngine:
         self.cursor = RecordCursor(self.subscription)
         self._waker = Waker()
         self._attention = True
+        self._lookups = Lookups(self._waker.wake)
         self.fetching = FetchRunner(self.pool, config, self.subscription, self._on_fetched)
         self._topics = TopicWatch(self.pool, config, self.subscription, self._on_metadata)
         self._group: GroupRunner | None = None
@@ -292,12 +295,21 @@ class ConsumerEngine:
     def _take(self, max_records: int, fill: bool) -> Polled:
         if fill:
             if not self.cursor.has_records:
-                self.cursor.load(self.fetching.fetcher.take(max_records))
+                self.cursor.load(self._take_fetched(max_records))
             return {}
         left_over = self.cursor.take(max_records)
         if left_over:
             return left_over
-        return self.fetching.fetcher.take(max_records)
+        return self._take_fetched(max_records)
+
+    def _take_fetched(self, max_records: int) -> Polled:
+        try:
+            records = self.fetching.fetcher.take(max_records)
+        except LookupNeeded as needed:
+            self._lookups.need(needed)
+            return {}
+        self._lookups.satisfied()
+        return records
 
     def _raise_failures(self) -> None:
         if self._late_failure is not None:
@@ -477,6 +489,7 @@ class ConsumerEngine:
         if self._commits is not None:
             await self._commits.close()
         await self._topics.close()
+        await self._lookups.close()
         await self.fetching.close()
         if self._group is not None and self.pool.is_started:
             await self._group.close(timeout_ms, leave_group)

@@ -7,12 +7,14 @@ and the order of a transaction's steps in the transaction driver.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
@@ -33,6 +35,7 @@ from onceflow.sdk.model import (
     TopicPartition,
 )
 from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
+from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings import ProducerSettings
 
 log = logging.getLogger("onceflow.producer")
@@ -252,9 +255,15 @@ class AsyncProducer:
         if state is None:
             state = await self._engine.topic(topic)
         if value is not None and (type(value) is not bytes or config.value_serializer is not None):
-            value = to_bytes(value, config.value_serializer, "value")
+            try:
+                value = to_bytes(value, config.value_serializer, "value", topic)
+            except LookupNeeded:
+                value = await encode(value, config.value_serializer, "value", topic)
         if key is not None and (type(key) is not bytes or config.key_serializer is not None):
-            key = to_bytes(key, config.key_serializer, "key")
+            try:
+                key = to_bytes(key, config.key_serializer, "key", topic)
+            except LookupNeeded:
+                key = await encode(key, config.key_serializer, "key", topic)
         number = choose_partition(state, key, partition, config.partitioner)
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
@@ -318,7 +327,8 @@ class AsyncProducer:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
         state = self._topics.get(topic) or await self._engine.topic(topic)
-        bulk = make_bulk(
+        make = functools.partial(
+            make_bulk,
             self._engine.accumulator,
             self._config,
             state,
@@ -328,6 +338,7 @@ class AsyncProducer:
             timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
             headers=headers,
         )
+        bulk = await after_lookups(make)
         while not bulk.advance():
             await self._engine.wait_memory()
         if self._engine.accumulator.batch_sealed:
@@ -366,7 +377,7 @@ class AsyncProducer:
             key: Key, not None.
         """
         state = await self._engine.topic(topic)
-        data = None if key is None else to_bytes(key, self._config.key_serializer, "key")
+        data = None if key is None else await encode(key, self._config.key_serializer, "key", topic)
         number = choose_partition(state, data, None, self._config.partitioner)
         return number if number >= 0 else state.sticky.current
 

@@ -20,26 +20,43 @@ from onceflow.sdk.record_checks import (
     check_timestamp,
     to_headers,
 )
+from onceflow.sdk.serde import (
+    LookupNeeded,
+    TopicSerializer,
+    after_lookups,
+    is_structure,
+    structure_to_msgpack,
+)
 
 CHUNK = 1_000
 """Records of a bulk call that are appended under one lock, so that the sender gets its turn."""
 
 
-def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> bytes | None:
+def to_bytes(
+    data: object, serializer: SerializerFunction | None, what: str, topic: str
+) -> bytes | None:
     """Bytes of a key or value that is not None.
+
+    Without a serializer bytes go as they are, text as UTF-8, and the structures among values as
+    MessagePack.
 
     Args:
         data: What the user gave.
-        serializer: The producer's serializer, or None for bytes and text.
-        what: "key" or "value", for the message.
+        serializer: The producer's serializer, or None.
+        what: "key" or "value".
+        topic: Topic that the record goes to.
 
     Raises:
+        LookupNeeded: The serializer must have something loaded first.
         SerializationError: The serializer raised, or gave no bytes.
     """
     if serializer is not None:
         try:
-            data = serializer(data)
-        except KafkaError:
+            if isinstance(serializer, TopicSerializer):
+                data = serializer.serialize(data, topic, what)
+            else:
+                data = serializer(data)
+        except (KafkaError, LookupNeeded):
             raise
         except Exception as error:
             raise SerializationError(f"the {what}_serializer failed: {error!r}") from error
@@ -51,6 +68,8 @@ def to_bytes(data: object, serializer: SerializerFunction | None, what: str) -> 
         return data.encode()
     if isinstance(data, bytearray | memoryview):
         return bytes(data)
+    if serializer is None and what == "value" and is_structure(data):
+        return structure_to_msgpack(data)
     raise SerializationError(
         f"a {what} must be bytes or text, not {type(data).__name__}; "
         f"set {what}_serializer, for example onceflow.sdk.serde.JSON.serialize"
@@ -250,18 +269,19 @@ def resolve_partitions(
 
 
 def all_to_bytes(
-    items: Sequence[object], serializer: SerializerFunction | None, what: str
+    items: Sequence[object], serializer: SerializerFunction | None, what: str, topic: str
 ) -> Sequence[bytes | None]:
     """Bytes of the keys or values of a bulk call; None stays None.
 
     Args:
         items: What the user gave.
         serializer: The producer's serializer, or None.
-        what: "key" or "value", for messages.
+        what: "key" or "value".
+        topic: Topic that the records go to.
     """
     if serializer is None and set(map(type, items)) <= _PLAIN:
         return cast("Sequence[bytes | None]", items)
-    return [None if item is None else to_bytes(item, serializer, what) for item in items]
+    return [None if item is None else to_bytes(item, serializer, what, topic) for item in items]
 
 
 _PLAIN = {bytes, type(None)}
@@ -304,6 +324,7 @@ def make_bulk(
         headers: Headers of each record, or None.
 
     Raises:
+        LookupNeeded: A serializer must have something loaded first; nothing was taken.
         ConfigError: The sequences differ in length, or there is no such partition.
         SerializationError: A key, value or header cannot be turned into bytes.
     """
@@ -311,8 +332,10 @@ def make_bulk(
         if isinstance(items, Sequence) and len(items) != len(values):
             raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
     _check_timestamps(timestamps_ms)
-    data = all_to_bytes(values, config.value_serializer, "value")
-    key_data = None if keys is None else all_to_bytes(keys, config.key_serializer, "key")
+    data = all_to_bytes(values, config.value_serializer, "value", state.topic)
+    key_data = None
+    if keys is not None:
+        key_data = all_to_bytes(keys, config.key_serializer, "key", state.topic)
     return BulkAppend(
         accumulator,
         state,
@@ -322,3 +345,12 @@ def make_bulk(
         timestamps_ms,
         None if headers is None else [to_headers(item) for item in headers],
     )
+
+
+def encode(
+    data: object, serializer: SerializerFunction | None, what: str, topic: str
+) -> bytes | None:
+    """``to_bytes``, blocking for what the serializer has to look up."""
+    if isinstance(serializer, TopicSerializer):
+        return after_lookups(lambda: to_bytes(data, serializer, what, topic))
+    return to_bytes(data, serializer, what, topic)

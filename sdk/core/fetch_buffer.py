@@ -8,6 +8,7 @@ batches. It does not know whether the partition still belongs to the consumer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from onceflow.sdk.core.aborted_transactions import AbortedTransactions
@@ -22,8 +23,9 @@ from onceflow.sdk.protocol.batch_header import (
 )
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.records import consumer_records, parse_control_batch
+from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
 
-Deserializer = Callable[[bytes], object]
+Deserializer = Callable[..., object]
 """Makes an object of a key's or value's bytes; not called for None."""
 
 RunDeserializer = Callable[[list[ConsumerRecord]], list[ConsumerRecord]]
@@ -213,9 +215,10 @@ def make_deserializer(
 ) -> RunDeserializer | None:
     """Combine a consumer's deserializers into one function over a run of records.
 
-    The function changes the records in place. It returns those before the first one that was
-    refused; if that is the very first, it raises `SerializationError`, so that what comes before
-    a broken record is delivered, and the record itself is met again by every later call.
+    The function takes records of one topic and changes them in place. It returns those before the
+    first one that was refused; if that is the very first, it raises `SerializationError`, so that
+    what comes before a broken record is delivered, and the record itself is met again by every
+    later call.
 
     Returns:
         The function, or None when there is nothing to do.
@@ -224,14 +227,22 @@ def make_deserializer(
         return None
 
     def deserialize(records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        topic = records[0].topic
+        read_key = _for_topic(key_deserializer, topic, "key")
+        read_value = _for_topic(value_deserializer, topic, "value")
         for index, record in enumerate(records):
             # A record comes with bytes; from here on it may hold any object.
             key, value = record.key, record.value
             try:
-                if key_deserializer is not None and isinstance(key, bytes):
-                    key = key_deserializer(key)
-                if value_deserializer is not None and isinstance(value, bytes):
-                    value = value_deserializer(value)
+                if read_key is not None and isinstance(key, bytes):
+                    key = read_key(key)
+                if read_value is not None and isinstance(value, bytes):
+                    value = read_value(value)
+            except LookupNeeded as needed:
+                if index:
+                    return records[:index]
+                needed.where = f"offset {record.offset} of {record.topic}-{record.partition}"
+                raise
             except Exception as error:
                 if index:
                     return records[:index]
@@ -244,3 +255,11 @@ def make_deserializer(
         return records
 
     return deserialize
+
+
+def _for_topic(
+    deserializer: Deserializer | None, topic: str, field: str
+) -> Callable[[bytes], object] | None:
+    if isinstance(deserializer, TopicDeserializer):
+        return functools.partial(deserializer.deserialize, topic=topic, field=field)
+    return deserializer

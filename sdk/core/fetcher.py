@@ -29,6 +29,7 @@ from onceflow.sdk.errors import KafkaError, NoOffsetForPartitionError, RecordErr
 from onceflow.sdk.model import ConsumerRecord, IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
+from onceflow.sdk.serde import LookupNeeded
 
 logger = logging.getLogger("onceflow.sdk.fetcher")
 
@@ -428,6 +429,7 @@ class Fetcher:
 
         Raises:
             KafkaError: The first thing that could be returned cannot be read.
+            LookupNeeded: A deserializer must have something loaded for it first.
         """
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
@@ -441,9 +443,13 @@ class Fetcher:
                 continue
             try:
                 records = self._take_from(state, buffer, left)
-            except KafkaError as error:
+            except LookupNeeded:
                 if taken:
                     break  # It is met again by the next call.
+                raise
+            except KafkaError as error:
+                if taken:
+                    break
                 raise _unreadable(partition, state.position, error) from error
             if records:
                 taken[partition] = records
@@ -467,7 +473,7 @@ class Fetcher:
             size = data.size_bytes
             try:
                 run = data.take(limit - len(found))
-            except KafkaError:
+            except (KafkaError, LookupNeeded):
                 if found:
                     return found
                 raise

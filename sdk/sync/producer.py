@@ -8,6 +8,7 @@ loop. Which results exist and when batches move is decided in the engine that bo
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import threading
@@ -27,8 +28,8 @@ from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
     choose_partition,
+    encode,
     make_bulk,
-    to_bytes,
 )
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
 from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
@@ -42,6 +43,7 @@ from onceflow.sdk.model import (
     TopicPartition,
 )
 from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
+from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.portal import Portal
 
@@ -262,7 +264,7 @@ class Producer:
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
         if value is not None and not (self._plain_value and type(value) is bytes):
-            value = to_bytes(value, self._config.value_serializer, "value")
+            value = encode(value, self._config.value_serializer, "value", topic)
         if self._plain_key and partition is None and (key is None or type(key) is bytes):
             if key is None:
                 number = STICKY
@@ -271,7 +273,7 @@ class Producer:
                 number = state.partition_for(key) if known is None else known
         else:
             if key is not None:
-                key = to_bytes(key, self._config.key_serializer, "key")
+                key = encode(key, self._config.key_serializer, "key", topic)
             number = choose_partition(state, key, partition, self._config.partitioner)
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
@@ -313,7 +315,8 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        bulk = make_bulk(
+        make = functools.partial(
+            make_bulk,
             self._engine.accumulator,
             self._config,
             state,
@@ -323,6 +326,7 @@ class Producer:
             timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
             headers=headers,
         )
+        bulk = after_lookups(make)
         while not bulk.advance():
             self._portal.call(self._engine.wait_memory)
         return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
@@ -361,7 +365,7 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        data = None if key is None else to_bytes(key, self._config.key_serializer, "key")
+        data = None if key is None else encode(key, self._config.key_serializer, "key", topic)
         number = choose_partition(state, data, None, self._config.partitioner)
         return number if number >= 0 else state.sticky.current
 

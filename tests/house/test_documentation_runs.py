@@ -1,9 +1,10 @@
 """Goal: the programs that the documentation shows work, and print what is shown.
 
 Method: the python blocks of each section are taken together as one program and run in a process of
-its own, section by section, beside one in-process broker for the page, whose address replaces
-``localhost:9092``; blocks that begin with a file name become that file, and test files are run by
-pytest. The ``text`` blocks of the section, in order, are what must be printed.
+its own, section by section, beside one in-process broker for the page and a served fake of a schema
+registry, whose addresses replace those that the pages show; blocks that begin with a file name
+become that file, and test files are run by pytest. The ``text`` blocks of the section, in order,
+are what must be printed.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import house_rules
 import pytest
+from schema_registry_fake import FakeRegistry
 
 from onceflow.broker_lite import Broker
 
-PAGES = ("README.md", "docs/getting-started.md")
+PAGES = ("README.md", "docs/getting-started.md", "docs/serialization.md")
 ADDRESS = "localhost:9092"
+REGISTRY = "http://localhost:8081"
 DEADLINE_S = 280
 FILE_NAME = re.compile(r"\A# (\w+\.py)\n")
 
@@ -106,19 +110,26 @@ def run(command: list[str], folder: Path) -> str:
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(folder)},
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": search_path(folder)},
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def check(section: Section, broker: Broker, folder: Path) -> None:
+def search_path(folder: Path) -> str:
+    """The section's own modules first, then whatever this process was given."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def check(section: Section, addresses: Mapping[str, str], folder: Path) -> None:
     """Run what a section holds and compare what it prints."""
     folder.mkdir()
 
     def place(name: str, text: str) -> None:
-        (folder / name).write_text(text.replace(ADDRESS, broker.bootstrap_servers))
+        for shown, address in addresses.items():
+            text = text.replace(shown, address)
+        (folder / name).write_text(text)
 
     for name, text in section.files.items():
         place(name, text)
@@ -137,10 +148,11 @@ def check(section: Section, broker: Broker, folder: Path) -> None:
 def test_programs_of_a_page_print_what_is_shown_when_read_from_top_to_bottom(
     page: str, tmp_path: Path
 ) -> None:
-    with Broker() as broker:
+    with Broker() as broker, FakeRegistry() as registry:
+        addresses = {ADDRESS: broker.bootstrap_servers, REGISTRY: registry.url}
         for number, section in enumerate(sections(page)):
             if not needs_spark(section):
-                check(section, broker, tmp_path / str(number))
+                check(section, addresses, tmp_path / str(number))
 
 
 @pytest.mark.spark
@@ -150,7 +162,7 @@ def test_programs_of_a_page_print_what_is_shown_when_read_from_top_to_bottom(
 def test_programs_for_spark_print_what_is_shown(tmp_path: Path) -> None:
     for number, section in enumerate(filter(needs_spark, ALL)):
         with Broker() as broker:
-            check(section, broker, tmp_path / str(number))
+            check(section, {ADDRESS: broker.bootstrap_servers}, tmp_path / str(number))
 
 
 def test_there_are_programs_on_every_page() -> None:

@@ -16,6 +16,7 @@ import pytest
 AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.broker_lite.testing",
     "onceflow.processors.testing",
+    "onceflow.sdk.schema_registry",
 ]
 
 

@@ -1,0 +1,139 @@
+"""Remembering a bounded number of answers, and asking once for what many want at the same time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Generic, Protocol, TypeVar, cast
+
+T = TypeVar("T")
+
+
+class BoundedCache(Generic[T]):
+    """Values by key; the one that was not used for longest makes room, and old ones expire.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        ttl_ms: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make an empty cache.
+
+        Args:
+            capacity: Most entries.
+            ttl_ms: How long an entry is believed, None for ever.
+            clock: Seconds, for the age of entries.
+        """
+        self._capacity = capacity
+        self._ttl_s = None if ttl_ms is None else ttl_ms / 1000
+        self._clock = clock
+        self._entries: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> T | None:
+        """The value, None if it is not known or too old."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            if self._ttl_s is not None and self._clock() - entry[0] > self._ttl_s:
+                del self._entries[key]
+                return None
+            self._entries.move_to_end(key)
+            return entry[1]
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Remember a value."""
+        with self._lock:
+            self._entries[key] = (self._clock(), value)
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+
+    def forget(self, condition: Callable[[Hashable], bool]) -> None:
+        """Drop the entries whose key meets a condition."""
+        with self._lock:
+            for key in [key for key in self._entries if condition(key)]:
+                del self._entries[key]
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+
+class SingleFlight:
+    """Lets threads that want the same answer share one request for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: dict[Hashable, Future[object]] = {}
+
+    def run(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Do the work, or wait for the thread that is doing it.
+
+        Args:
+            key: What is asked for.
+            work: Asks for it.
+
+        Returns:
+            What the work returned; what it raises is raised by all that wait.
+        """
+        with self._lock:
+            flight = self._flights.get(key)
+            leads = flight is None
+            if flight is None:
+                flight = self._flights[key] = Future()
+        if not leads:
+            return cast("T", flight.result())
+        try:
+            result = work()
+        except BaseException as error:
+            flight.set_exception(error)
+            raise
+        else:
+            flight.set_result(result)
+            return result
+        finally:
+            with self._lock:
+                self._flights.pop(key, None)
+
+    def after_fork(self) -> None:
+        """In a forked child: the threads that were asking stayed behind."""
+        self._lock = threading.Lock()
+        self._flights = {}
+
+
+class Forkable(Protocol):
+    """What has locks that a fork may leave locked."""
+
+    def after_fork(self) -> None:
+        """In a forked child: take fresh locks."""
+
+
+_FORKED: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def mend_after_fork(*parts: Forkable) -> None:
+    """Give these parts fresh locks in every child that is forked from now on."""
+    for part in parts:
+        _FORKED.add(part)
+
+
+def _after_fork() -> None:
+    for part in list(_FORKED):
+        part.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,397 @@
+"""SchemaRegistry: registering and reading schemas, with answers remembered.
+
+What is final (the schema of an id, the id of a schema under a subject) is remembered until it has
+to make room; what may change (the latest version, that an id is unknown) only for a while. How
+values are written with a schema is decided by the serdes.
+"""
+
+from __future__ import annotations
+
+import ssl as _ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import TracebackType
+from typing import Self, TypedDict, TypeVar, Unpack, cast
+from urllib.parse import quote
+
+from onceflow.sdk.config_checks import reject_unknown
+from onceflow.sdk.errors import SchemaNotFoundError, SchemaRegistryError
+from onceflow.sdk.schema_registry.cache import BoundedCache, SingleFlight, mend_after_fork
+from onceflow.sdk.schema_registry.config import SchemaRegistryConfig, TokenFunction
+from onceflow.sdk.schema_registry.http import RegistryHttp
+from onceflow.sdk.schema_registry.model import (
+    Compatibility,
+    RegisteredSchema,
+    Schema,
+    SchemaReference,
+    SchemaType,
+)
+
+T = TypeVar("T")
+
+
+class SchemaRegistrySettings(TypedDict, total=False):
+    """See ``SchemaRegistryConfig``."""
+
+    basic_auth_user_info: str | None
+    bearer_auth_token: str | TokenFunction | None
+    ssl_context: _ssl.SSLContext | None
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    timeout_ms: int
+    max_retries: int
+    retries_wait_ms: int
+    retries_max_wait_ms: int
+    cache_capacity: int
+    cache_latest_ttl_ms: int
+    max_response_bytes: int
+
+
+class SchemaRegistry:
+    """A client of a schema registry that speaks Confluent's HTTP interface, with blocking calls.
+
+    Thread-safe; holds no connection between calls, so that it needs no closing and survives a
+    fork. Every call may raise:
+
+    - ``SchemaRegistryUnavailableError``: no address answered, after ``max_retries`` repetitions.
+    - ``SchemaNotFoundError``: there is no such subject, version or id.
+    - ``SchemaRegistryError``: the registry refuses; the message names the subject and what to do.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str] = "http://localhost:8081",
+        **settings: Unpack[SchemaRegistrySettings],
+    ) -> None:
+        """Make a client; nothing is sent.
+
+        Args:
+            url: Address of the registry, or several.
+            **settings: Fields of ``SchemaRegistryConfig``.
+
+        Raises:
+            ConfigError: A setting is unknown or has a value that cannot work.
+        """
+        names = [item.name for item in fields(SchemaRegistryConfig)]
+        reject_unknown("schema registry client", names, settings)
+        self._config = SchemaRegistryConfig(url=url, **settings)
+        self._http = RegistryHttp(self._config)
+        capacity, ttl_ms = self._config.cache_capacity, self._config.cache_latest_ttl_ms
+        self._schemas: BoundedCache[Schema] = BoundedCache(capacity)
+        self._registered: BoundedCache[RegisteredSchema] = BoundedCache(capacity)
+        self._ids: BoundedCache[int] = BoundedCache(capacity)
+        self._latest: BoundedCache[RegisteredSchema] = BoundedCache(capacity, ttl_ms)
+        self._missing: BoundedCache[SchemaNotFoundError] = BoundedCache(capacity, ttl_ms)
+        self._flights = SingleFlight()
+        mend_after_fork(self._schemas, self._ids, self._registered)
+        mend_after_fork(self._latest, self._missing, self._flights)
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({self._config!r})"
+
+    @property
+    def config(self) -> SchemaRegistryConfig:
+        """The settings."""
+        return self._config
+
+    def close(self) -> None:
+        """Nothing is held between calls; here so that it can be used like the other clients."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # schemas
+
+    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
+        """Register a schema under a subject; again it only tells the id.
+
+        Args:
+            subject: Subject.
+            schema: Schema.
+            normalize: Let the registry take schemas for equal that differ in form only.
+
+        Returns:
+            The schema's id.
+
+        Raises:
+            IncompatibleSchemaError: It breaks the subject's compatibility rule.
+            SchemaRegistryError: See the class.
+        """
+        key = (subject, schema, normalize)
+        known = self._ids.get(key)
+        if known is not None:
+            return known
+        return self._flights.run(("register", *key), lambda: self._register(*key))
+
+    def _register(self, subject: str, schema: Schema, normalize: bool) -> int:
+        path = f"/subjects/{quote(subject, safe='')}/versions{_normalize(normalize)}"
+        about = f"registering a schema of subject {subject!r}"
+        answer = self._http.request("POST", path, _body(schema), about=about)
+        schema_id = _field(answer, "id", int, about)
+        self._ids.put((subject, schema, normalize), schema_id)
+        self._latest.forget(lambda known: known == subject)
+        return schema_id
+
+    def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> RegisteredSchema:
+        """Under which id and version a schema is registered.
+
+        Args:
+            subject: Subject.
+            schema: Schema.
+            normalize: As for ``register``.
+
+        Raises:
+            SchemaNotFoundError: It is not registered there.
+            SchemaRegistryError: See the class.
+        """
+        key = (subject, schema, normalize)
+        known = self._registered.get(key)
+        if known is not None:
+            return known
+        return self._flights.run(("lookup", *key), lambda: self._lookup(*key))
+
+    def _lookup(self, subject: str, schema: Schema, normalize: bool) -> RegisteredSchema:
+        path = f"/subjects/{quote(subject, safe='')}{_normalize(normalize)}"
+        about = f"looking up a schema of subject {subject!r}"
+        answer = self._http.request("POST", path, _body(schema), about=about)
+        found = _registered(answer, subject, about)
+        self._registered.put((subject, schema, normalize), found)
+        self._ids.put((subject, schema, normalize), found.schema_id)
+        return found
+
+    def schema(self, schema_id: int, *, serialized: bool = False) -> Schema:
+        """The schema of an id.
+
+        Args:
+            schema_id: Id, as it stands in the bytes of a value.
+            serialized: Ask for a Protobuf schema as a FileDescriptorProto in base64.
+
+        Raises:
+            SchemaNotFoundError: There is no such id.
+            SchemaRegistryError: See the class.
+        """
+        key = (schema_id, serialized)
+        known = self._schemas.get(key)
+        if known is not None:
+            return known
+        missing = self._missing.get(schema_id)
+        if missing is not None:
+            raise missing.with_traceback(None)
+        return self._flights.run(("schema", *key), lambda: self._schema(*key))
+
+    def _schema(self, schema_id: int, serialized: bool) -> Schema:
+        about = f"reading the schema with id {schema_id}"
+        path = f"/schemas/ids/{schema_id}" + ("?format=serialized" if serialized else "")
+        try:
+            answer = self._http.request("GET", path, about=about)
+        except SchemaNotFoundError as error:
+            self._missing.put(schema_id, error)
+            raise
+        found = _schema(answer, about)
+        self._schemas.put((schema_id, serialized), found)
+        return found
+
+    # versions
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest version of a subject, as of ``cache_latest_ttl_ms`` ago at most.
+
+        Args:
+            subject: Subject.
+
+        Raises:
+            SchemaNotFoundError: The subject does not exist.
+            SchemaRegistryError: See the class.
+        """
+        known = self._latest.get(subject)
+        if known is not None:
+            return known
+        return self._flights.run(("latest", subject), lambda: self._ask_latest(subject))
+
+    def _ask_latest(self, subject: str) -> RegisteredSchema:
+        found = self._version(subject, "latest")
+        self._latest.put(subject, found)
+        return found
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """One version of a subject.
+
+        Args:
+            subject: Subject.
+            version: Number, from 1.
+
+        Raises:
+            SchemaNotFoundError: There is no such subject or version.
+            SchemaRegistryError: See the class.
+        """
+        key = (subject, version)
+        known = self._registered.get(key)
+        if known is None:
+            known = self._flights.run(
+                ("version", *key), lambda: self._version(subject, str(version))
+            )
+            self._registered.put(key, known)
+        return known
+
+    def _version(self, subject: str, version: str) -> RegisteredSchema:
+        about = f"reading version {version} of subject {subject!r}"
+        path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
+        return _registered(self._http.request("GET", path, about=about), subject, about)
+
+    def versions(self, subject: str) -> list[int]:
+        """The version numbers of a subject.
+
+        Args:
+            subject: Subject.
+
+        Raises:
+            SchemaRegistryError: See the class.
+        """
+        about = f"listing the versions of subject {subject!r}"
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        return _list(self._http.request("GET", path, about=about), int, about)
+
+    def subjects(self) -> list[str]:
+        """All subjects.
+
+        Raises:
+            SchemaRegistryError: See the class.
+        """
+        about = "listing the subjects"
+        return _list(self._http.request("GET", "/subjects", about=about), str, about)
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
+        """Delete a subject; its schemas stay readable by id unless it is for good.
+
+        Args:
+            subject: Subject.
+            permanent: Delete for good what was deleted before.
+
+        Returns:
+            The versions that were deleted.
+
+        Raises:
+            SchemaRegistryError: See the class.
+        """
+        about = f"deleting subject {subject!r}"
+        path = f"/subjects/{quote(subject, safe='')}" + ("?permanent=true" if permanent else "")
+        deleted = _list(self._http.request("DELETE", path, about=about), int, about)
+        self._latest.forget(lambda key: key == subject)
+        for cache in (self._ids, self._registered):
+            cache.forget(lambda key: isinstance(key, tuple) and key[0] == subject)
+        return deleted
+
+    # compatibility
+
+    def is_compatible(self, subject: str, schema: Schema, version: int | None = None) -> bool:
+        """Whether a schema could be registered under a subject.
+
+        Args:
+            subject: Subject.
+            schema: Schema.
+            version: Version to compare with; None compares with those that the rule names.
+
+        Raises:
+            SchemaRegistryError: See the class.
+        """
+        about = f"comparing a schema with subject {subject!r}"
+        which = "" if version is None else f"/{version}"
+        path = f"/compatibility/subjects/{quote(subject, safe='')}/versions{which}"
+        answer = self._http.request("POST", path, _body(schema), about=about)
+        return _field(answer, "is_compatible", bool, about)
+
+    def compatibility(self, subject: str | None = None) -> str:
+        """The compatibility rule of a subject, or the one of all.
+
+        Args:
+            subject: Subject; None asks for the registry's rule.
+
+        Raises:
+            SchemaNotFoundError: The subject has no rule of its own.
+            SchemaRegistryError: See the class.
+        """
+        about = f"reading the compatibility rule of {subject or 'the registry'!r}"
+        answer = self._http.request("GET", _config_path(subject), about=about)
+        return _field(answer, "compatibilityLevel", str, about)
+
+    def set_compatibility(self, level: Compatibility, subject: str | None = None) -> None:
+        """Set the compatibility rule of a subject, or the one of all.
+
+        Args:
+            level: Rule, such as BACKWARD.
+            subject: Subject; None sets the registry's rule.
+
+        Raises:
+            SchemaRegistryError: See the class.
+        """
+        about = f"setting the compatibility rule of {subject or 'the registry'!r}"
+        body = {"compatibility": level}
+        self._http.request("PUT", _config_path(subject), body, about=about)
+
+
+def _config_path(subject: str | None) -> str:
+    return "/config" if subject is None else f"/config/{quote(subject, safe='')}"
+
+
+def _normalize(normalize: bool) -> str:
+    return "?normalize=true" if normalize else ""
+
+
+def _body(schema: Schema) -> dict[str, object]:
+    body: dict[str, object] = {"schema": schema.text}
+    if schema.schema_type != "AVRO":
+        body["schemaType"] = schema.schema_type
+    if schema.references:
+        body["references"] = [
+            {"name": entry.name, "subject": entry.subject, "version": entry.version}
+            for entry in schema.references
+        ]
+    return body
+
+
+def _field(answer: object, name: str, kind: type[T], about: str) -> T:
+    value = answer.get(name) if isinstance(answer, Mapping) else None
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise SchemaRegistryError(f"{about}: the answer has no {name!r}; is this a registry?", 200)
+    return value
+
+
+def _list(answer: object, kind: type[T], about: str) -> list[T]:
+    if not isinstance(answer, list) or not all(isinstance(entry, kind) for entry in answer):
+        raise SchemaRegistryError(f"{about}: the answer is no list; is this a registry?", 200)
+    return cast("list[T]", answer)
+
+
+def _schema(answer: object, about: str) -> Schema:
+    text = _field(answer, "schema", str, about)
+    assert isinstance(answer, Mapping)
+    schema_type = answer.get("schemaType", "AVRO")
+    if schema_type not in ("AVRO", "JSON", "PROTOBUF"):
+        raise SchemaRegistryError(f"{about}: schemas of type {schema_type!r} are not known here")
+    references = tuple(
+        SchemaReference(
+            _field(entry, "name", str, about),
+            _field(entry, "subject", str, about),
+            _field(entry, "version", int, about),
+        )
+        for entry in answer.get("references") or ()
+    )
+    return Schema(text, cast("SchemaType", schema_type), references)
+
+
+def _registered(answer: object, subject: str, about: str) -> RegisteredSchema:
+    return RegisteredSchema(
+        _schema(answer, about),
+        _field(answer, "id", int, about),
+        subject,
+        _field(answer, "version", int, about),
+    )

@@ -1,0 +1,202 @@
+"""Asking a schema registry over HTTP: addresses in turn, credentials, limits, repetitions.
+
+It decides which failures are worth a repetition and which error an answer becomes. What requests
+mean is the client's business. No connection is kept: answers are cached, so that a steady program
+asks nothing, and nothing has to be closed or minded after a fork.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import logging
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import tenacity
+
+from onceflow.sdk.errors import (
+    ConfigError,
+    IncompatibleSchemaError,
+    SchemaNotFoundError,
+    SchemaRegistryError,
+    SchemaRegistryUnavailableError,
+)
+from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig
+
+log = logging.getLogger("onceflow.schema_registry")
+
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses of a registry that may answer otherwise in a moment."""
+_CHUNK_BYTES: Final = 65_536
+
+
+class RegistryHttp:
+    """Requests to one registry; may be used from several threads."""
+
+    def __init__(self, config: SchemaRegistryConfig) -> None:
+        """Read certificate files; nothing is sent.
+
+        Raises:
+            ConfigError: A certificate file cannot be read.
+        """
+        self._config = config
+        self._endpoints = config.endpoints
+        self._context = _make_context(config)
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, object] | None = None, *, about: str
+    ) -> object:
+        """Ask the registry, again and at its other addresses where that may help.
+
+        Args:
+            method: HTTP method.
+            path: Path behind the address, quoted.
+            body: Sent as JSON.
+            about: What the request is about, such as a subject, for messages.
+
+        Returns:
+            The answer's JSON.
+
+        Raises:
+            SchemaRegistryUnavailableError: No address answered, or none was able to.
+            SchemaRegistryError: The registry refuses; the subclass tells why.
+        """
+        config = self._config
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(SchemaRegistryUnavailableError),
+            stop=tenacity.stop_after_attempt(config.max_retries + 1),
+            wait=tenacity.wait_random_exponential(
+                multiplier=config.retries_wait_ms / 1000, max=config.retries_max_wait_ms / 1000
+            ),
+            reraise=True,
+        )
+        data = None if body is None else json.dumps(body).encode()
+        return attempts(self._ask_all, method, path, data, about)
+
+    def _ask_all(self, method: str, path: str, data: bytes | None, about: str) -> object:
+        failure: SchemaRegistryUnavailableError | None = None
+        for endpoint in self._endpoints:
+            try:
+                return self._ask(endpoint, method, path, data, about)
+            except SchemaRegistryUnavailableError as error:
+                log.info("%s", error)
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def _ask(
+        self, endpoint: Endpoint, method: str, path: str, data: bytes | None, about: str
+    ) -> object:
+        deadline_s = time.monotonic() + self._config.timeout_ms / 1000
+        connection = self._connection(endpoint)
+        try:
+            connection.request(method, endpoint.path + path, data, self._headers(endpoint))
+            with connection.getresponse() as response:
+                status = response.status
+                found = self._read(response, deadline_s)
+        except (OSError, http.client.HTTPException) as error:
+            raise SchemaRegistryUnavailableError(
+                f"{about}: the schema registry at {endpoint.shown} does not answer: {error!r}; "
+                "check url and that the registry runs"
+            ) from error
+        finally:
+            connection.close()
+        return _read_answer(status, found, f"{about}, registry {endpoint.shown}")
+
+    def _connection(self, endpoint: Endpoint) -> http.client.HTTPConnection:
+        timeout_s = self._config.timeout_ms / 1000
+        if endpoint.secure:
+            return http.client.HTTPSConnection(
+                endpoint.host, endpoint.port, timeout=timeout_s, context=self._context
+            )
+        return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
+
+    def _read(self, response: http.client.HTTPResponse, deadline_s: float) -> bytes:
+        limit = self._config.max_response_bytes
+        found = bytearray()
+        while chunk := response.read1(_CHUNK_BYTES):
+            found += chunk
+            if len(found) > limit:
+                raise http.client.HTTPException(f"the answer exceeds {limit} bytes")
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the answer did not end in time")
+        return bytes(found)
+
+    def _headers(self, endpoint: Endpoint) -> dict[str, str]:
+        headers = {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
+        config = self._config
+        user_info = config.basic_auth_user_info or endpoint.user_info
+        if config.bearer_auth_token is not None:
+            token = config.bearer_auth_token
+            headers["Authorization"] = f"Bearer {token if isinstance(token, str) else token()}"
+        elif user_info is not None:
+            headers["Authorization"] = "Basic " + base64.b64encode(user_info.encode()).decode()
+        return headers
+
+
+def _make_context(config: SchemaRegistryConfig) -> ssl.SSLContext | None:
+    if not any(endpoint.secure for endpoint in config.endpoints):
+        return None
+    if config.ssl_context is not None:
+        return config.ssl_context
+    try:
+        context = ssl.create_default_context(cafile=config.ssl_cafile)
+        if config.ssl_certfile is not None:
+            context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+    except OSError as error:
+        where = config.ssl_cafile or config.ssl_certfile
+        raise ConfigError("ssl_cafile", where, f"cannot load: {error}") from error
+    return context
+
+
+def _read_answer(status: int, data: bytes, about: str) -> object:
+    try:
+        answer: object = json.loads(data) if data else None
+    except (ValueError, RecursionError):
+        answer = None
+        if 200 <= status < 300:
+            raise SchemaRegistryError(
+                f"{about}: the answer is not JSON; is this a schema registry?", status
+            ) from None
+    if 200 <= status < 300:
+        return answer
+    code, message = 0, ""
+    if isinstance(answer, dict):
+        code = answer["error_code"] if isinstance(answer.get("error_code"), int) else 0
+        message = str(answer.get("message", ""))[:2_000]
+    raise _refusal(status, code, message, about)
+
+
+def _refusal(status: int, code: int, message: str, about: str) -> SchemaRegistryError:
+    said = f"{about}: {status}" + (f" ({code})" if code and code != status else "")
+    if message:
+        said += f" {message}"
+    if status == 404:
+        return SchemaNotFoundError(
+            f"{said}; register the schema first, or check subject, version and id", status, code
+        )
+    if status == 409:
+        return IncompatibleSchemaError(
+            f"{said}; change the schema so that it fits the versions before it, or the subject's "
+            "compatibility level",
+            status,
+            code,
+        )
+    if status in (401, 403):
+        return SchemaRegistryError(
+            f"{said}; check basic_auth_user_info or bearer_auth_token and what it may do",
+            status,
+            code,
+        )
+    if status == 422:
+        return SchemaRegistryError(
+            f"{said}; the registry cannot read the schema or the argument", status, code
+        )
+    if status in _PASSING:
+        return SchemaRegistryUnavailableError(f"{said}; try again later", status, code)
+    return SchemaRegistryError(f"{said}; see the registry's own log", status, code)

@@ -1,0 +1,61 @@
+"""Under which subject a schema is registered: one of Confluent's three rules, or a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from onceflow.sdk.errors import ConfigError, SerializationError
+
+SubjectNameFunction = Callable[[str, str, str | None], str]
+"""``function(topic, field, record_name) -> subject``; `field` is "key" or "value"."""
+SubjectNameStrategy = Literal["topic", "record", "topic-record"] | SubjectNameFunction
+
+
+def topic_subject(topic: str, field: str, record_name: str | None) -> str:
+    """``<topic>-key`` or ``<topic>-value``: one type in a topic (TopicNameStrategy)."""
+    return f"{topic}-{field}"
+
+
+def record_subject(topic: str, field: str, record_name: str | None) -> str:
+    """The type's full name: the same in every topic (RecordNameStrategy).
+
+    Raises:
+        SerializationError: The schema has no name.
+    """
+    if not record_name:
+        raise SerializationError(
+            f"the schema of the {field} has no name, which subject_name_strategy needs; name the "
+            'record (in JSON Schema by "title"), or use the strategy "topic"'
+        )
+    return record_name
+
+
+def topic_record_subject(topic: str, field: str, record_name: str | None) -> str:
+    """``<topic>-<full name>``: several types in a topic (TopicRecordNameStrategy).
+
+    Raises:
+        SerializationError: The schema has no name.
+    """
+    return f"{topic}-{record_subject(topic, field, record_name)}"
+
+
+def subject_function(strategy: SubjectNameStrategy) -> SubjectNameFunction:
+    """The function of a strategy.
+
+    Raises:
+        ConfigError: There is no such strategy.
+    """
+    if callable(strategy):
+        return strategy
+    named: dict[str, SubjectNameFunction] = {
+        "topic": topic_subject,
+        "record": record_subject,
+        "topic-record": topic_record_subject,
+    }
+    found = named.get(strategy)
+    if found is None:
+        raise ConfigError(
+            "subject_name_strategy", strategy, f"choose {', '.join(named)}, or give a function"
+        )
+    return found

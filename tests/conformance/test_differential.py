@@ -1,0 +1,74 @@
+"""Goal: our broker answers like Apache Kafka, whatever it is asked.
+
+Method: random conversations from fixed seeds are played with both, answer by answer
+(`tests/support/differential.py`, which also runs as a program over any number of seeds). What
+differs is a fault, or a line of docs/kafka-differences.md that `differential_known` points to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import real_kafka
+from differential import Pair, run
+from differential_groups import FAMILIES, conversation
+from differential_known import KNOWN
+
+from onceflow.broker_lite import Broker
+
+DIFFERENCES = Path(__file__).parents[2] / "docs" / "kafka-differences.md"
+SEEDS_EACH = 10
+
+
+@pytest.fixture(scope="module")
+def pair(apache_kafka: real_kafka.ApacheKafka) -> Iterator[Pair]:
+    with Broker(settings={"node.id": 1}) as broker:
+        yield Pair(apache_kafka.bootstrap_servers, broker.bootstrap_servers)
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", range(1, 1 + 5 * SEEDS_EACH, SEEDS_EACH))
+def test_both_brokers_answer_a_random_conversation_alike(first: int, pair: Pair) -> None:
+    found = run(pair, range(first, first + SEEDS_EACH), print)
+    assert not found, "\n\n".join(map(str, found))
+
+
+def test_conversations_are_repeatable_and_every_family_comes_up() -> None:
+    versions = dict.fromkeys(range(100), (0, 13)) | {1: (4, 18), 0: (3, 13), 9: (1, 10)}
+    assert conversation(7, versions) == conversation(7, versions)
+    asked = {step["key"] for seed in range(60) for step in conversation(seed, versions)}
+    assert {0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22, 23, 24} <= asked
+    assert {25, 26, 28, 32, 33, 37, 42, 44, 47, 60, 61, 65, 66, 68, 69, 75} <= asked
+    assert len(FAMILIES) >= 7
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.line)
+def test_a_known_difference_is_on_the_page_of_differences(known: object) -> None:
+    assert known.line in DIFFERENCES.read_text()  # type: ignore[attr-defined]
+
+
+class TwoAnswers(Pair):
+    """A pair whose second broker answers one request otherwise; for the program itself."""
+
+    def __init__(self, broken: int) -> None:
+        self.broken = broken
+
+    def compare(self, steps):  # type: ignore[no-untyped-def]
+        from differential import Difference
+
+        opened = any(step["key"] == 19 for step in steps)
+        for index, step in enumerate(steps):
+            if step["key"] == self.broken and opened:
+                return Difference(index, ".x[0].y: a, b", list(steps[: index + 1]))
+        return None
+
+
+def test_a_difference_is_cut_down_to_the_steps_that_it_needs() -> None:
+    steps = [{"key": key} for key in (3, 19, 1, 2, 19, 5, 7, 8, 26, 9)]
+    pair = TwoAnswers(26)
+    found = pair.confirmed(steps)
+    assert found is not None
+    assert [step["key"] for step in pair.shrunk(found).steps] == [19, 26]

@@ -1,0 +1,63 @@
+"""Differences that are meant, each with its line in docs/kafka-differences.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Plain = Any
+Step = dict[str, Plain]
+
+
+class Known(NamedTuple):
+    """One difference that is meant.
+
+    Attributes:
+        key: The request; None for any.
+        line: Words of its line in docs/kafka-differences.md.
+        holds: Whether these answers (Kafka's, ours) to this step are that difference.
+    """
+
+    key: int | None
+    line: str
+    holds: Callable[[Step, Plain, Plain], bool]
+
+
+PRODUCE, METADATA = 0, 3
+CORRUPT_MESSAGE, INVALID_RECORD = 2, 87
+UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION = -1, 3
+
+
+def _kafka_failed(step: Step, theirs: Plain, ours: Plain) -> bool:
+    return UNKNOWN_SERVER_ERROR in codes(theirs) - codes(ours)
+
+
+def _made_at_once(step: Step, theirs: Plain, ours: Plain) -> bool:
+    allowed = step["version"] < 4 or step["body"]["allow_auto_topic_creation"]
+    return allowed and codes(theirs) - codes(ours) == {UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
+    return codes(theirs) in ({CORRUPT_MESSAGE}, {INVALID_RECORD}) and codes(theirs) < codes(ours)
+
+
+KNOWN: list[Known] = [
+    Known(PRODUCE, "one malformed batch beside others", _one_batch_spoils_all),
+    Known(None, "UNKNOWN_SERVER_ERROR", _kafka_failed),
+    Known(METADATA, "Metadata of an unknown topic that may be created", _made_at_once),
+]
+
+
+def codes(answer: Plain) -> set[int]:
+    """All error codes anywhere in an answer."""
+    if isinstance(answer, dict):
+        own = {v for k, v in answer.items() if k.endswith("error_code") and isinstance(v, int)}
+        return own.union(*map(codes, answer.values()))
+    return set().union(*map(codes, answer)) if isinstance(answer, list) and answer else set()
+
+
+def is_known(step: Step, theirs: Plain, ours: Plain) -> bool:
+    """Whether a difference is one of those that are meant."""
+    return any(
+        known.key in (None, step.get("key")) and known.holds(step, theirs, ours) for known in KNOWN
+    )
