@@ -6,6 +6,7 @@ handlers, and sets the clockwork of upkeep. Clock, randomness and storage come f
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from onceflow.broker_lite.coordinators import build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
+from onceflow.broker_lite.profiles import profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.security import ScramUsers
 from onceflow.broker_lite.setting import LONG_MAX
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
 
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.coordinators import GroupCoordinator, TransactionCoordinator
-    from onceflow.broker_lite.dispatch import HandlerRegistry, Interceptor, RequestContext
+    from onceflow.broker_lite.dispatch import (
+        HandlerRegistry,
+        Interceptor,
+        RequestContext,
+        WireTaps,
+    )
 
 logger = logging.getLogger("onceflow.broker_lite.broker")
 
@@ -49,6 +56,7 @@ class BrokerState:
         topics: Topics by name and by id.
         log_manager: The logs on storage.
         timers: Everything that happens later.
+        profile: The release of Kafka that is answered like; None for all that there is.
         purgatory: Everything that waits for something.
         groups: Group coordinator.
         transactions: Transaction coordinator.
@@ -57,6 +65,7 @@ class BrokerState:
         unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
         interceptor: Stands before the handlers in tests; None otherwise.
+        wire: Sees the bytes of connections in tests; None otherwise.
     """
 
     __slots__ = (
@@ -69,6 +78,7 @@ class BrokerState:
         "interceptor",
         "log_manager",
         "node_id",
+        "profile",
         "purgatory",
         "random",
         "registry",
@@ -77,6 +87,7 @@ class BrokerState:
         "topics",
         "transactions",
         "unsent_bytes",
+        "wire",
     )
 
     config: BrokerConfig
@@ -94,6 +105,10 @@ class BrokerState:
     scram_users: ScramUsers
 
     def __init__(self, config: BrokerConfig, rng: Random) -> None:
+        self.profile = profile_of(config.onceflow_profile)
+        if self.profile is not None:
+            level = self.profile.level("transaction.version", config.onceflow_transaction_version)
+            config = dataclasses.replace(config, onceflow_transaction_version=level)
         self.config = config
         self.node_id = config.node_id
         self.random = rng
@@ -105,6 +120,7 @@ class BrokerState:
             rng,
         )
         self.interceptor: Interceptor | None = None
+        self.wire: WireTaps | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes = 0
 
@@ -149,6 +165,9 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
     """
     state = BrokerState(config, rng)
     state.registry = load_handlers()
+    profile = state.profile
+    if profile is not None:
+        state.registry = state.registry.limited_to(profile.versions)
     state.log_manager = LogManager(
         storage,
         now_ms=now_ms,

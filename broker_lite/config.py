@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from onceflow.broker_lite.profiles import PROFILES
 from onceflow.broker_lite.security_settings import SecuritySettings
 from onceflow.broker_lite.setting import (
     INT_MAX,
@@ -289,6 +290,14 @@ class BrokerConfig(SecuritySettings):
         "onceflow.end.txn.marker.delay.ms",
         0,
         "How long markers lag behind an early answer to EndTxn; for tests of clients.",
+    )
+    onceflow_profile: str = declare(
+        "onceflow.profile",
+        Kind.STRING,
+        "",
+        "Release of Kafka, as 2.8 or 4.0, whose requests, versions and features are served and no "
+        "more; empty for all that this broker knows.",
+        choices=("", *PROFILES),
     )
     onceflow_transaction_version: int = declare(
         "onceflow.transaction.version",

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+import struct
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import Response
 
 if TYPE_CHECKING:
+    from onceflow.broker_lite.dispatch import WireTap
     from onceflow.broker_lite.purgatory import Timer
     from onceflow.broker_lite.request_pool import RequestPool
     from onceflow.broker_lite.server import Endpoint, Server
@@ -47,6 +49,9 @@ TLS_WRITE_BYTES = 65_536
 WRITEV_PARTS_MAX = 256
 """Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
 
+LINGER_NOT = struct.pack("ii", 1, 0)
+"""``SO_LINGER`` switched on with no time: closing drops what was not sent and resets."""
+
 REFILL_BYTES = 65_536
 """What the transport gets of an answer that the kernel did not take whole. When it is through,
 the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
@@ -61,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
         "_endpoint",
         "_fd",
         "_held_bytes",
+        "_isolated",
         "_opening",
         "_outgoing",
         "_paused_reading",
@@ -69,6 +75,7 @@ class ClientConnection(asyncio.Protocol):
         "_server",
         "_splitter",
         "_starved",
+        "_tap",
         "_tls",
         "_transport",
         "_unsent_bytes",
@@ -89,9 +96,11 @@ class ClientConnection(asyncio.Protocol):
         self._unsent_bytes = 0
         self._deferred: Deferred[Response] | None = None
         self._closing = False
+        self._isolated = False
         self._paused_reading = False
         self._paused_writing = False
         self._pump_scheduled = False
+        self._tap: WireTap | None = None
         self._transport: asyncio.Transport | None = None
         self._fd = -1
         self._tls: TlsChannel | None = None
@@ -110,7 +119,13 @@ class ClientConnection(asyncio.Protocol):
         server, endpoint = self._server, self._endpoint
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+        wire = server.broker.wire
+        if wire is not None and wire.refuses(endpoint.node_id):
+            _reset(transport)
+            return
         if not server.admit(self, endpoint):
+            logger.warning("connection refused: max.connections=%d reached",
+                           server.broker.config.max_connections)  # fmt: skip
             transport.abort()
             return
         local = transport.get_extra_info("sockname")
@@ -127,6 +142,9 @@ class ClientConnection(asyncio.Protocol):
         if self.state.must_authenticate:
             self._limit_requests()
         self.last_active_ms = server.clock()
+        if wire is not None:
+            address = (peer[0], peer[1]) if isinstance(peer, tuple) else ("", 0)
+            self._tap = wire.opened(self, self.state, address)
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None:
             plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -190,6 +208,8 @@ class ClientConnection(asyncio.Protocol):
     def _take_in(self, data: bytes, transport: asyncio.Transport) -> None:
         """Handle what the peer said, as far as it makes whole requests."""
         server = self._server
+        if self._tap is not None:
+            self._tap.received(data)
         try:
             frames = self._splitter.feed(data)
         except RemoteProtocolError as error:
@@ -273,6 +293,9 @@ class ClientConnection(asyncio.Protocol):
         self._outgoing.clear()
         self._count_unsent()
         self._closing = True
+        tap, self._tap = self._tap, None
+        if tap is not None:
+            tap.closed()
         deferred, self._deferred = self._deferred, None
         server = self._server
         if self.state is not None:
@@ -318,12 +341,30 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def isolate(self) -> None:
+        """Take nothing in and handle nothing until :meth:`rejoin`; for tests of partitions."""
+        self._isolated = True
+        if self._transport is not None and not self._paused_reading:
+            self._paused_reading = True
+            self._transport.pause_reading()
+
+    def rejoin(self) -> None:
+        """Go on after :meth:`isolate`."""
+        self._isolated = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._paused_reading = False
+            if not self._starved:
+                self._transport.resume_reading()
+            self._schedule_pump()
+
     def _pump(self) -> None:
         """Handle what waits, until a request parks, the peer stops reading, or the turn is over."""
         server = self._server
         waiting = self._waiting
         turns = REQUESTS_PER_TURN_MAX
-        while waiting and self._deferred is None and not self._paused_writing:
+        while (
+            waiting and self._deferred is None and not self._paused_writing and not self._isolated
+        ):
             if not turns:
                 self._schedule_pump()
                 break
@@ -340,6 +381,7 @@ class ClientConnection(asyncio.Protocol):
                 server.handling = False
         if (
             self._paused_reading
+            and not self._isolated
             and self._transport is not None
             and not self._transport.is_closing()
             and self._waiting_bytes <= WAITING_BYTES_MAX // 2
@@ -416,19 +458,28 @@ class ClientConnection(asyncio.Protocol):
             )
             self.close()
             return False
+        if self._tap is None or not self._tap.takes(parts, correlation_id):
+            self.send(parts)
+        if self.state is not None and self.state.failed:
+            self.close()
+            return False
+        return True
+
+    def send(self, parts: list[Buffer]) -> None:
+        """Send bytes as they are, after what waits to be sent."""
+        transport = self._transport
+        if transport is None:
+            return
         if self._tls is not None:
             # Small parts share a record of TLS.
             head = b"".join(part for part in parts) if sum(map(len, parts)) < 4096 else None
             self._outgoing.extend(parts if head is None else [head])
         else:
             self._outgoing.extend(parts)
-        self._flush_outgoing(transport)
+        if not self._paused_writing:
+            self._flush_outgoing(transport)
         if self._outgoing:
             self._count_unsent()
-        if self.state is not None and self.state.failed:
-            self.close()
-            return False
-        return True
 
     def _count_unsent(self) -> None:
         """Keep the broker's count of bytes that wait for slow readers up to date."""
@@ -508,3 +559,11 @@ class ClientConnection(asyncio.Protocol):
             error,
         )
         self.close()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Close a connection so that the peer sees a reset, not an orderly end."""
+    plain_socket = transport.get_extra_info("socket")
+    if plain_socket is not None:
+        plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+    transport.abort()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from onceflow.broker_lite.purgatory import Deferred
@@ -21,8 +21,10 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.connection import ClientConnection
     from onceflow.broker_lite.security.exchanges import SaslExchange
     from onceflow.broker_lite.security.listener_security import ListenerSecurity
+    from onceflow.sdk.protocol.primitives import Buffer
 
 logger = logging.getLogger("onceflow.broker_lite.dispatch")
 
@@ -85,6 +87,7 @@ class ConnectionState:
     """What the broker remembers of one connection.
 
     Attributes:
+        client_id: As the client named itself last, possibly None.
         connection_id: Unique in this process.
         client_host: Address of the peer, in Kafka's form with a leading slash.
         local_address: Host and port that the peer reached.
@@ -101,6 +104,7 @@ class ConnectionState:
 
     __slots__ = (
         "client_host",
+        "client_id",
         "connection_id",
         "failed",
         "listener",
@@ -125,6 +129,7 @@ class ConnectionState:
         must_authenticate: bool = False,
         security: ListenerSecurity | None = None,
     ) -> None:
+        self.client_id: str | None = None
         self.connection_id = connection_id
         self.client_host = client_host
         self.listener = listener
@@ -242,6 +247,27 @@ class HandlerRegistry:
         """The registration of a key, or None when it is not served."""
         return self._by_key.get(api_key)
 
+    def limited_to(self, versions: Mapping[int, tuple[int, int]]) -> HandlerRegistry:
+        """The same, of which only certain kinds and versions are served.
+
+        Args:
+            versions: Lowest and highest version by api key; other kinds are left out.
+        """
+        limited = HandlerRegistry()
+        for registration in self.registrations():
+            api_key = registration.request_type.api_key
+            low, high = versions.get(api_key, (0, -1))
+            min_version = max(registration.min_version, low)
+            max_version = min(registration.max_version, high)
+            if min_version <= max_version:
+                limited._by_key[api_key] = replace(
+                    registration,
+                    min_version=min_version,
+                    max_version=max_version,
+                    advertised_min_version=max(registration.advertised_min_version, low),
+                )
+        return limited
+
     def registrations(self) -> list[Registration]:
         """Every registration, by api key."""
         return [self._by_key[api_key] for api_key in sorted(self._by_key)]
@@ -283,6 +309,36 @@ class RawToken(NamedTuple):
     """An answer without Kafka's header, on a connection that began with SaslHandshake 0."""
 
     token: bytes
+
+
+class WireTap(Protocol):
+    """Sees the bytes of one connection; tests put captures and broken answers there."""
+
+    def received(self, data: bytes) -> None:
+        """The peer sent something."""
+        ...
+
+    def takes(self, parts: list[Buffer], correlation_id: int) -> bool:
+        """Whether an answer is not to be sent by the connection: the tap does what there is."""
+        ...
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+class WireTaps(Protocol):
+    """Makes the taps of a broker's connections."""
+
+    def opened(
+        self, connection: ClientConnection, state: ConnectionState, peer: tuple[str, int]
+    ) -> WireTap:
+        """Watch a new connection."""
+        ...
+
+    def refuses(self, node_id: int) -> bool:
+        """Whether a new connection of a node is to be reset."""
+        ...
 
 
 class PendingAnswer(NamedTuple):
@@ -346,6 +402,7 @@ def dispatch(
     request, _ = registration.request_type.decode(
         frame, api_version, header.end, max_values=MAX_REQUEST_VALUES
     )
+    connection.client_id = header.client_id
     context = RequestContext(
         api_version,
         header.client_id,

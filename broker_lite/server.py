@@ -29,11 +29,21 @@ BACKLOG = 128
 
 
 @runtime_checkable
-class VirtualTime(Protocol):
-    """A clock that is moved by hand: the server arms no alarms and is told of each move."""
+class MovableTime(Protocol):
+    """A clock that can be moved by hand; the server is told of each move.
+
+    Attributes:
+        stands_still: Whether it moves in no other way: the server arms no alarms then.
+    """
+
+    stands_still: bool
 
     def __call__(self) -> int:
         """Wall milliseconds."""
+        ...
+
+    def advance(self, duration_ms: int) -> None:
+        """Move it and tell whoever subscribed."""
         ...
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -108,7 +118,7 @@ class Server:
         self._settle_scheduled = False
         self.handling = False
         self._stopped = False
-        self._virtual = isinstance(clock, VirtualTime)
+        self._virtual = isinstance(clock, MovableTime) and clock.stands_still
 
     async def start(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
         """Bind all listeners of the broker, then serve them.
@@ -136,8 +146,8 @@ class Server:
                 endpoint.close()
             raise
         self.broker.purgatory.on_wake = self._schedule_settle
-        if isinstance(self.clock, VirtualTime):
-            self.clock.subscribe(self.run_timers)
+        if isinstance(self.clock, MovableTime):
+            self.clock.subscribe(self._moved)
         if self.broker.config.connections_max_idle_ms >= 0:
             self._schedule_idle_check(self.clock())
         for endpoint in self.endpoints:
@@ -189,8 +199,8 @@ class Server:
             task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
-        if isinstance(self.clock, VirtualTime):
-            self.clock.unsubscribe(self.run_timers)
+        if isinstance(self.clock, MovableTime):
+            self.clock.unsubscribe(self._moved)
         self.broker.purgatory.on_wake = None
         for connection in list(self._connections):
             if abort:
@@ -257,6 +267,13 @@ class Server:
         except Exception:  # The timer that failed is out of the way; the others run next turn.
             logger.exception("a timer failed")
         self.after_event()
+
+    def _moved(self) -> None:
+        """The clock was moved by hand: an alarm for the time before comes too late."""
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            alarm.cancel()
+        self.run_timers()
 
     def arm(self) -> None:
         """Move the alarm to what is due first."""

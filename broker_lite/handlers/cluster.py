@@ -95,8 +95,16 @@ def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
     ``group.version`` is not among them: its first level is the consumer group protocol (KIP-848),
     which is not served. Nor is ``metadata.version``, which is about controllers.
     """
-    return [
+    features = [
         ("transaction.version", 0, 2, state.config.onceflow_transaction_version),
+    ]
+    profile = state.profile
+    if profile is None:
+        return features
+    return [
+        (name, low, profile.level(name, high), profile.level(name, level))
+        for name, low, high, level in features
+        if name in profile.features
     ]
 
 

@@ -160,6 +160,11 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def partitions(self, session_id: int) -> list[PartitionKey]:
+        """What a session fetches; nothing for one that is not there."""
+        session = self._sessions.get(session_id)
+        return [] if session is None else list(session.partitions)
+
     def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
         """Find out what a request is about, and move its session on (trap 28)."""
         uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION

@@ -1,22 +1,31 @@
-"""Faults and a journal for tests of clients: lost answers, dropped connections, errors, delays.
+"""Faults for tests of clients: lost answers, dropped connections, errors, delays, a full disk.
 
 A :class:`FaultInjector` stands between the dispatcher and the handlers of one broker. It decides
 what happens to which request, in the order in which the rules were made; the broker itself is
-untouched.
+untouched. What happens to bytes of answers is done by ``wire``, to writes by ``faulty_storage``.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
-from collections import deque
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.testing.error_answers import error_answer
+from onceflow.broker_lite.request_parts import Part, error_answer, merge, parts, split
+from onceflow.broker_lite.testing.fault_rules import (
+    ANYTHING,
+    Condition,
+    Fault,
+    FaultRule,
+    make_rule,
+)
+from onceflow.broker_lite.testing.journal import Journal, JournalEntry, part_fits
+from onceflow.broker_lite.testing.wire import WireWatch
+from onceflow.sdk.protocol.api.fetch import FetchRequest
+from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request, Response
 
@@ -25,66 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onceflow.broker_lite.testing")
 
-JOURNAL_ENTRIES_MAX = 100_000
-"""Oldest entries go first."""
-
-Condition = Callable[[Request, RequestContext], bool]
-
-
-class Fault(enum.Enum):
-    """What happens to a request that a rule is about."""
-
-    DROP_REQUEST = "the connection is closed, nothing was done"
-    DROP_ANSWER = "it is done, the connection is closed instead of an answer"
-    ERROR = "nothing is done, an error code is answered"
-    DELAY = "it is done at once, the answer comes later"
-    HOLD = "it is done when the rule is released"
-
-
-class JournalEntry(NamedTuple):
-    """One request that the broker took.
-
-    Attributes:
-        now_ms: When, wall milliseconds.
-        connection_id: On which connection.
-        client_id: Who asked.
-        api_version: Version of the request.
-        request: The request.
-        fault: What a rule did to it, None for nothing.
-    """
-
-    now_ms: int
-    connection_id: int
-    client_id: str | None
-    api_version: int
-    request: Request
-    fault: Fault | None
-
-
-@dataclass(slots=True, eq=False)
-class FaultRule:
-    """One rule; made by :meth:`FaultInjector.add`.
-
-    Attributes:
-        request_type: Requests it is about.
-        fault: What happens to them.
-        left: How many more it is about, None without end.
-        error: Code for ERROR.
-        delay_ms: Milliseconds for DELAY.
-        condition: Which of the requests; None for each.
-        hits: How many it met.
-        held: How the requests go on that a HOLD rule holds.
-    """
-
-    request_type: type[Request]
-    fault: Fault
-    left: int | None
-    error: ErrorCode
-    delay_ms: int
-    condition: Condition | None
-    hits: int = 0
-    held: list[Callable[[int], None]] = field(default_factory=list)
-
+RULES_MAX = 10_000
+"""Most rules at a time."""
 
 RunOnLoop = Callable[[Callable[["BrokerState", int], None]], None]
 
@@ -93,53 +44,99 @@ class FaultInjector:
     """Faults and journal of one broker; may be used from any thread.
 
     Args:
-        run_on_loop: Runs ``function(state, now_ms)`` where the broker runs.
+        run_on_loop: Runs ``function(state, now_ms)`` where the broker runs, if it does.
+        clock: Wall milliseconds of the broker.
+        wire: What is done to the bytes of this broker's connections.
 
     Attributes:
-        journal: Requests in the order in which they were taken, when recording.
-        recording: Whether requests are noted; off by default.
+        journal: Requests with their answers, in the order in which they were taken.
     """
 
-    def __init__(self, run_on_loop: RunOnLoop) -> None:
+    def __init__(self, run_on_loop: RunOnLoop, clock: Callable[[], int], wire: WireWatch) -> None:
         self._run_on_loop = run_on_loop
-        self.journal: deque[JournalEntry] = deque(maxlen=JOURNAL_ENTRIES_MAX)
-        self.recording = False
+        self._clock = clock
+        self._wire = wire
+        self.journal = Journal()
+        wire.refusal = self.refuses
         self._rules: list[FaultRule] = []
+
+    @property
+    def recording(self) -> bool:
+        """Whether requests are noted in the journal; off by default."""
+        return self.journal.recording
+
+    @recording.setter
+    def recording(self, recording: bool) -> None:
+        self.journal.recording = recording
+
+    @property
+    def rules(self) -> list[FaultRule]:
+        """Every rule that was made and not cleared, with what it did, in order."""
+        return list(self._rules)
 
     def add(
         self,
-        request_type: type[Request],
+        key: type[Request] | str | int | None,
         fault: Fault,
         *,
         times: int | None = 1,
         error: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR,
         delay_ms: int = 0,
         condition: Condition | None = None,
+        **only: Any,
     ) -> FaultRule:
         """Make a rule; the first that fits a request is applied.
 
         Args:
-            request_type: Requests it is about.
+            key: Requests it is about: their class, name (``"Produce"``) or api key; None for all.
             fault: What happens to them.
             times: How many of them, None for all.
             error: Code for ERROR.
             delay_ms: Milliseconds for DELAY.
             condition: Which of the requests: ``condition(request, context)``.
+            only: ``client_id``, ``topic``, ``partition``, ``group_id``, ``transactional_id`` or
+                ``node_id`` that it is about; ``cut_bytes``, ``bytes_per_second`` and
+                ``disk_error`` of the faults with these names.
+
+        Raises:
+            ConfigError: A value is out of bounds, or there are too many rules.
         """
-        rule = FaultRule(request_type, fault, times, error, delay_ms, condition)
-        self._rules.append(rule)
+        rule = make_rule(
+            key, fault, times, error=error, delay_ms=delay_ms, condition=condition, **only
+        )
+        self.put(rule)
         return rule
+
+    def put(self, rule: FaultRule) -> None:
+        """Take in a rule that was made elsewhere.
+
+        Raises:
+            RuntimeError: There are too many.
+        """
+        if len(self._rules) >= RULES_MAX:
+            raise RuntimeError(f"there are {RULES_MAX} fault rules: clear some first")
+        self._rules.append(rule)
+        if rule.fault is Fault.PARTITION:
+            self._run_on_loop(lambda state, now_ms: self._wire.isolate(rule))
 
     def release(self, rule: FaultRule) -> None:
         """End a rule; the requests that it holds are handled now."""
 
+        rule.left = 0
+
         def go_on(state: BrokerState, now_ms: int) -> None:
-            rule.left = 0
+            self._wire.rejoin(rule)
             held, rule.held = rule.held, []
             for handle in held:
                 handle(now_ms)
 
         self._run_on_loop(go_on)
+
+    def remove(self, rule: FaultRule) -> None:
+        """End a rule and forget what it did."""
+        if rule in self._rules:
+            self._rules.remove(rule)
+        self.release(rule)
 
     def clear(self) -> None:
         """End every rule; the requests that are held are handled now."""
@@ -149,7 +146,36 @@ class FaultInjector:
 
     def requests(self, request_type: type[Request]) -> list[JournalEntry]:
         """Recorded requests of one type."""
-        return [entry for entry in self.journal if type(entry.request) is request_type]
+        return self.journal.select(request_type)
+
+    def forget_held(self) -> None:
+        """The broker went down: what it held can no longer go on."""
+        for rule in self._rules:
+            rule.held.clear()
+
+    # --- connections and writes
+
+    def refuses(self, node_id: int) -> bool:
+        """Whether a new connection is to be reset."""
+        for rule in self._rules:
+            if rule.fault is Fault.REFUSE and rule.left != 0 and rule.node_id in (None, node_id):
+                rule.hit()
+                return True
+        return False
+
+    def check_write(self, topic: str | None, partition: int | None) -> None:
+        """Let a write to the data folder fail.
+
+        Raises:
+            OSError: A rule says so.
+        """
+        written = Part(topic, partition)
+        for rule in self._rules:
+            if rule.fault is Fault.DISK_ERROR and rule.left != 0 and part_fits(rule.only, written):
+                rule.hit()
+                raise OSError(rule.errno, "a fault rule made the write fail")
+
+    # --- requests
 
     def handle(
         self,
@@ -159,49 +185,187 @@ class FaultInjector:
         request: Request,
         now_ms: int,
     ) -> object:
-        """Apply the first rule that fits, or call the handler."""
-        rule = self._rule_for(request, context)
-        if self.recording:
-            self.journal.append(
-                JournalEntry(
-                    now_ms,
-                    context.connection_id,
-                    context.client_id,
-                    context.api_version,
-                    request,
-                    rule.fault if rule is not None else None,
-                )
+        """Apply the first rule that fits, or call the handler; note both in the journal."""
+        rule = self._rule_for(state, request, context) if self._rules else None
+        if not self.journal.recording:
+            return self._apply(rule, registration, state, context, request, now_ms)
+        entry = JournalEntry(
+            self.journal.next_number(),
+            now_ms,
+            context.connection_id,
+            context.client_id,
+            context.principal,
+            context.connection.node_id,
+            context.api_version,
+            request,
+            rule.fault if rule is not None else None,
+        )
+        self.journal.add(entry)
+        result = self._apply(rule, registration, state, context, request, now_ms)
+        if isinstance(result, Deferred):
+            result.add_done_callback(
+                lambda answer: self.journal.answered(entry, answer, self._clock())
             )
+        else:
+            assert result is None or isinstance(result, Response)
+            self.journal.answered(entry, result, now_ms)
+        return result
 
-        def run(now_ms: int) -> object:
-            return registration.handler(state, context, request, now_ms)
+    def _apply(
+        self,
+        rule: FaultRule | None,
+        registration: Registration,
+        state: BrokerState,
+        context: RequestContext,
+        request: Request,
+        now_ms: int,
+    ) -> object:
+        def run(now_ms: int, part: Request = request) -> object:
+            return registration.handler(state, context, part, now_ms)
 
         if rule is None:
             return run(now_ms)
         logger.info("%s meets %s", type(request).__name__, rule.fault.name)
-        if rule.fault is Fault.DROP_REQUEST:
-            raise CloseConnection("a fault rule dropped the request")
-        if rule.fault is Fault.ERROR:
-            return error_answer(request, context.api_version, rule.error)
-        if rule.fault is Fault.HOLD:
-            return _held(rule, run)
+        match rule.fault:
+            case Fault.DROP_REQUEST:
+                raise CloseConnection("a fault rule dropped the request")
+            case Fault.ERROR:
+                return _refuse(rule, state, context, request, now_ms, run)
+            case Fault.HOLD:
+                return _held(rule, run)
+            case Fault.PARTITION:
+                self._wire.isolate_connection(context.connection_id, rule)
+                return _held(rule, run)
         result = run(now_ms)
         if rule.fault is Fault.DROP_ANSWER:
             raise CloseConnection("a fault rule dropped the answer")
-        return _delayed(state, result, now_ms + rule.delay_ms)
+        if rule.fault is Fault.DELAY:
+            return _delayed(state, result, now_ms + rule.delay_ms)
+        self._wire.shape(context, rule)
+        return result
 
-    def _rule_for(self, request: Request, context: RequestContext) -> FaultRule | None:
+    def _rule_for(
+        self, state: BrokerState, request: Request, context: RequestContext
+    ) -> FaultRule | None:
         for rule in self._rules:
             if (
                 rule.left != 0
-                and type(request) is rule.request_type
+                and rule.fault is not Fault.REFUSE
+                and rule.fault is not Fault.DISK_ERROR
+                and (rule.request_type is None or type(request) is rule.request_type)
+                and rule.client_id in (None, context.client_id)
+                and rule.node_id in (None, context.connection.node_id)
+                and (rule.only == ANYTHING or _named(rule, state, request, context))
                 and (rule.condition is None or rule.condition(request, context))
             ):
-                rule.hits += 1
-                if rule.left is not None:
-                    rule.left -= 1
+                rule.hit()
                 return rule
         return None
+
+
+def _named(rule: FaultRule, state: BrokerState, request: Request, context: RequestContext) -> bool:
+    return any(
+        part_fits(rule.only, part) for part in _all_parts(state, request, context.api_version)
+    )
+
+
+def _all_parts(state: BrokerState, request: Request, api_version: int) -> list[Part]:
+    """What a request is about, with topics by name, and what its fetch session keeps."""
+    named = [_by_name(state, part) for part in parts(request, api_version)]
+    if isinstance(request, FetchRequest):
+        kept = state.fetch_sessions.partitions(request.session_id)
+        named += [_by_name(state, Part(name, partition)) for name, partition in kept]
+    return named
+
+
+def _by_name(state: BrokerState, part: Part) -> Part:
+    if isinstance(part.topic, uuid.UUID):
+        topic = state.topics.get_by_id(part.topic)
+        return part._replace(topic=None if topic is None else topic.name)
+    return part
+
+
+# --- what a rule does
+
+
+def _refuse(
+    rule: FaultRule,
+    state: BrokerState,
+    context: RequestContext,
+    request: Request,
+    now_ms: int,
+    run: Callable[..., object],
+) -> object:
+    """Answer an error for what the rule is about, and do the rest."""
+    version = context.api_version
+    if rule.only.topic is None and rule.only.partition is None:
+        return error_answer(request, version, rule.error)
+    if isinstance(request, FetchRequest):
+        return _refuse_fetch(rule, state, context, request, now_ms, run)
+    refused, rest = split(
+        request, version, lambda part: part_fits(rule.only, _by_name(state, part))
+    )
+    if refused is None:
+        return run(now_ms)
+    errors = error_answer(refused, version, rule.error, each_part=True)
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        if rest is not None:
+            run(now_ms, rest)
+        raise CloseConnection("a fault rule refused a produce with acks=0")
+    if rest is None:
+        return errors
+    return _merged(run(now_ms, rest), errors, request.api_key, version)
+
+
+def _refuse_fetch(
+    rule: FaultRule,
+    state: BrokerState,
+    context: RequestContext,
+    request: FetchRequest,
+    now_ms: int,
+    run: Callable[..., object],
+) -> object:
+    """The same for Fetch, whose partitions may stand in a session: nothing is done there anyway."""
+    version = context.api_version
+    keys = [(part.topic, part.partition) for part in parts(request, version)]
+    keys += state.fetch_sessions.partitions(request.session_id)
+    asked: dict[Any, list[int]] = {}
+    for name, partition in dict.fromkeys(keys):
+        part = _by_name(state, Part(name, partition))
+        if name is not None and partition is not None and part_fits(rule.only, part):
+            asked.setdefault(name, []).append(partition)
+    topics = [
+        FetchRequest.FetchTopic(
+            **{"topic_id" if isinstance(name, uuid.UUID) else "topic": name},
+            partitions=[
+                FetchRequest.FetchPartition(
+                    partition=partition, fetch_offset=0, partition_max_bytes=0
+                )
+                for partition in partitions
+            ],
+        )
+        for name, partitions in asked.items()
+    ]
+    errors = error_answer(
+        FetchRequest(topics=topics, max_wait_ms=0, min_bytes=0), version, rule.error
+    )
+    # The rest is not waited for: the client is to learn of the error now.
+    max_wait_ms, request.max_wait_ms = request.max_wait_ms, 0
+    answer = run(now_ms)
+    request.max_wait_ms = max_wait_ms
+    return _merged(answer, errors, request.api_key, version)
+
+
+def _merged(result: object, errors: Response, api_key: int, api_version: int) -> object:
+    if isinstance(result, Response):
+        return merge(result, errors, api_key, api_version)
+    if isinstance(result, Deferred):
+        deferred: Deferred[Response] = Deferred(result.disconnect)
+        result.add_done_callback(
+            lambda answer: deferred.complete(merge(answer, errors, api_key, api_version))
+        )
+        return deferred
+    return result
 
 
 def _pass_on(result: object, deferred: Deferred[Response]) -> None:

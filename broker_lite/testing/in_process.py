@@ -19,8 +19,15 @@ from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
-from onceflow.broker_lite.server import Server, SystemClock, VirtualTime
+from onceflow.broker_lite.server import MovableTime, Server
+from onceflow.broker_lite.testing.capture import Capture
+from onceflow.broker_lite.testing.control import HOST, ControlServer
+from onceflow.broker_lite.testing.control_calls import make_answer
 from onceflow.broker_lite.testing.faults import FaultInjector
+from onceflow.broker_lite.testing.faulty_storage import with_faults
+from onceflow.broker_lite.testing.journal import Journal
+from onceflow.broker_lite.testing.virtual_clock import RunningClock
+from onceflow.broker_lite.testing.wire import WireWatch
 from onceflow.broker_lite.topic_config import validate_overrides
 
 T = TypeVar("T")
@@ -43,13 +50,19 @@ class Broker:
         settings: Broker settings by Kafka's property names. Against a daemon,
             ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
             partitions by default.
-        clock: Returns wall milliseconds; the system's clock by default. A ``VirtualClock`` stands
-            still until it is moved.
+        profile: A release of Kafka, as ``"2.8"`` or ``"4.0"``: of what this broker can do it serves
+            and announces only what that release has. Setting ``onceflow.profile``.
+        clock: Returns wall milliseconds; by default it runs with the system's and can be moved
+            forward. A ``VirtualClock`` stands still until it is moved.
         seed: Makes ids repeatable; None takes the system's randomness.
         storage: Where data is kept, in place of ``data``; for tests of failures.
+        journal: Note every request with its answer in :attr:`journal` from the start.
+        journal_file: Write what goes over the connections to this file, which Wireshark opens.
+        control: Port of 127.0.0.1 for the control endpoint, 0 for any free one; None for no
+            endpoint. See ``docs/testing.md``.
 
     Attributes:
-        bootstrap_servers: ``HOST:PORT`` for clients.
+        faults: Rules that make requests, connections and writes fail.
 
     Example:
         >>> from onceflow.broker_lite import Broker
@@ -65,20 +78,32 @@ class Broker:
         port: int = 0,
         listeners: str | None = None,
         settings: Mapping[str, object] | None = None,
+        profile: str | None = None,
         clock: Callable[[], int] | None = None,
         seed: int | None = None,
         storage: Storage | None = None,
+        journal: bool = False,
+        journal_file: str | Path | None = None,
+        control: int | None = None,
     ) -> None:
         properties = dict(settings or {})
+        if profile is not None:
+            properties["onceflow.profile"] = profile
         if listeners is not None:
             properties["listeners"] = listeners
         self._config = BrokerConfig.from_properties(properties, defaults=IN_PROCESS_DEFAULTS)
         self._listeners = read_listeners(self._config, host, port)
         self._data = data
-        self._clock: Callable[[], int] = clock or SystemClock()
+        self._clock: Callable[[], int] = clock or RunningClock()
         self._random = random.Random(seed)
         self._storage = storage
-        self._faults: FaultInjector | None = None
+        self._keeps_storage = storage is not None
+        self._journal_file = journal_file
+        self._wire = WireWatch(self._clock)
+        self.faults = FaultInjector(self._call_if_running, self._clock, self._wire)
+        self.faults.recording = journal
+        self._control_port = control
+        self._control: ControlServer | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
@@ -127,13 +152,40 @@ class Broker:
         return self._state
 
     @property
-    def faults(self) -> FaultInjector:
-        """Fault rules and the journal of requests; kept over stops and starts."""
-        if self._faults is None:
-            self._faults = FaultInjector(self.call)
-        if self._state is not None:
-            self._state.interceptor = self._faults
-        return self._faults
+    def running(self) -> bool:
+        """Whether the broker answers."""
+        return self._state is not None
+
+    @property
+    def journal(self) -> Journal:
+        """Requests with their answers, when they are noted; kept over stops and starts."""
+        return self.faults.journal
+
+    @property
+    def control_url(self) -> str:
+        """Address of the control endpoint.
+
+        Raises:
+            RuntimeError: There is none, or the broker was not started yet.
+        """
+        if self._control is None:
+            raise RuntimeError("start the broker with control=0 (or a port) to have an endpoint")
+        return f"http://{HOST}:{self._control.port}"
+
+    def now_ms(self) -> int:
+        """The broker's time, wall milliseconds."""
+        return self._clock()
+
+    def describe(self) -> dict[str, object]:
+        """What runs, and where, in plain values."""
+        state = self._state
+        return {
+            "running": state is not None,
+            "bootstrap_servers": self.bootstrap_servers if self.port else None,
+            "cluster_id": state.cluster_id if state is not None else None,
+            "connections": self.connection_count,
+            "topics": len(state.topics) if state is not None else None,
+        }
 
     @property
     def connection_count(self) -> int:
@@ -151,24 +203,36 @@ class Broker:
         """
         if self._state is not None:
             raise RuntimeError("the broker is running already")
-        storage = self._storage
-        if storage is None:
-            storage = MemoryStorage() if self._data is None else RealStorage(self._data)
+        if self._storage is None:
+            self._storage = MemoryStorage() if self._data is None else RealStorage(self._data)
+        storage = with_faults(self._storage, self.faults.check_write)
         now_ms = self._clock()
         state = open_broker(storage, self._config, self._random, now_ms)
+        state.interceptor = self.faults
+        state.wire = self._wire
+        self._wire.use(state.timers)
         try:
+            await self._open_surroundings()
             server = Server(state, self._clock)
             self._listeners = await server.start(self._listeners)
         except BaseException:
             state.close(now_ms, clean=False)
             raise
         self._loop = asyncio.get_running_loop()
-        state.interceptor = self._faults
         self._state = state
         self._server = server
 
+    async def _open_surroundings(self) -> None:
+        """Open the journal file and the control endpoint; both outlive a restart."""
+        if self._journal_file is not None and self._wire.capture is None:
+            self._wire.capture = Capture(self._journal_file)
+        if self._control_port is not None and self._control is None:
+            control = ControlServer(make_answer(self))
+            await control.start(self._control_port)
+            self._control = control
+
     async def stop_async(self, *, clean: bool = True) -> None:
-        """Stop; without effect when not running.
+        """Stop; without effect when not running. Data in memory and the address are kept.
 
         Args:
             clean: Write everything out. False drops the broker as a crash of the process would.
@@ -177,8 +241,26 @@ class Broker:
         if state is None or server is None:
             return
         self._state = self._server = None
+        self.faults.forget_held()
         await server.stop(abort=not clean)
         state.close(self._clock(), clean=clean)
+
+    async def close_async(self, *, clean: bool = True) -> None:
+        """Stop, and close the control endpoint and the journal file.
+
+        Args:
+            clean: As for :meth:`stop_async`. A broker in memory that was stopped cleanly begins
+                empty when it is started again; after a crash it has what it acknowledged.
+        """
+        await self.stop_async(clean=clean)
+        if clean and not self._keeps_storage:
+            self._storage = None
+        control, self._control = self._control, None
+        if control is not None:
+            await control.stop()
+        capture, self._wire.capture = self._wire.capture, None
+        if capture is not None:
+            capture.close()
 
     async def __aenter__(self) -> Self:
         await self.start_async()
@@ -190,7 +272,7 @@ class Broker:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.stop_async()
+        await self.close_async()
 
     # --- in a thread
 
@@ -221,14 +303,30 @@ class Broker:
         self._stop_thread(clean=True)
 
     def kill(self) -> None:
-        """Drop connections and logs as a crash of the process would, without writing out."""
+        """Drop connections and logs as a crash of the process would, without writing out.
+
+        A new start finds what such a crash leaves; of a broker in memory that is everything.
+        """
         self._stop_thread(clean=False)
+
+    def restart(self, *, kill: bool = False) -> None:
+        """Stop and start with the same data and address.
+
+        Args:
+            kill: Stop as a crash of the process would, without writing out.
+        """
+
+        async def again() -> None:
+            await self.stop_async(clean=not kill)
+            await self.start_async()
+
+        self._in_loop(again())
 
     def _stop_thread(self, *, clean: bool) -> None:
         if self._thread is None:
             return
         try:
-            self._in_loop(self.stop_async(clean=clean))
+            self._in_loop(self.close_async(clean=clean))
         finally:
             self._end_thread()
 
@@ -302,19 +400,26 @@ class Broker:
         self.call(lambda state, now_ms: state.topics.create(name, partitions, overrides, now_ms))
 
     def advance(self, duration_ms: int) -> None:
-        """Move a virtual clock, on the broker's loop, and run what became due.
+        """Move the broker's clock, on the broker's loop, and run what became due.
 
         Args:
             duration_ms: Milliseconds.
 
         Raises:
-            RuntimeError: The broker has no virtual clock.
+            RuntimeError: The broker was given a clock that cannot be moved.
         """
         clock = self._clock
-        advance = getattr(clock, "advance", None)
-        if not isinstance(clock, VirtualTime) or advance is None:
-            raise RuntimeError("give the broker a VirtualClock to move its time")
-        self.call(lambda state, now_ms: advance(duration_ms))
+        if not isinstance(clock, MovableTime):
+            raise RuntimeError("the broker's clock cannot be moved: leave it out, or give a "
+                               "VirtualClock")  # fmt: skip
+        if self._state is None:
+            clock.advance(duration_ms)
+        else:
+            self.call(lambda state, now_ms: clock.advance(duration_ms))
+
+    def _call_if_running(self, function: Callable[[BrokerState, int], None]) -> None:
+        if self._state is not None:
+            self.call(function)
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

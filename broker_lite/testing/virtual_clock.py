@@ -1,32 +1,28 @@
-"""A clock that stands still until a test moves it.
+"""Clocks that a test moves: one that stands still otherwise, and one that runs like the system's.
 
-A broker that is given one arms no alarms: sessions, transactions and long polls run out exactly
-when the test says so.
+A broker that is given the first arms no alarms: sessions, transactions and long polls run out
+exactly when the test says so. The second is for real clients, which time out by their own clocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from onceflow.broker_lite.server import SystemClock
+
 START_MS = 1_700_000_000_000
 """Where the clock starts: November 2023, wall milliseconds."""
 
 
-class VirtualClock:
-    """Wall milliseconds moved by hand.
+class _Movable:
+    """What both clocks do when they are moved."""
 
-    Args:
-        now_ms: First reading. Producers stamp records with their own clock, and a topic refuses
-            what is more than ``message.timestamp.after.max.ms`` ahead of the broker's: give the
-            present time, ``int(time.time() * 1000)``, where they do.
-    """
-
-    def __init__(self, now_ms: int = START_MS) -> None:
-        self._now_ms = now_ms
+    def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
 
-    def __call__(self) -> int:
-        return self._now_ms
+    def _move(self, duration_ms: int) -> None:
+        """Let the clock read that much more."""
+        raise NotImplementedError
 
     def advance(self, duration_ms: int) -> None:
         """Move the clock and let everything run that became due.
@@ -36,7 +32,7 @@ class VirtualClock:
         """
         if duration_ms < 0:
             raise ValueError(f"duration_ms={duration_ms}: time does not go back")
-        self._now_ms += duration_ms
+        self._move(duration_ms)
         for callback in list(self._callbacks):
             callback()
 
@@ -48,3 +44,42 @@ class VirtualClock:
         """Stop calling ``callback``."""
         if callback in self._callbacks:
             self._callbacks.remove(callback)
+
+
+class RunningClock(_Movable):
+    """The system's time, which can be moved forward."""
+
+    stands_still = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._system = SystemClock()
+        self._moved_ms = 0
+
+    def __call__(self) -> int:
+        return self._system() + self._moved_ms
+
+    def _move(self, duration_ms: int) -> None:
+        self._moved_ms += duration_ms
+
+
+class VirtualClock(_Movable):
+    """Wall milliseconds moved by hand.
+
+    Args:
+        now_ms: First reading. Producers stamp records with their own clock, and a topic refuses
+            what is more than ``message.timestamp.after.max.ms`` ahead of the broker's: give the
+            present time, ``int(time.time() * 1000)``, where they do.
+    """
+
+    stands_still = True
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        super().__init__()
+        self._now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self._now_ms
+
+    def _move(self, duration_ms: int) -> None:
+        self._now_ms += duration_ms

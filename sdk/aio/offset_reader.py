@@ -196,6 +196,8 @@ class OffsetReader:
             await self._pool.connect(node_id, "coordinator")
             version = self._pool.api_version(node_id, OffsetFetchRequest) or 0
             batched = version >= offset_lookup.BATCHED_GROUPS_FROM
+            # Older brokers (before 2.5) cannot be asked to wait; they are asked for what they know.
+            require_stable = require_stable and version >= offset_lookup.STABLE_FROM
             code, answers = await self._pool.run(
                 offset_lookup.fetch_committed(
                     group_id, partitions, require_stable=require_stable, batched=batched

@@ -31,6 +31,9 @@ from onceflow.sdk.protocol.api.offsets import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
+STABLE_FROM = 7
+"""From this version of OffsetFetch on a commit in progress can be waited for (KIP-447)."""
+
 BATCHED_GROUPS_FROM = 8
 """First version of OffsetFetch that asks for several groups at once (KIP-709)."""
 

@@ -13,7 +13,7 @@ import pytest
 from consumer_worlds import fresh, make_topic, poll_until, read, write
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.testing.faults import Fault
+from onceflow.broker_lite.testing import Fault
 from onceflow.sdk import (
     Admin,
     AsyncAdmin,

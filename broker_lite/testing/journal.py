@@ -1,0 +1,179 @@
+"""What clients asked and what they were told: every request with its answer and both times.
+
+The newest entries are kept, bounded in number and in bytes. It decides nothing about requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.request_parts import Part, parts
+from onceflow.sdk.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.testing.fault_rules import Fault
+
+JOURNAL_ENTRIES_MAX = 100_000
+"""Oldest entries go first."""
+
+JOURNAL_BYTES_MAX = 64 * 1024 * 1024
+"""Records in kept requests and answers, in bytes; oldest entries go first here too."""
+
+ENTRY_BYTES = 1_000
+"""What an entry without records is taken to need."""
+
+
+@dataclass(slots=True, eq=False)
+class JournalEntry:
+    """One request that the broker took, and its answer.
+
+    Attributes:
+        number: Counts requests from 1; gaps have been dropped.
+        now_ms: When it was taken, wall milliseconds of the broker's clock.
+        connection_id: On which connection.
+        client_id: Who asked, as the client names itself.
+        principal: Who asked, as the broker knows it.
+        node_id: Which node was asked.
+        api_version: Version of the request.
+        request: The request.
+        fault: What a rule did to it, None for nothing.
+        answer: The answer; None while there is none, and where none is given.
+        answered_ms: When it was answered; None as long as it is not.
+    """
+
+    number: int
+    now_ms: int
+    connection_id: int
+    client_id: str | None
+    principal: str
+    node_id: int
+    api_version: int
+    request: Request
+    fault: Fault | None = None
+    answer: Response | None = None
+    answered_ms: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Kind of the request by Kafka's name, as ``Produce``."""
+        return type(self.request).__name__.removesuffix("Request")
+
+    def parts(self) -> list[Part]:
+        """Topics, partitions, groups and transactional ids that the request names."""
+        return list(parts(self.request, self.api_version))
+
+
+class Journal:
+    """The newest requests with their answers, oldest first.
+
+    Attributes:
+        recording: Whether requests are noted.
+        dropped: Entries that had to go.
+    """
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.dropped = 0
+        self._entries: deque[JournalEntry] = deque()
+        self._bytes = 0
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[JournalEntry]:
+        return iter(list(self._entries))
+
+    def __getitem__(self, index: int) -> JournalEntry:
+        return self._entries[index]
+
+    def next_number(self) -> int:
+        """The number of a new entry."""
+        self._last_number += 1
+        return self._last_number
+
+    def add(self, entry: JournalEntry) -> None:
+        """Note a request."""
+        self._entries.append(entry)
+        self._bytes += ENTRY_BYTES + _record_bytes(entry.request)
+        self._make_room()
+
+    def answered(self, entry: JournalEntry, answer: Response | None, now_ms: int) -> None:
+        """Note the answer to a request."""
+        entry.answer = answer
+        entry.answered_ms = now_ms
+        # An entry that was dropped meanwhile has taken its bytes with it.
+        if answer is not None and self._entries and entry.number >= self._entries[0].number:
+            self._bytes += _record_bytes(answer)
+            self._make_room()
+
+    def clear(self) -> None:
+        """Forget every entry; numbers go on."""
+        self._entries.clear()
+        self._bytes = 0
+
+    def select(
+        self,
+        key: type[Request] | str | None = None,
+        *,
+        client_id: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        group_id: str | None = None,
+        transactional_id: str | None = None,
+        node_id: int | None = None,
+        after: int = 0,
+    ) -> list[JournalEntry]:
+        """Entries that fit everything that is given, oldest first.
+
+        Args:
+            key: Kind of the request, as class or by Kafka's name (``"Produce"``).
+            client_id: Who asked.
+            topic: A topic that the request names; a Fetch in a session need not name any.
+            partition: A partition that it names, of ``topic`` where that is given too.
+            group_id: A group that it names.
+            transactional_id: A transactional id that it names.
+            node_id: Which node was asked.
+            after: Only entries with a greater number.
+        """
+        name = key if key is None or isinstance(key, str) else key.__name__.removesuffix("Request")
+        wanted = Part(topic, partition, group_id, transactional_id)
+        return [
+            entry
+            for entry in self._entries
+            if entry.number > after
+            and (name is None or entry.key == name)
+            and (client_id is None or entry.client_id == client_id)
+            and (node_id is None or entry.node_id == node_id)
+            and (wanted == Part() or any(part_fits(wanted, part) for part in entry.parts()))
+        ]
+
+    def _make_room(self) -> None:
+        entries = self._entries
+        while len(entries) > JOURNAL_ENTRIES_MAX or (
+            self._bytes > JOURNAL_BYTES_MAX and len(entries) > 1
+        ):
+            oldest = entries.popleft()
+            self.dropped += 1
+            self._bytes -= ENTRY_BYTES + _record_bytes(oldest.request)
+            if oldest.answer is not None:
+                self._bytes -= _record_bytes(oldest.answer)
+
+
+def part_fits(wanted: Part, part: Part) -> bool:
+    """Whether a part has everything that ``wanted`` names."""
+    return all(value is None or value == named for value, named in zip(wanted, part, strict=True))
+
+
+def _record_bytes(message: Request | Response) -> int:
+    """Bytes of record batches in a Produce request or a Fetch answer."""
+    total = 0
+    for topic in getattr(message, "topic_data", None) or ():
+        total += sum(len(data.records or b"") for data in topic.partition_data)
+    for topic in getattr(message, "responses", None) or ():
+        for data in getattr(topic, "partitions", None) or ():
+            total += len(getattr(data, "records", None) or b"")
+    return total

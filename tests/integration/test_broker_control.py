@@ -1,0 +1,215 @@
+"""Goal: a test in any language can make faults, read the journal, move the clock and restart the
+broker over HTTP, and nothing else can.
+
+Method: requests as curl would send them, written by hand, to a broker in process and to a daemon;
+Kafka requests beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from broker_requests import fetch, produce, topic_metadata
+from broker_wire import Wire, batch, values_of
+
+from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import control
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker(control=0) as running:
+        running.create_topic("t")
+        yield running
+
+
+async def raw(broker: Broker, text: bytes) -> tuple[int, dict[str, object]]:
+    """Send bytes; gives status and JSON."""
+    port = int(broker.control_url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+async def ask(
+    broker: Broker, method: str, path: str, body: object = None
+) -> tuple[int, dict[str, object]]:
+    data = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost:1\r\nContent-Length: {len(data)}\r\n\r\n"
+    return await raw(broker, head.encode() + data)
+
+
+async def test_rules_are_made_listed_counted_and_removed(broker: Broker) -> None:
+    wish = {"key": "Produce", "fault": "error", "error": "REQUEST_TIMED_OUT", "topic": "t",
+            "times": 2}  # fmt: skip
+    status, rule = await ask(broker, "POST", "/rules", wish)
+    assert status == 200
+    assert {**wish, "hits": 0, "id": rule["id"]} == rule
+    async with Wire(broker) as wire:
+        assert (await produce(wire, "t", batch(b"a"))).error_code == 7
+    status, listed = await ask(broker, "GET", "/rules")
+    assert [(each["hits"], each["times"]) for each in listed["rules"]] == [(1, 1)]  # type: ignore[attr-defined]
+    assert (await ask(broker, "DELETE", f"/rules/{rule['id']}"))[1]["hits"] == 1
+    assert (await ask(broker, "GET", f"/rules/{rule['id']}"))[0] == 404
+    async with Wire(broker) as wire:
+        assert (await produce(wire, "t", batch(b"a"))).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"fault": "delay", "key": 3, "delay_ms": 5, "times": None},
+        {"fault": "drop_answer", "key": "Fetch", "client_id": "c"},
+        {"fault": "drop_request", "group_id": "g"},
+        {"fault": "cut_answer", "cut_bytes": 3},
+        {"fault": "slow_answer", "bytes_per_second": 10},
+        {"fault": "partition", "client_id": "c"},
+        {"fault": "refuse", "times": 3},
+        {"fault": "disk_error", "topic": "t", "partition": 0, "disk_error": "EIO"},
+        {"fault": "hold", "transactional_id": "x"},
+    ],
+)
+async def test_every_fault_can_be_asked_for(broker: Broker, wish: dict[str, object]) -> None:
+    status, rule = await ask(broker, "POST", "/rules", wish)
+    assert (status, rule["fault"]) == (200, wish["fault"])
+    assert (await ask(broker, "DELETE", "/rules"))[0] == 200
+    assert not broker.faults.rules
+
+
+async def test_the_journal_can_be_switched_on_and_searched(broker: Broker) -> None:
+    assert (await ask(broker, "PUT", "/journal", {"recording": True}))[0] == 200
+    async with Wire(broker) as wire:
+        await produce(wire, "t", batch(b"a", b"b"))
+        await topic_metadata(wire, "t")
+    _, found = await ask(broker, "GET", "/journal?key=Produce&topic=t&limit=5")
+    (entry,) = found["entries"]  # type: ignore[misc]
+    assert (entry["client_id"], entry["api_version"]) == ("test", 9)
+    records = entry["request"]["topic_data"][0]["partition_data"][0]["records"]
+    assert records["records"] == 2
+    assert entry["answer"]["responses"][0]["partition_responses"][0]["base_offset"] == 0
+    after = await ask(broker, "GET", f"/journal?after={entry['number']}")
+    assert [each["key"] for each in after[1]["entries"]] == ["Metadata"]  # type: ignore[attr-defined]
+    assert (await ask(broker, "DELETE", "/journal"))[1] == {"cleared": 2}
+
+
+async def test_the_clock_can_be_moved(broker: Broker) -> None:
+    _, before = await ask(broker, "GET", "/clock")
+    _, after = await ask(broker, "POST", "/clock", {"advance_ms": 3_600_000})
+    assert isinstance(before["now_ms"], int)
+    assert isinstance(after["now_ms"], int)
+    assert 3_600_000 <= after["now_ms"] - before["now_ms"] < 3_700_000
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_the_broker_can_be_restarted_and_keeps_its_data(broker: Broker, kill: bool) -> None:
+    async with Wire(broker) as wire:
+        await produce(wire, "t", batch(b"a"))
+    status, described = await ask(broker, "POST", "/broker/restart", {"kill": kill})
+    assert (status, described["running"]) == (200, True)
+    async with Wire(broker) as wire:
+        assert values_of((await fetch(wire, "t")).records) == [b"a"]
+
+
+async def test_a_stopped_broker_refuses_and_can_be_started(broker: Broker) -> None:
+    _, stopped = await ask(broker, "POST", "/broker/stop", {"kill": True})
+    assert stopped["running"] is False
+    with pytest.raises(ConnectionRefusedError):
+        async with Wire(broker):
+            pass
+    assert (await ask(broker, "POST", "/clock", {"advance_ms": 1}))[0] == 200
+    assert (await ask(broker, "POST", "/rules", {"fault": "hold"}))[0] == 200
+    assert (await ask(broker, "DELETE", "/rules"))[0] == 200
+    assert (await ask(broker, "POST", "/broker/start"))[1]["running"] is True
+    assert (await ask(broker, "POST", "/broker/start"))[0] == 409
+
+
+async def test_the_index_lists_everything(broker: Broker) -> None:
+    _, index = await ask(broker, "GET", "/")
+    assert "POST /rules" in index
+    assert "GET /journal" in index
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "text"),
+    [
+        ("GET", "/rule", None, 404, "GET / lists"),
+        ("PATCH", "/rules", None, 405, "GET and POST and DELETE"),
+        ("GET", "/rules/77777777", None, 404, "GET /rules"),
+        ("POST", "/rules", {"fault": "explode"}, 400, "drop_answer"),
+        ("POST", "/rules", {}, 400, "fault"),
+        ("POST", "/rules", {"fault": "error", "eror": "X"}, 400, "give one of"),
+        ("POST", "/rules", {"fault": "error", "error": "X"}, 400, "REQUEST_TIMED_OUT"),
+        ("POST", "/rules", {"fault": "error", "error": 1234}, 400, "REQUEST_TIMED_OUT"),
+        ("POST", "/rules", {"fault": "error", "key": "Produc"}, 400, "Produce"),
+        ("POST", "/rules", {"fault": "error", "key": []}, 400, "Produce"),
+        ("POST", "/rules", {"fault": "error", "times": "many"}, 400, "whole number"),
+        ("POST", "/rules", {"fault": "error", "times": True}, 400, "whole number"),
+        ("POST", "/rules", {"fault": "error", "times": 0}, 400, "at least 1"),
+        ("POST", "/rules", {"fault": "error", "client_id": 5}, 400, "a text"),
+        ("POST", "/rules", {"fault": "delay", "delay_ms": 10**12}, 400, "milliseconds"),
+        ("POST", "/rules", [1], 400, "JSON object"),
+        ("PUT", "/journal", {"recording": 1}, 400, "true or false"),
+        ("GET", "/journal?limit=x", None, 400, "whole number"),
+        ("GET", "/journal?client=x", None, 400, "client_id"),
+        ("POST", "/clock", {"advance_ms": -1}, 400, "milliseconds"),
+        ("POST", "/clock", {}, 400, "whole number"),
+        ("POST", "/broker/stop", {"kill": 1}, 400, "true for a crash"),
+    ],
+)
+async def test_a_wrong_request_says_what_to_do(
+    broker: Broker, method: str, path: str, body: object, status: int, text: str
+) -> None:
+    found, answer = await ask(broker, method, path, body)
+    assert found == status
+    assert text in str(answer["error"])
+    assert broker.running
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"\r\n\r\n", 400),
+        (b"GET / SPDY/1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * control.HEAD_BYTES_MAX, 400),
+        (b"POST /rules HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /rules HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"POST /rules HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", 400),
+        (b"POST /rules HTTP/1.1\r\nContent-Length: 2\r\n\r\n\xff\xfe", 400),
+        (b"POST /rules HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (b"GET / HTTP/1.1\r\nOrigin: http://example.org\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", 403),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", 200),
+        (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", 200),
+    ],
+)
+async def test_bytes_that_are_no_request_of_ours_are_refused(
+    broker: Broker, text: bytes, status: int
+) -> None:
+    assert (await raw(broker, text))[0] == status
+
+
+async def test_a_peer_that_says_nothing_is_sent_away(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "READ_SECONDS_MAX", 0.01)
+    assert (await raw(broker, b"GET / HTTP/1.1\r\n"))[0] == 408
+
+
+async def test_the_endpoint_ends_with_the_broker_and_is_off_unless_asked_for() -> None:
+    broker = Broker()
+    async with broker:
+        with pytest.raises(RuntimeError, match="control=0"):
+            _ = broker.control_url
+    asked = Broker(control=0)
+    async with asked:
+        port = int(asked.control_url.rpartition(":")[2])
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
