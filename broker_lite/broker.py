@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.coordinators import build_coordinators
+from onceflow.broker_lite.coordinators import abort_hanging, build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
@@ -136,6 +136,12 @@ class BrokerState:
     def settle(self, now_ms: int) -> None:
         """Finish what the last event made ready; called after every request and timer run."""
         self.purgatory.settle(now_ms)
+        self.start_flush()
+
+    def start_flush(self) -> None:
+        """Bring to the disk what answers wait for, with durability ``group``."""
+        if self.log_manager.shared_flush is not None:
+            self.log_manager.shared_flush.start()
 
     def close(self, now_ms: int, *, clean: bool = True) -> None:
         """Stop the coordinators and close the logs.
@@ -196,6 +202,8 @@ def _load(state: BrokerState, now_ms: int) -> None:
     state.groups, state.transactions = build_coordinators(state)
     state.groups.load(now_ms)
     state.transactions.load(now_ms)
+    if not manager.clean_start:
+        abort_hanging(state, now_ms)
     state.groups.start(now_ms)
     state.transactions.start(now_ms)
     topics = state.topics

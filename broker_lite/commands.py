@@ -1,7 +1,8 @@
 """The command ``onceflow broker``: reads the command line, runs the daemon, tells the outcome.
 
 Decides which addresses may be listened on without authentication and what each failure's exit code
-is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line.
+is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line, 3 when the
+disk refused a flush.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from onceflow.broker_lite.listeners import (
 from onceflow.sdk.errors import ConfigError, KafkaError
 
 EXIT_CANNOT_START = 1
+EXIT_DISK_FAILED = 3
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 GC_THRESHOLD = 50_000
@@ -154,7 +156,7 @@ async def _serve(data: Path | None, listeners: Sequence[Listener], config: Broke
 
     _keep_freed_memory()
     clock = SystemClock()
-    storage = MemoryStorage() if data is None else RealStorage(data)
+    storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
     state = open_broker(storage, config, random.Random(), clock())
     clean = False
     try:
@@ -164,6 +166,11 @@ async def _serve(data: Path | None, listeners: Sequence[Listener], config: Broke
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
+
+        def disk_failed(error: OSError) -> None:
+            loop.call_soon_threadsafe(stopping.set)
+
+        state.log_manager.on_failure = disk_failed
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 20, 20)
@@ -171,10 +178,18 @@ async def _serve(data: Path | None, listeners: Sequence[Listener], config: Broke
         click.echo(
             f"onceflow broker ready on {ready} "
             f"data={data if data is not None else 'memory'} "
+            f"durability={config.onceflow_durability} "
             f"cluster={state.cluster_id} pid={os.getpid()}"
         )
         await stopping.wait()
         await server.stop()
-        clean = True
+        clean = state.log_manager.failure is None
     finally:
         state.close(clock(), clean=clean)
+    if state.log_manager.failure is not None:
+        click.echo(
+            f"onceflow broker stopped: a flush of {data} failed ({state.log_manager.failure}); "
+            "mend the disk and start again: what was acknowledged is checked then",
+            err=True,
+        )
+        raise SystemExit(EXIT_DISK_FAILED)

@@ -37,6 +37,7 @@ LISTENER_PREFIX = "listener.name."
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+DURABILITIES = ("kafka", "group", "always")
 CLEANUP_POLICIES = ("compact", "delete")
 
 
@@ -170,6 +171,15 @@ class BrokerConfig(SecuritySettings):
     )
 
     # --- upkeep of the logs
+    onceflow_durability: str = declare(
+        "onceflow.durability",
+        Kind.STRING,
+        "kafka",
+        "When an answer may say that something is stored: kafka once the system has it (its page "
+        "cache; a power loss may cost it), group after a flush to the disk that all requests share "
+        "which wait, always after a flush of its own.",
+        choices=DURABILITIES,
+    )
     log_retention_check_interval_ms: int = declare_long(
         "log.retention.check.interval.ms", 300_000, "Time between two looks for old segments.", 1
     )
@@ -329,6 +339,11 @@ class BrokerConfig(SecuritySettings):
         if self.log_retention_minutes is not None:
             return -1 if self.log_retention_minutes < 0 else self.log_retention_minutes * 60_000
         return -1 if self.log_retention_hours < 0 else self.log_retention_hours * 3_600_000
+
+    @property
+    def durable(self) -> bool:
+        """Whether an answer says that something would survive a power loss."""
+        return self.onceflow_durability != "kafka"
 
     @property
     def roll_ms(self) -> int:

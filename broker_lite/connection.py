@@ -94,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._outgoing: deque[Buffer] = deque()
         self._unsent_bytes = 0
-        self._deferred: Deferred[Response] | None = None
+        self._deferred: Deferred[Response] | Deferred[Response | None] | None = None
         self._closing = False
         self._isolated = False
         self._paused_reading = False
@@ -432,8 +432,13 @@ class ClientConnection(asyncio.Protocol):
             limit = min(limit, config.sasl_server_max_receive_size)
         self._splitter.limit(limit)
 
-    def _answer_deferred(self, api_version: int, correlation_id: int, response: Response) -> None:
+    def _answer_deferred(
+        self, api_version: int, correlation_id: int, response: Response | None
+    ) -> None:
         self._deferred = None
+        if response is None:
+            self.close()
+            return
         if self._transport is None or self._closing or self._transport.is_closing():
             return
         self.last_active_ms = self._server.clock()

@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.errors import RemoteProtocolError
@@ -22,6 +22,7 @@ from onceflow.sdk.protocol.schema import Request, Response
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.connection import ClientConnection
+    from onceflow.broker_lite.log.shared_flush import SharedFlush
     from onceflow.broker_lite.security.exchanges import SaslExchange
     from onceflow.broker_lite.security.listener_security import ListenerSecurity
     from onceflow.sdk.protocol.primitives import Buffer
@@ -58,6 +59,12 @@ Each thing that a request names costs its handler some microseconds, and all con
 thread: this bounds how long one request holds up the others, to about a tenth of a second. It is
 enough for a request about every partition of the largest topic that can be made (10,000; a
 partition of Fetch has 8 fields), and for 25,000 names or numbers."""
+
+
+SHOWN_WHEN_SAFE_KEYS = frozenset((1, 2, 3, 10, 12, *OPEN_KEYS))
+"""Requests whose answers need not wait for a flush (durability ``group``): Fetch and ListOffsets
+end at the high watermark, which waits itself; Metadata, FindCoordinator, Heartbeat and what comes
+before authentication tell of nothing that is appended."""
 
 
 class CloseConnection(Exception):
@@ -172,7 +179,8 @@ RequestT = TypeVar("RequestT", bound=Request)
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 Handler: TypeAlias = Callable[
-    ["BrokerState", RequestContext, RequestT, int], "ResponseT | Deferred[ResponseT] | None"
+    ["BrokerState", RequestContext, RequestT, int],
+    "ResponseT | Deferred[ResponseT] | Deferred[ResponseT | None] | None",
 ]
 
 
@@ -347,12 +355,13 @@ class PendingAnswer(NamedTuple):
     Attributes:
         api_version: Version to encode in.
         correlation_id: For the response header.
-        result: The answer, a deferred one, or None when the request gets none.
+        result: The answer, a deferred one, or None when the request gets none. A deferred None
+            asks for the connection to be closed: nothing true can be answered.
     """
 
     api_version: int
     correlation_id: int
-    result: Response | Deferred[Response] | RawToken | None
+    result: Response | Deferred[Response] | Deferred[Response | None] | RawToken | None
 
 
 def dispatch(
@@ -418,7 +427,34 @@ def dispatch(
         result = registration.handler(state, context, request, now_ms)
     else:
         result = interceptor.handle(registration, state, context, request, now_ms)
+    flush = state.log_manager.shared_flush
+    if flush is not None and result is not None and header.api_key not in SHOWN_WHEN_SAFE_KEYS:
+        result = _held(flush, result)
     return PendingAnswer(api_version, header.correlation_id, result)  # type: ignore[arg-type]
+
+
+def _held(flush: SharedFlush, result: object) -> object:
+    """An answer that waits until everything it may rest on is on the disk.
+
+    That is more than what this request appended: a repeated batch or EndTxn is answered from what
+    another request wrote. The same holds for an answer that was parked.
+    """
+    if not flush.pending and not isinstance(result, Deferred):
+        return result
+    held: Deferred[Response | None] = Deferred()
+
+    def hold(response: Response | None) -> None:
+        def tell(safe: bool) -> None:
+            held.complete(response if safe else None)
+
+        flush.when_safe(tell)
+
+    if isinstance(result, Deferred):
+        held.on_disconnect = result.disconnect
+        result.add_done_callback(hold)
+    else:
+        hold(cast("Response", result))
+    return held
 
 
 def _too_new_api_versions(registration: Registration) -> Response:

@@ -146,6 +146,8 @@ class Server:
                 endpoint.close()
             raise
         self.broker.purgatory.on_wake = self._schedule_settle
+        if self.broker.log_manager.shared_flush is not None:
+            self.broker.log_manager.shared_flush.post = self.loop.call_soon_threadsafe
         if isinstance(self.clock, MovableTime):
             self.clock.subscribe(self._moved)
         if self.broker.config.connections_max_idle_ms >= 0:
@@ -254,6 +256,7 @@ class Server:
     def after_event(self) -> None:
         """Finish an event: look at what was woken and move the alarm."""
         self.settle()
+        self.broker.start_flush()
         self.arm()
 
     # --- timers

@@ -361,4 +361,5 @@ def log_config(overrides: Mapping[str, str], config: BrokerConfig) -> LogConfig:
         if field_name(name) in _LOG_CONFIG_FIELDS
     }
     values["producer_id_expiration_ms"] = config.producer_id_expiration_ms
+    values["durability"] = config.onceflow_durability
     return LogConfig(**values)  # type: ignore[arg-type] # each parsed by its declaration

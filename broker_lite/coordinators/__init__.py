@@ -1,6 +1,6 @@
 """Group and transaction coordinators of the light broker."""
 
-from onceflow.broker_lite.coordinators.build import build_coordinators
+from onceflow.broker_lite.coordinators.build import abort_hanging, build_coordinators
 from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
@@ -10,5 +10,6 @@ __all__ = [
     "GroupSettings",
     "TransactionCoordinator",
     "TransactionSettings",
+    "abort_hanging",
     "build_coordinators",
 ]

@@ -5,6 +5,7 @@ It decides nothing about groups or transactions; it names which part gets what.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
@@ -15,9 +16,11 @@ from onceflow.broker_lite.coordinators.settings import GroupSettings, Transactio
 from onceflow.broker_lite.coordinators.state_log import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
+    TransactionMarker,
 )
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
 from onceflow.broker_lite.log import DataFolderError
+from onceflow.sdk.model import TopicPartition
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic
 
 _MINUTE_MS = 60_000
+
+logger = logging.getLogger("onceflow.broker_lite.coordinators")
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
@@ -74,6 +79,34 @@ def _producer_ids(state: BrokerState) -> ProducerIds:
     return producer_ids
 
 
+def abort_hanging(state: BrokerState, now_ms: int) -> None:
+    """After a crash, end the open transactions that the transaction coordinator does not know.
+
+    A power loss may keep the records of a transaction and lose that it was begun. Nobody could end
+    it: it would hold back readers, and become part of the next transaction of its producer.
+    """
+    for topic in state.topics:
+        for index, log in enumerate(topic.partitions):
+            partition = TopicPartition(topic.name, index)
+            for producer in log.producers():
+                if producer.current_transaction_start_offset < 0 or state.transactions.holds(
+                    producer.producer_id, partition
+                ):
+                    continue
+                logger.warning(
+                    "%s: the open transaction of producer %d is known to nobody and is aborted",
+                    partition,
+                    producer.producer_id,
+                )
+                marker = TransactionMarker(
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    committed=False,
+                    coordinator_epoch=max(0, producer.coordinator_epoch),
+                )
+                state.transactions.markers.write(partition, marker, now_ms)
+
+
 def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:
     """Make both coordinators of a broker; load them in this order, groups first.
 
@@ -84,7 +117,7 @@ def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, Transactio
         DataFolderError: The note of the producer ids that were given out cannot be read.
     """
     for_groups, for_transactions = group_settings(state.config), transaction_settings(state.config)
-    topics = state.topics
+    topics, flush = state.topics, state.log_manager.shared_flush
     groups = GroupCoordinator(
         for_groups,
         InternalTopicLog(topics, CONSUMER_OFFSETS_TOPIC, for_groups.log_partitions),
@@ -97,6 +130,7 @@ def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, Transactio
         TransactionMarkers(topics.partition, groups),
         _producer_ids(state),
         state.timers,
+        None if flush is None else flush.when_safe,
     )
 
     def on_deleted(topic: Topic, now_ms: int) -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from onceflow.broker_lite.coordinators.decided_transactions import DecidedTransactions, WhenSafe
 from onceflow.broker_lite.coordinators.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.settings import TransactionSettings
@@ -21,7 +22,6 @@ from onceflow.broker_lite.coordinators.state_log import (
     NO_PRODUCER_ID,
     StateLog,
     StateLogError,
-    TransactionMarker,
 )
 from onceflow.broker_lite.coordinators.transaction_log import TransactionLog
 from onceflow.broker_lite.coordinators.transaction_rules import (
@@ -76,6 +76,7 @@ class TransactionCoordinator:
 
     Attributes:
         markers: Writes markers; also for administrators who end hanging transactions.
+        decided: Carries out what is decided.
     """
 
     def __init__(
@@ -85,14 +86,26 @@ class TransactionCoordinator:
         markers: TransactionMarkers,
         producer_ids: ProducerIds,
         timers: Timers,
+        when_safe: WhenSafe | None = None,
     ) -> None:
+        """Make it.
+
+        Args:
+            settings: Its settings.
+            log: The topic ``__transaction_state``.
+            markers: Writes markers.
+            producer_ids: Gives out producer ids.
+            timers: Runs what comes later.
+            when_safe: Tells once everything written before is on the disk, or never can be; None
+                where a power loss is not thought of. A marker must not reach the disk before the
+                decision that it carries out.
+        """
         self._settings = settings
         self._log = TransactionLog(log, settings.transaction_version)
         self.markers = markers
         self._producer_ids = producer_ids
         self._timers = timers
-        self._unmarked: dict[str, set[TopicPartition]] = {}
-        self._marker_timers: dict[str, Timer] = {}
+        self.decided = DecidedTransactions(settings, self._log, markers, timers, when_safe)
         self._periodic: list[Timer] = []
 
     # --- life of the coordinator
@@ -103,20 +116,13 @@ class TransactionCoordinator:
         A transaction that was still open stays open until its producer ends it or its timeout
         passes, which is counted from its start.
         """
-        self._unmarked.clear()
         self._producer_ids.note_used(self._log.load(now_ms))
         for entry in self._log:
             if entry.state in PREPARED:
-                marker = self._marker_of(entry)
-                self._unmarked[entry.transactional_id] = {
-                    partition
-                    for partition in entry.partitions
-                    if not self.markers.already_written(partition, marker)
-                }
                 logger.info(
                     "%s: finishing %s found at start", entry.transactional_id, entry.state.label
                 )
-                self._write_markers(entry.transactional_id, now_ms)
+                self.decided.resume(entry, now_ms)
 
     def start(self, now_ms: int) -> None:
         """Begin the periodic scans for timed-out transactions and idle ids."""
@@ -126,10 +132,10 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Stop every timer; what is durable stays as it is and is finished by the next start."""
-        for timer in (*self._periodic, *self._marker_timers.values()):
+        for timer in self._periodic:
             timer.cancel()
         self._periodic.clear()
-        self._marker_timers.clear()
+        self.decided.close()
 
     def partition_for(self, transactional_id: str) -> int:
         """Partition of ``__transaction_state`` that the id belongs to (trap 51)."""
@@ -414,11 +420,7 @@ class TransactionCoordinator:
         self._log.put(prepared, now_ms)
         done = prepared.completed(now_ms)
         grant = ProducerGrant(ErrorCode.NONE, done.producer_id, done.producer_epoch)
-        self._unmarked[entry.transactional_id] = set(prepared.partitions)
-        if self._settings.end_txn_early_answer:
-            self._later(entry.transactional_id, now_ms + self._settings.end_txn_marker_delay_ms)
-            return grant
-        if self._write_markers(entry.transactional_id, now_ms):
+        if self.decided.begin(prepared, now_ms):
             return grant
         # Decided, but not visible everywhere yet: the client asks again until it is.
         return ProducerGrant(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -430,54 +432,16 @@ class TransactionCoordinator:
             entry, version = entry.fenced(now_ms), 0
         prepared = entry.prepared(committed=False, now_ms=now_ms, transaction_version=version)
         self._log.put(prepared, now_ms)
-        self._unmarked[entry.transactional_id] = set(prepared.partitions)
-        if self._settings.end_txn_early_answer:
-            self._later(entry.transactional_id, now_ms + self._settings.end_txn_marker_delay_ms)
-        else:
-            self._write_markers(entry.transactional_id, now_ms)
+        self.decided.begin(prepared, now_ms)
 
-    def _marker_of(self, entry: TransactionEntry) -> TransactionMarker:
-        return TransactionMarker(
-            producer_id=entry.producer_id,
-            producer_epoch=entry.producer_epoch,
-            committed=entry.state is TransactionState.PREPARE_COMMIT,
-            coordinator_epoch=self._log.coordinator_epoch(entry.transactional_id),
-            transaction_version=entry.client_transaction_version,
+    def holds(self, producer_id: int, partition: TopicPartition) -> bool:
+        """Whether some transaction of a producer that is not over has that partition."""
+        return any(
+            entry.producer_id == producer_id
+            and entry.state not in AT_REST
+            and partition in entry.partitions
+            for entry in self._log
         )
-
-    def _write_markers(self, transactional_id: str, now_ms: int) -> bool:
-        """Write what markers are missing, then complete; False when storage failed meanwhile."""
-        timer = self._marker_timers.pop(transactional_id, None)
-        if timer is not None:
-            timer.cancel()
-        entry = self._log.get(transactional_id)
-        if entry is None or entry.state not in PREPARED:
-            return True
-        marker = self._marker_of(entry)
-        unmarked = self._unmarked.setdefault(transactional_id, set(entry.partitions))
-        for partition in sorted(unmarked):
-            # A partition that is gone, or that a newer epoch has taken over, needs no marker.
-            code = self.markers.write(partition, marker, now_ms)
-            if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                self._later(transactional_id, now_ms + self._settings.marker_retry_ms)
-                return False
-            unmarked.discard(partition)
-        try:
-            self._log.put(entry.completed(now_ms), now_ms)
-        except StateLogError as error:
-            logger.error("%s: completion failed, will retry: %s", transactional_id, error)
-            self._later(transactional_id, now_ms + self._settings.marker_retry_ms)
-            return False
-        del self._unmarked[transactional_id]
-        return True
-
-    def _later(self, transactional_id: str, at_ms: int) -> None:
-        self._marker_timers[transactional_id] = self._timers.schedule(
-            at_ms, lambda now_ms: self._run_markers(transactional_id, now_ms)
-        )
-
-    def _run_markers(self, transactional_id: str, now_ms: int) -> None:
-        self._write_markers(transactional_id, now_ms)
 
     # --- periodic work
 

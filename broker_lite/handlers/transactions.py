@@ -16,6 +16,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 )
 from onceflow.broker_lite.coordinators.transaction_states import TransactionEntry
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
@@ -183,8 +184,8 @@ def add_offsets_to_txn(
 @handles(EndTxnRequest)
 def end_txn(
     state: BrokerState, context: RequestContext, request: EndTxnRequest, now_ms: int
-) -> EndTxnResponse:
-    """Commit or abort."""
+) -> EndTxnResponse | Deferred[EndTxnResponse | None]:
+    """Commit or abort; answered when the markers are written."""
     grant = state.transactions.end_transaction(
         request.transactional_id,
         request.producer_id,
@@ -193,11 +194,20 @@ def end_txn(
         now_ms,
         transaction_version=2 if context.api_version >= END_BUMPS_EPOCH_FROM else 0,
     )
-    return EndTxnResponse(
+    response = EndTxnResponse(
         error_code=_named_for(grant.error_code, context.api_version, TXN_KNOWS_FENCED_FROM),
         producer_id=grant.producer_id,
         producer_epoch=grant.producer_epoch,
     )
+    deferred: Deferred[EndTxnResponse | None] = Deferred()
+
+    def tell(safe: bool) -> None:
+        deferred.complete(response if safe else None)
+
+    marked_later = grant.error_code is ErrorCode.NONE and state.transactions.decided.when_marked(
+        request.transactional_id, tell
+    )
+    return deferred if marked_later else response
 
 
 @handles(WriteTxnMarkersRequest)

@@ -260,7 +260,7 @@ class Compaction:
         try:
             yield from self._fill(cleaned, group, transactions)
             cleaned.finish()
-            cleaned.flush()
+            cleaned.flush_all()
         finally:
             cleaned.close(complete=False)
         self.swapping = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import errno
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Change(enum.Enum):
     MAKE_DIRECTORY = "make directory"
     RENAME_DIRECTORY = "rename directory"
     REMOVE_DIRECTORY = "remove directory"
+    FAILED = "failed"
 
 
 class Write(NamedTuple):
@@ -39,6 +41,8 @@ class Write(NamedTuple):
         data: Bytes that were to be written.
         position: Where in the file, for appends and cuts.
         target: New name of a file or folder.
+        durable: Whether the change itself is on the disk when it returns; of an append this is
+            only the file's being there.
     """
 
     change: Change
@@ -46,6 +50,20 @@ class Write(NamedTuple):
     data: bytes = b""
     position: int = 0
     target: str = ""
+    durable: bool = False
+
+
+_MADE_DURABLE = frozenset(
+    (
+        Change.CREATE,
+        Change.APPEND,
+        Change.REPLACE,
+        Change.RENAME,
+        Change.MAKE_DIRECTORY,
+        Change.RENAME_DIRECTORY,
+    )
+)
+"""What a durable storage brings to the disk at once, as far as names are concerned."""
 
 
 class StorageStoppedError(OSError):
@@ -91,28 +109,32 @@ class FailingStorage:
 
     Args:
         inner: Content to begin with; it is changed.
+        durable: As of :class:`~onceflow.broker_lite.log.storage.RealStorage`.
 
     Attributes:
         inner: The content now.
+        start: The content at the beginning.
         writes: Every change that was tried, in order.
     """
 
-    def __init__(self, inner: MemoryStorage | None = None) -> None:
+    def __init__(self, inner: MemoryStorage | None = None, *, durable: bool = False) -> None:
         self.inner = inner or MemoryStorage()
         self.writes: list[Write] = []
-        self._start = _copied(self.inner)
-        self._failures: dict[int, int] = {}
+        self.start = _copied(self.inner)
+        self._durable = durable
+        self._failures: dict[int, tuple[int, int]] = {}
         self._stop_at: int | None = None
         self._stopped = False
 
-    def fail_write(self, number: int, *, written_bytes: int = 0) -> None:
-        """Let one change fail with "no space left on device".
+    def fail_write(self, number: int, *, written_bytes: int = 0, code: int = errno.ENOSPC) -> None:
+        """Let one change fail, by default with "no space left on device".
 
         Args:
             number: Which change.
             written_bytes: Bytes that reach the file nevertheless.
+            code: The error's ``errno``.
         """
-        self._failures[number] = written_bytes
+        self._failures[number] = written_bytes, code
 
     def stop_at(self, number: int, *, written_bytes: int = 0) -> None:
         """Stop dead in the middle of a change; it and all later calls fail.
@@ -122,7 +144,7 @@ class FailingStorage:
             written_bytes: Bytes of it that reach the disk.
         """
         self._stop_at = number
-        self._failures[number] = written_bytes
+        self._failures[number] = written_bytes, errno.EIO
 
     def check_running(self) -> None:
         """Refuse any work after the stop.
@@ -137,15 +159,18 @@ class FailingStorage:
         """Do one change, or fail as was asked for."""
         self.check_running()
         number = len(self.writes)
-        written_bytes = self._failures.pop(number, None)
-        if written_bytes is not None:
+        failure = self._failures.pop(number, None)
+        if self._durable and write.change in _MADE_DURABLE:
+            write = write._replace(durable=True)
+        if failure is not None:
+            written_bytes, code = failure
             _apply_torn(self.inner, write, written_bytes)
             if number == self._stop_at:
                 self._stopped = True
                 self.check_running()
             # The number belongs to a change that did not happen; replays must not do it.
             self.writes.append(_torn(write, written_bytes))
-            raise OSError(errno.ENOSPC, "no space left on device", write.path)
+            raise OSError(code, os.strerror(code).lower(), write.path)
         self.writes.append(write)
         _apply(self.inner, write)
 
@@ -156,7 +181,7 @@ class FailingStorage:
             count: Changes that are complete.
             torn_bytes: Bytes of the next change that are on the disk too; None leaves it out.
         """
-        disk = _copied(self._start)
+        disk = _copied(self.start)
         for write in self.writes[:count]:
             _apply(disk, write)
         if torn_bytes is not None and count < len(self.writes):
@@ -221,7 +246,7 @@ class FailingStorage:
         return self.inner.read_bytes(path)
 
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
-        self.apply(Write(Change.REPLACE, path, data))
+        self.apply(Write(Change.REPLACE, path, data, durable=durable))
 
     def rename(self, old: str, new: str) -> None:
         self.apply(Write(Change.RENAME, old, target=new))
@@ -229,10 +254,22 @@ class FailingStorage:
     def remove(self, path: str) -> None:
         self.apply(Write(Change.REMOVE, path))
 
-    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
-        for path in paths:
-            self.apply(Write(Change.FLUSH, path))
-        done()
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
+        try:
+            for path in paths:
+                self.apply(Write(Change.FLUSH, path))
+        except StorageStoppedError:
+            raise
+        except OSError as error:
+            if failed is not None:
+                failed(error)
+        else:
+            done()
 
     def close(self) -> None:
         self.inner.close()
@@ -272,7 +309,7 @@ def _apply(disk: MemoryStorage, write: Write) -> None:
             disk.rename_directory(write.path, write.target)
         case Change.REMOVE_DIRECTORY:
             disk.remove_directory(write.path)
-        case Change.FLUSH:
+        case Change.FLUSH | Change.FAILED:
             pass
 
 
@@ -282,7 +319,7 @@ def _torn(write: Write, written_bytes: int) -> Write:
         return write._replace(data=write.data[:written_bytes])
     if write.change is Change.REPLACE:
         return write._replace(path=f"{write.path}.tmp", data=write.data[:written_bytes])
-    return Write(Change.FLUSH, write.path)
+    return Write(Change.FAILED, write.path)
 
 
 def _apply_torn(disk: MemoryStorage, write: Write, written_bytes: int) -> None:

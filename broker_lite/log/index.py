@@ -115,6 +115,10 @@ class OffsetIndex:
         """Make the file even if it stays empty, as Kafka does."""
         self._file.create()
 
+    def flush(self) -> None:
+        """Return when what was written would survive a power loss."""
+        self._file.flush()
+
     def close(self) -> None:
         """Give the handle back."""
         self._file.close()
@@ -206,6 +210,10 @@ class TimeIndex:
     def create(self) -> None:
         """Make the file even if it stays empty, as Kafka does."""
         self._file.create()
+
+    def flush(self) -> None:
+        """Return when what was written would survive a power loss."""
+        self._file.flush()
 
     def close(self) -> None:
         """Give the handle back."""

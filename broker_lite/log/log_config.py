@@ -38,6 +38,9 @@ class LogConfig:
         segment_ms: Age of a full segment, milliseconds.
         producer_id_expiration_ms: Idle time after which a producer's state is forgotten
             (broker property ``producer.id.expiration.ms``), milliseconds.
+        durability: When what was appended must be on the disk: ``kafka`` leaves that to the page
+            cache, ``group`` shares one flush among the requests that wait, ``always`` flushes each
+            append (broker property ``onceflow.durability``).
     """
 
     cleanup_policy: str = "delete"
@@ -61,6 +64,7 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
     producer_id_expiration_ms: int = 86_400_000
+    durability: str = "kafka"
 
     @property
     def compacts(self) -> bool:

@@ -11,13 +11,16 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from onceflow.broker_lite.log import checkpoints
+from onceflow.broker_lite.log.data_folder import read_overrides, settle_meta
 from onceflow.broker_lite.log.log_config import LogConfig
-from onceflow.broker_lite.log.log_errors import DataFolderError, LogError
+from onceflow.broker_lite.log.log_errors import LogError
 from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
+from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Storage
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.model import TopicPartition
@@ -55,6 +58,9 @@ class LogManager:
         cluster_id: Cluster that the folder belongs to.
         node_id: This node.
         clean_start: Whether the last stop was in order.
+        shared_flush: With durability ``group``, what brings appends to the disk; None otherwise.
+        failure: Why the disk can no longer be trusted with anything, or None.
+        on_failure: Called once with that reason, perhaps in another thread.
 
     Raises:
         StorageLockedError: Another broker uses the folder.
@@ -78,10 +84,16 @@ class LogManager:
         self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
         self._starts_moved = self._starts_wait = False
         self.node_id = node_id
+        self.failure: OSError | None = None
+        self.on_failure: Callable[[OSError], None] | None = None
+        self.shared_flush: SharedFlush | None = None
+        if config_for({}).durability == "group":
+            self.shared_flush = SharedFlush(storage)
+            self.shared_flush.on_failure = self._sync_failed
         storage.lock()
         try:
-            self.cluster_id = self._settle_meta(cluster_id)
-            self._overrides = self._read_overrides()
+            self.cluster_id = settle_meta(storage, node_id, cluster_id, new_uuid)
+            self._overrides = read_overrides(storage)
             self._folders = PartitionFolders(storage, new_uuid)
             self._changes = TopicChanges(storage)
             self.clean_start = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
@@ -195,13 +207,19 @@ class LogManager:
             raise ValueError(f"topic {topic} has id {known_id}, not {topic_id}")
         if partition in logs:
             raise ValueError(f"partition {topic}-{partition} exists")
+        if self.failure is not None:
+            raise self.failure
         directory = f"{topic}-{partition}"
         if self._storage.files(directory):
             # Left by a deletion or creation that failed: its records are not this topic's.
             self._folders.discard(topic, partition)
         try:
             log = PartitionLog(
-                self._storage, TopicPartition(topic, partition), config, now_ms=now_ms
+                self._storage,
+                TopicPartition(topic, partition),
+                config,
+                now_ms=now_ms,
+                shared_flush=self.shared_flush,
             )
             self._folders.name_topic_id(topic, partition, topic_id)
         except OSError:
@@ -209,7 +227,7 @@ class LogManager:
             with contextlib.suppress(OSError):
                 self._folders.discard(topic, partition)
             raise
-        log.when_start_moved(self._note_start_moved)
+        self._keep(log)
         logs[partition] = log
         self._topics[topic] = (topic_id, logs)
         return log
@@ -339,6 +357,27 @@ class LogManager:
             if self._starts_moved:
                 self._write_log_starts()
 
+    def _keep(self, log: PartitionLog) -> None:
+        log.when_start_moved(self._note_start_moved)
+        log.when_sync_failed(self._sync_failed)
+
+    def _sync_failed(self, error: OSError) -> None:
+        """The disk did not take a flush: as in Kafka, nothing in that folder goes on.
+
+        What the kernel could not write it may have dropped; a later flush would succeed without
+        it. May run in the flushing thread.
+        """
+        if self.failure is not None:
+            return
+        self.failure = error
+        _logger.critical("the data folder is offline, a flush failed: %s", error)
+        for log in self.partitions():
+            log.fail()
+        if self.shared_flush is not None:
+            self.shared_flush.post(partial(self.shared_flush.fail, error))
+        if self.on_failure is not None:
+            self.on_failure(error)
+
     def _note_start_moved(self) -> None:
         if self._starts_wait:
             self._starts_moved = True
@@ -409,52 +448,6 @@ class LogManager:
         self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
 
     # Files in the root
-
-    def _settle_meta(self, cluster_id: str | None) -> str:
-        data = self._storage.read_bytes(checkpoints.META_FILE)
-        try:
-            known = {} if data is None else checkpoints.parse_properties(data)
-        except ValueError:
-            known = {}
-        known_cluster = known.get("cluster.id")
-        if data is not None and not known_cluster:
-            raise DataFolderError(
-                f"{checkpoints.META_FILE} names no cluster.id: restore it from a copy, or delete "
-                "it, and the folder gets a new one"
-            )
-        if cluster_id is not None and known_cluster not in (None, cluster_id):
-            raise DataFolderError(
-                f"the data folder belongs to cluster {known_cluster}, not {cluster_id}: use "
-                f"another folder, or that cluster id"
-            )
-        if known.get("node.id", str(self.node_id)) != str(self.node_id):
-            raise DataFolderError(
-                f"the data folder belongs to node {known['node.id']}, not {self.node_id}: use "
-                f"another folder, or that node.id"
-            )
-        settled = known_cluster or cluster_id or checkpoints.render_uuid(self._new_uuid())
-        if data is None:
-            values = {
-                "version": "1",
-                "cluster.id": settled,
-                "node.id": str(self.node_id),
-                "directory.id": checkpoints.render_uuid(self._new_uuid()),
-            }
-            self._storage.replace(
-                checkpoints.META_FILE, checkpoints.render_properties(values), durable=True
-            )
-        return settled
-
-    def _read_overrides(self) -> dict[str, dict[str, str]]:
-        data = self._storage.read_bytes(checkpoints.TOPIC_CONFIGS_FILE)
-        try:
-            return {} if data is None else checkpoints.parse_topic_configs(data)
-        except (ValueError, TypeError) as error:
-            # With the defaults, retention could remove what a topic was told to keep.
-            raise DataFolderError(
-                f"{checkpoints.TOPIC_CONFIGS_FILE} is damaged ({error}): restore it from a copy, "
-                "or delete it, and every topic has the broker's settings"
-            ) from None
 
     def _write_overrides(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         self._storage.replace(
@@ -543,9 +536,10 @@ class LogManager:
             clean=self.clean_start,
             recovery_point=noted.recovery_points.get(topic_partition, 0),
             log_start_offset=noted.log_starts.get(topic_partition, 0),
+            shared_flush=self.shared_flush,
         )
         log.compacted_offset = min(noted.compacted.get(topic_partition, 0), log.log_end_offset)
-        log.when_start_moved(self._note_start_moved)
+        self._keep(log)
         self._topics.setdefault(topic, (topic_id, {}))[1][number] = log
 
     def _finish_deletion(

@@ -121,7 +121,12 @@ class MemoryStorage:
         directory, name = split_path(path)
         self.content.get(directory, {}).pop(name, None)
 
-    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
         done()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from onceflow.broker_lite.log.log_view import LogView
 from onceflow.broker_lite.log.recovery import load_log
 from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
+from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT
@@ -51,6 +52,8 @@ class PartitionLog(LogView):
         log_start_offset: First offset that may be read, as checkpointed.
         replicated: The high watermark waits for :meth:`advance_high_watermark`; otherwise it
             follows each append, as on a single node.
+        shared_flush: With durability ``group``, whom to tell of appends; the high watermark then
+            follows the flushes, so that nobody reads what a power loss may take back.
 
     Attributes:
         topic_partition: Which partition it is.
@@ -71,6 +74,7 @@ class PartitionLog(LogView):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         replicated: bool = False,
+        shared_flush: SharedFlush | None = None,
     ) -> None:
         directory = str(topic_partition)
         storage.make_directory(directory)
@@ -95,13 +99,24 @@ class PartitionLog(LogView):
         self.config = config
         self.listeners: list[Callable[[], None]] = []
         self.compacted_offset = 0
-        self._replicated = replicated
+        self._replicated = replicated or shared_flush is not None
+        self._shared_flush = shared_flush
+        self._flushes_each = config.durability == "always"
         self._on_start_moved: Callable[[], None] | None = None
+        self._on_sync_failed: Callable[[OSError], None] | None = None
         self._failed = False
         self._writer = SegmentWriter(
-            storage, self._directory, loaded.segments, loaded.producers, loaded.recovery_point
+            storage,
+            self._directory,
+            loaded.segments,
+            loaded.producers,
+            loaded.recovery_point,
+            self._sync_failed,
         )
         self._unflushed_records = 0
+        if config.durability != "kafka":
+            # What a crash left in the page cache is shown and taken for stored from now on.
+            self._writer.flush(self._log_end_offset)
         if loaded.checked:
             # A crash may have cost records that readers saw; the new epoch lets them notice.
             self.begin_leader_epoch(self._epochs.latest + 1)
@@ -226,6 +241,7 @@ class PartitionLog(LogView):
                 # The marker is written but readers could not be told: only a new start helps.
                 self._failed = True
                 raise self._storage_error(error) from error
+        self._flush_if_each(offset + 1, len(data))
         self._appended(offset + 1, 1)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._log_start_offset, False)
 
@@ -233,6 +249,7 @@ class PartitionLog(LogView):
         first_offset = offset = self._log_end_offset
         parts, places = place_batches(batches, offset, self._epochs.latest)
         self._write(parts, places, now_ms)
+        self._flush_if_each(places[-1].last_offset + 1, sum(place.size for place in places))
         for header, _, _ in batches:
             last_offset = offset + header.last_offset_delta
             if header.producer_id >= 0:
@@ -273,6 +290,46 @@ class PartitionLog(LogView):
             self._move_last_stable_offset()
             for listener in self.listeners:
                 listener()
+        elif self._shared_flush is not None:
+            self._shared_flush.note(self)
+
+    def _flush_if_each(self, end_offset: int, size: int) -> None:
+        """With durability ``always``, bring an append to the disk before anybody sees it."""
+        if self._flushes_each:
+            try:
+                self._writer.flush(end_offset)
+            except OSError as error:
+                self._segments.active.disown(size)
+                self._sync_failed(error)
+                raise self._storage_error(error) from error
+
+    def unsafe_paths(self) -> list[str]:
+        """Files that hold what is not known to be on the disk, for a shared flush."""
+        return self._writer.unflushed_paths(self._log_end_offset)
+
+    def flushed(self, end_offset: int) -> None:
+        """A shared flush brought the log up to an offset to the disk: readers may see it."""
+        if not self._failed:
+            self._writer.flushed_below(end_offset)
+            self.advance_high_watermark(end_offset)
+
+    def when_sync_failed(self, callback: Callable[[OSError], None]) -> None:
+        """Have the log manager told when the disk did not take what was appended."""
+        self._on_sync_failed = callback
+
+    def _sync_failed(self, error: OSError) -> None:
+        """The disk refused a flush: the kernel may have dropped what it could not write.
+
+        Nothing of it may be acknowledged later, so the log goes offline. May run in the flushing
+        thread.
+        """
+        self.fail()
+        if self._on_sync_failed is not None:
+            self._on_sync_failed(error)
+
+    def fail(self) -> None:
+        """Take the log offline: only a new start, which checks it, brings it back."""
+        self._failed = True
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Let readers see more of a replicated log.
@@ -323,6 +380,7 @@ class PartitionLog(LogView):
         try:
             self._writer.flush(self._log_end_offset)
         except OSError as error:
+            self._sync_failed(error)
             raise self._storage_error(error) from error
         self._unflushed_records = 0
 
@@ -481,6 +539,8 @@ class PartitionLog(LogView):
         Raises:
             AppendError: KAFKA_STORAGE_ERROR; the next start must check the log.
         """
+        if self._shared_flush is not None:
+            self._shared_flush.forget(self)
         try:
             self._writer.close(self._log_end_offset, clean=clean and not self._failed)
         except OSError as error:
@@ -504,5 +564,5 @@ class PartitionLog(LogView):
     def _offline(self) -> AppendError:
         return AppendError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self._directory} is offline since a write failed; restart the broker",
+            f"{self._directory} is offline since the disk failed a write; restart the broker",
         )

@@ -179,6 +179,11 @@ class Segment:
             self.note(self.size, place)
             self.size += place.size
 
+    def disown(self, size: int) -> None:
+        """Let nobody read the last bytes, which were appended and could not be made safe."""
+        self.size -= size
+        self._torn = True
+
     def note(self, position: int, place: BatchPlace) -> None:
         """Keep the indexes up with a batch that is in the log file.
 
@@ -199,6 +204,17 @@ class Segment:
     def flush(self) -> None:
         """Return when the log file would survive a power loss."""
         self._log.flush()
+
+    def flush_all(self) -> None:
+        """Return when the log file and the written part of its indexes would survive one."""
+        self._log.flush()
+        self.offset_index.flush()
+        self.time_index.flush()
+        self.aborted.flush()
+
+    def paths(self) -> list[str]:
+        """Every file that it may have."""
+        return [self.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]
 
     def finish(self) -> None:
         """Complete the indexes: the segment gets no more batches, or the broker stops."""

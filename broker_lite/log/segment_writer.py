@@ -8,6 +8,7 @@ log.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.producer_snapshot import (
@@ -18,7 +19,6 @@ from onceflow.broker_lite.log.producer_snapshot import (
 )
 from onceflow.broker_lite.log.producer_state import ProducerState
 from onceflow.broker_lite.log.segment import (
-    INDEX_SUFFIXES,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
     BatchPlace,
@@ -41,6 +41,8 @@ class SegmentWriter:
         segments: Its segments.
         producers: Its producers, for snapshots.
         recovery_point: Offset below which the log is on the disk.
+        sync_failed: Called when files could not be brought to the disk in the background, perhaps
+            in another thread.
 
     Attributes:
         recovery_point: Offset below which the log is on the disk.
@@ -52,6 +54,7 @@ class SegmentWriter:
         "_segments",
         "_snapshot_offset",
         "_storage",
+        "_sync_failed",
         "_unflushed_since_ms",
         "recovery_point",
     )
@@ -63,12 +66,14 @@ class SegmentWriter:
         segments: SegmentList,
         producers: ProducerState,
         recovery_point: int,
+        sync_failed: Callable[[OSError], None],
     ) -> None:
         self._storage = storage
         self._directory = directory
         self._segments = segments
         self._producers = producers
         self.recovery_point = recovery_point
+        self._sync_failed = sync_failed
         self._snapshot_offset = -1
         self._unflushed_since_ms = -1
 
@@ -147,6 +152,13 @@ class SegmentWriter:
         """
         old = self._segments.active
         old.finish()
+        if config.durability != "kafka":
+            # The recovery point may be past it already, and the next start trusts its indexes.
+            try:
+                old.flush_all()
+            except OSError as error:
+                self._sync_failed(error)
+                raise
         self.write_snapshot(end_offset)
         segment = Segment(
             self._storage,
@@ -158,16 +170,26 @@ class SegmentWriter:
         segment.create()
         self._segments.append(segment)
         self._unflushed_since_ms = -1
-        # An older segment that could not be synced keeps the recovery point where it is.
-        if self.recovery_point >= old.base_offset:
-            files = [old.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]
-            files.append(f"{self._directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}")
-            self._storage.flush_later(files, lambda: self._flushed_below(end_offset))
+        # Below an older segment that is still on its way the recovery point cannot move.
+        if config.durability == "kafka" and self.recovery_point >= old.base_offset:
+            files = [*old.paths(), f"{self._directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}"]
+            self._storage.flush_later(
+                files, lambda: self.flushed_below(end_offset), self._sync_failed
+            )
         return segment
 
-    def _flushed_below(self, offset: int) -> None:
+    def flushed_below(self, offset: int) -> None:
         """Note that the log below an offset is safe; may run in the flushing thread."""
         self.recovery_point = max(self.recovery_point, offset)
+
+    def unflushed_paths(self, end_offset: int) -> list[str]:
+        """Files that hold what is not known to be on the disk, up to the end of the log."""
+        if self.recovery_point >= end_offset:
+            return []
+        first = self._segments.number_of(self.recovery_point)
+        closed = [self._segments[number] for number in range(first, len(self._segments) - 1)]
+        paths = [path for segment in closed for path in segment.paths()]
+        return [*paths, self._segments.active.path(LOG_SUFFIX)]
 
     def flush(self, end_offset: int) -> None:
         """Return when the log up to its end would survive a power loss.
@@ -177,9 +199,11 @@ class SegmentWriter:
         """
         if self.recovery_point < end_offset:
             first = self._segments.number_of(self.recovery_point)
-            for number in range(first, len(self._segments)):
-                self._segments[number].flush()
-            self._flushed_below(end_offset)
+            for number in range(first, len(self._segments) - 1):
+                # The next start trusts the indexes of closed segments.
+                self._segments[number].flush_all()
+            self._segments.active.flush()
+            self.flushed_below(end_offset)
         self._unflushed_since_ms = -1
 
     def flush_deadline_ms(self, flush_ms: int) -> int | None:

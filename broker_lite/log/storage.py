@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from onceflow.broker_lite.log.log_errors import StorageLockedError
 
@@ -131,12 +131,18 @@ class Storage(Protocol):
         """Remove a file; one that is not there is no error."""
         ...
 
-    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
-        """Bring files safely to the disk without holding up the caller.
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
+        """Bring files and their folders safely to the disk without holding up the caller.
 
         Args:
             paths: Files; one that was removed meanwhile is skipped.
             done: Called when all are safe, perhaps in another thread; not called on failure.
+            failed: Called instead on failure, perhaps in another thread.
         """
         ...
 
@@ -148,22 +154,24 @@ class Storage(Protocol):
 class _RealFile:
     """A file by its path, with a handle that may be closed and reopened at any time."""
 
-    __slots__ = ("_fd", "_pool", "path", "recently_used", "size")
+    __slots__ = ("_fd", "_new", "_pool", "path", "recently_used", "size")
 
-    def __init__(self, path: str, pool: _HandlePool) -> None:
+    def __init__(self, path: str, pool: _HandlePool, size: int | None) -> None:
         self.path = path
         self._pool = pool
         self._fd = -1
         self.recently_used = False
-        try:
-            self.size = os.stat(path).st_size
-        except FileNotFoundError:
-            self.size = 0
+        self._new = size is None
+        self.size = size or 0
 
     def _open(self, flags: int = os.O_CREAT) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
         self._fd = fd
         self._pool.admit(self)
+        if self._new:
+            self._new = False
+            if self._pool.durable:
+                _sync_path(os.path.dirname(self.path))
         return fd
 
     def create(self) -> None:
@@ -237,8 +245,9 @@ class _RealFile:
 class _HandlePool:
     """Bounds the open handles: the least recently used ones are closed (second chance)."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, durable: bool) -> None:
         self._limit = limit
+        self.durable = durable
         self._open: deque[_RealFile] = deque()
 
     def admit(self, file: _RealFile) -> None:
@@ -265,22 +274,30 @@ class _HandlePool:
         return len(self._open)
 
 
+class _FlushJob(NamedTuple):
+    """Files to bring to the disk, and whom to tell."""
+
+    paths: tuple[str, ...]
+    done: Callable[[], None]
+    failed: Callable[[OSError], None] | None
+
+
 class _Flusher:
     """One thread, started at the first need, that syncs files through handles of its own."""
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._queue: SimpleQueue[tuple[Sequence[str], Callable[[], None]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_FlushJob | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+    def submit(self, job: _FlushJob) -> None:
         if self._thread is None:
             # A daemon: a storage that nobody closed must not keep the process from ending.
             self._thread = threading.Thread(
                 target=self._run, name="onceflow-log-flush", daemon=True
             )
             self._thread.start()
-        self._queue.put((tuple(paths), done))
+        self._queue.put(job)
 
     def close(self) -> None:
         if self._thread is not None:
@@ -290,14 +307,17 @@ class _Flusher:
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
-            paths, done = job
+            paths = [os.path.join(self._root, path) for path in job.paths]
             try:
-                for path in paths:
-                    _sync_path(os.path.join(self._root, path))
+                # A file that is new is only safe once its folder is.
+                for path in (*paths, *dict.fromkeys(map(os.path.dirname, paths))):
+                    _sync_path(path)
             except OSError as error:
-                _logger.warning("flush failed, the recovery point stays behind: %s", error)
+                _logger.error("files could not be brought to the disk: %s", error)
+                if job.failed is not None:
+                    job.failed(error)
             else:
-                done()
+                job.done()
 
 
 def _sync_path(path: str) -> None:
@@ -317,12 +337,17 @@ class RealStorage:
     Args:
         root: The data folder; made if it is missing.
         open_files_max: Handles kept open at once.
+        durable: Bring every new, replaced or renamed file and folder to the disk before going on.
+            What is appended is brought there by ``flush`` and ``flush_later``.
     """
 
-    def __init__(self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(
+        self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX, durable: bool = False
+    ) -> None:
         self.root = str(root)
         os.makedirs(self.root, exist_ok=True)
-        self._pool = _HandlePool(open_files_max)
+        self._durable = durable
+        self._pool = _HandlePool(open_files_max, durable=durable)
         self._flusher = _Flusher(self.root)
         self._lock_fd = -1
 
@@ -357,18 +382,30 @@ class RealStorage:
             return {}
 
     def make_directory(self, directory: str) -> None:
-        os.makedirs(self._path(directory), exist_ok=True)
+        try:
+            os.mkdir(self._path(directory))
+        except FileExistsError:
+            return
+        if self._durable:
+            _sync_path(self.root)
 
     def rename_directory(self, old: str, new: str) -> None:
         self._pool.close_below(self._path(old) + "/")
         os.rename(self._path(old), self._path(new))
+        if self._durable:
+            _sync_path(self.root)
 
     def remove_directory(self, directory: str) -> None:
         self._pool.close_below(self._path(directory) + "/")
         shutil.rmtree(self._path(directory), ignore_errors=False)
 
     def open(self, path: str) -> LogFile:
-        return _RealFile(self._path(path), self._pool)
+        target = self._path(path)
+        try:
+            size = os.stat(target).st_size
+        except FileNotFoundError:
+            size = None
+        return _RealFile(target, self._pool, size)
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
@@ -380,6 +417,7 @@ class RealStorage:
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         target = self._path(path)
         temporary = target + ".tmp"
+        durable = durable or self._durable
         with open(temporary, "wb") as file:
             file.write(data)
             if durable:
@@ -391,13 +429,20 @@ class RealStorage:
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self._path(old), self._path(new))
+        if self._durable:
+            _sync_path(os.path.dirname(self._path(new)))
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(path))
 
-    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
-        self._flusher.submit(paths, done)
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
+        self._flusher.submit(_FlushJob(tuple(paths), done, failed))
 
     def close(self) -> None:
         self._flusher.close()

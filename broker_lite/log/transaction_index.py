@@ -98,6 +98,12 @@ class TransactionIndex:
             self._copy.truncate(0)
             self._count = 0
 
+    def flush(self) -> None:
+        """Return when the entries would survive a power loss."""
+        if self._count:
+            self._file.flush()
+            self._copy.flush()
+
     def close(self) -> None:
         """Give the handles back."""
         self._file.close()

@@ -60,6 +60,9 @@ class Broker:
         journal_file: Write what goes over the connections to this file, which Wireshark opens.
         control: Port of 127.0.0.1 for the control endpoint, 0 for any free one; None for no
             endpoint. See ``docs/testing.md``.
+        durability: ``kafka`` answers once the system has the data (default), ``group`` after a
+            flush to the disk that the waiting requests share, ``always`` after a flush of each
+            append (setting ``onceflow.durability``).
 
     Attributes:
         faults: Rules that make requests, connections and writes fail.
@@ -85,12 +88,15 @@ class Broker:
         journal: bool = False,
         journal_file: str | Path | None = None,
         control: int | None = None,
+        durability: str | None = None,
     ) -> None:
         properties = dict(settings or {})
         if profile is not None:
             properties["onceflow.profile"] = profile
         if listeners is not None:
             properties["listeners"] = listeners
+        if durability is not None:
+            properties["onceflow.durability"] = durability
         self._config = BrokerConfig.from_properties(properties, defaults=IN_PROCESS_DEFAULTS)
         self._listeners = read_listeners(self._config, host, port)
         self._data = data
@@ -204,7 +210,11 @@ class Broker:
         if self._state is not None:
             raise RuntimeError("the broker is running already")
         if self._storage is None:
-            self._storage = MemoryStorage() if self._data is None else RealStorage(self._data)
+            self._storage = (
+                MemoryStorage()
+                if self._data is None
+                else RealStorage(self._data, durable=self._config.durable)
+            )
         storage = with_faults(self._storage, self.faults.check_write)
         now_ms = self._clock()
         state = open_broker(storage, self._config, self._random, now_ms)

@@ -205,10 +205,17 @@ class Processor:
         """What a read_committed consumer gets, aborted batches filtered as clients do."""
         found: list[str] = []
         for index in range(2):
-            request = fetch_request(OUTPUT, partitions={index: 0}, isolation_level=READ_COMMITTED)
-            response = self.broker.ask(request, 12)
-            data = fetched(response)[index]
-            found += _committed(data.records or b"", data.aborted_transactions or [])
+            offset = 0
+            while True:  # an answer ends with its segment at the latest
+                request = fetch_request(
+                    OUTPUT, partitions={index: offset}, isolation_level=READ_COMMITTED
+                )
+                data = fetched(self.broker.ask(request, 12))[index]
+                records = data.records or b""
+                if not records:
+                    break
+                found += _committed(records, data.aborted_transactions or [])
+                offset = max(header.next_offset for _, header in iter_batch_headers(records))
         return found
 
     def send(self, index: int, value: str) -> int:
