@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.coordinators import abort_hanging, build_coordinators
 from onceflow.broker_lite.dispatch import load_handlers
+from onceflow.broker_lite.dynamic_config import DynamicConfig
+from onceflow.broker_lite.features import TRANSACTION_VERSION, Features, known_features
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.profiles import profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
+from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.security import ScramUsers
 from onceflow.broker_lite.setting import LONG_MAX
 from onceflow.broker_lite.topic_config import log_config
@@ -46,12 +49,14 @@ class BrokerState:
     """Everything a handler may touch.
 
     Attributes:
-        config: Settings of the broker.
+        config: Settings of the broker in force; replaced when some are changed.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         cluster_metadata: What is known of the cluster beside topics, and survives restarts.
         node_id: The only node's id.
         addresses: What clients are told, by node id and name of the listener that they use; known
             once the listener is bound. An empty host stands for what the peer reached.
+        dynamic_config: Settings that were changed at run time.
+        features: Levels of the cluster's features.
         fetch_sessions: Fetch sessions of consumers.
         topics: Topics by name and by id.
         log_manager: The logs on storage.
@@ -60,6 +65,7 @@ class BrokerState:
         purgatory: Everything that waits for something.
         groups: Group coordinator.
         transactions: Transaction coordinator.
+        quotas: Who may take how much, and who took too much.
         random: Source of uuids and member ids.
         scram_users: Users of SASL SCRAM.
         unsent_bytes: Answers in memory that their peers have yet to take.
@@ -73,6 +79,8 @@ class BrokerState:
         "cluster_id",
         "cluster_metadata",
         "config",
+        "dynamic_config",
+        "features",
         "fetch_sessions",
         "groups",
         "interceptor",
@@ -80,6 +88,7 @@ class BrokerState:
         "node_id",
         "profile",
         "purgatory",
+        "quotas",
         "random",
         "registry",
         "scram_users",
@@ -93,6 +102,8 @@ class BrokerState:
     config: BrokerConfig
     cluster_id: str
     cluster_metadata: ClusterMetadata
+    dynamic_config: DynamicConfig
+    features: Features
     node_id: int
     topics: TopicRegistry
     log_manager: LogManager
@@ -100,6 +111,7 @@ class BrokerState:
     purgatory: Purgatory
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    quotas: QuotaEnforcement
     random: Random
     registry: HandlerRegistry
     scram_users: ScramUsers
@@ -179,13 +191,18 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
         now_ms=now_ms,
         node_id=config.node_id,
         new_uuid=lambda: uuid.UUID(int=rng.getrandbits(128), version=4),
-        config_for=lambda overrides: log_config(overrides, config),
+        config_for=lambda overrides: log_config(overrides, state.config),
     )
     try:
         state.cluster_metadata = ClusterMetadata(storage)
         state.scram_users = ScramUsers(
             state.cluster_metadata, config.onceflow_sasl_scram_credentials
         )
+        state.dynamic_config = DynamicConfig(state.cluster_metadata, state.config, config.node_id)
+        state.config = state.dynamic_config.current
+        state.log_manager.refresh_configs()
+        state.quotas = QuotaEnforcement(ClientQuotas(state.cluster_metadata), state.config)
+        state.features = Features(state.cluster_metadata, known_features(state.config))
         _load(state, now_ms)
     except BaseException:
         state.log_manager.close(clean=False)
@@ -207,6 +224,18 @@ def _load(state: BrokerState, now_ms: int) -> None:
     state.groups.start(now_ms)
     state.transactions.start(now_ms)
     topics = state.topics
+
+    def apply_config(config: BrokerConfig) -> None:
+        state.config = config
+        topics.apply_config(config)
+
+    def apply_feature(name: str, level: int) -> None:
+        if name == TRANSACTION_VERSION:
+            state.transactions.set_transaction_version(level)
+
+    apply_feature(TRANSACTION_VERSION, state.features.level(TRANSACTION_VERSION))
+    state.dynamic_config.on_change.append(apply_config)
+    state.features.on_change.append(apply_feature)
     state.groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
 
 
@@ -228,7 +257,6 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
 
 def _start_compaction(state: BrokerState, now_ms: int) -> None:
     """Compact logs in small steps, so that requests are served between any two of them."""
-    backoff_ms = state.config.log_cleaner_backoff_ms
 
     def run(now_ms: int) -> None:
         try:
@@ -237,9 +265,10 @@ def _start_compaction(state: BrokerState, now_ms: int) -> None:
             logger.exception("compaction failed")
             more = False
         # Not at once: a timer that is due now would run in the same round of timers.
-        state.timers.schedule(now_ms + (COMPACTION_PAUSE_MS if more else backoff_ms), run)
+        pause_ms = COMPACTION_PAUSE_MS if more else state.config.log_cleaner_backoff_ms
+        state.timers.schedule(now_ms + pause_ms, run)
 
-    state.timers.schedule(now_ms + backoff_ms, run)
+    state.timers.schedule(now_ms + state.config.log_cleaner_backoff_ms, run)
 
 
 def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_ms: int) -> None:

@@ -113,8 +113,8 @@ class BrokerConfig(SecuritySettings):
     log_flush_interval_messages: int = declare_long(
         "log.flush.interval.messages", LONG_MAX, "Records after which a log is flushed.", 1
     )
-    log_flush_interval_ms: int = declare_long(
-        "log.flush.interval.ms", LONG_MAX, "Milliseconds after which a log is flushed.", 0
+    log_flush_interval_ms: int | None = declare_optional_long(
+        "log.flush.interval.ms", "Milliseconds after which a log is flushed; unset for never."
     )
     log_index_interval_bytes: int = declare_int(
         "log.index.interval.bytes", 4096, "Bytes of log between two index entries."
@@ -154,6 +154,9 @@ class BrokerConfig(SecuritySettings):
     log_roll_ms: int | None = declare_optional_long(
         "log.roll.ms", "The same in milliseconds; wins over hours."
     )
+    log_roll_jitter_ms: int | None = declare_optional_long(
+        "log.roll.jitter.ms", "The same as log.roll.jitter.hours in milliseconds; wins over it."
+    )
     log_roll_jitter_hours: int = declare_int(
         "log.roll.jitter.hours", 0, "Greatest random time taken off the age of a full segment."
     )
@@ -168,6 +171,13 @@ class BrokerConfig(SecuritySettings):
     )
     min_insync_replicas: int = declare_int(
         "min.insync.replicas", 1, "In-sync replicas that acks=all needs; one node has 1.", 1
+    )
+
+    log_preallocate: bool = declare(
+        "log.preallocate",
+        Kind.BOOLEAN,
+        False,
+        "Accepted for compatibility; files grow as they are written.",
     )
 
     # --- upkeep of the logs
@@ -211,6 +221,20 @@ class BrokerConfig(SecuritySettings):
         "min.incremental.fetch.session.eviction.ms",
         120_000,
         "Idle time from which a fetch session may make room for another.",
+    )
+
+    # --- quotas
+    quota_window_num: int = declare_int(
+        "quota.window.num", 11, "Windows that rates of clients are measured over.", 1
+    )
+    quota_window_size_seconds: int = declare_int(
+        "quota.window.size.seconds", 1, "Length of one such window.", 1
+    )
+    controller_quota_window_num: int = declare_int(
+        "controller.quota.window.num", 11, "Windows of the quota of changes to topics.", 1
+    )
+    controller_quota_window_size_seconds: int = declare_int(
+        "controller.quota.window.size.seconds", 1, "Length of one such window.", 1
     )
 
     # --- groups
@@ -349,6 +373,12 @@ class BrokerConfig(SecuritySettings):
     def roll_ms(self) -> int:
         """Default of ``segment.ms`` from the two properties that may set it."""
         return self.log_roll_hours * 3_600_000 if self.log_roll_ms is None else self.log_roll_ms
+
+    @property
+    def roll_jitter_ms(self) -> int:
+        """Default of ``segment.jitter.ms`` from the two properties that may set it."""
+        jitter_ms = self.log_roll_jitter_ms
+        return self.log_roll_jitter_hours * 3_600_000 if jitter_ms is None else jitter_ms
 
     @classmethod
     def from_properties(

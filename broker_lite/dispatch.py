@@ -39,14 +39,18 @@ HANDLER_MODULES = (
     "admin",
     "cluster",
     "configs",
+    "features",
     "fetch",
     "group_offsets",
     "groups",
     "offsets",
     "produce",
     "producers",
+    "quotas",
+    "replicas",
     "scram_users",
     "security",
+    "topic_partitions",
     "transactions",
 )
 """Modules of ``onceflow.broker_lite.handlers`` that register handlers when imported."""

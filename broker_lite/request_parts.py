@@ -126,7 +126,12 @@ LEVELS: dict[int, tuple[Level, ...]] = {
     33: (Level("resources", "responses", _RESOURCE, ""),),
     37: (Level("topics", "results", _same("name"), "topic"),),
     42: (Level("groups_names", "results", (("group_id", ITSELF),), "group_id"),),
+    43: (
+        Level("topic_partitions", "replica_election_results", _same("topic"), "topic", "", (),
+              Level("partitions", "partition_result", (("partition_id", ITSELF),), "partition")),
+    ),
     44: (Level("resources", "responses", _RESOURCE, ""),),
+    45: (_topics(_INDEX, answered="responses"),),
     47: (_topics(_INDEX),),
     61: (_topics(_PLAIN_INDEX),),
     65: (
@@ -134,6 +139,7 @@ LEVELS: dict[int, tuple[Level, ...]] = {
               "transactional_id"),
     ),
     69: (Level("group_ids", "groups", (("group_id", ITSELF),), "group_id"),),
+    75: (Level("topics", "topics", _same("name"), "topic"),),
 }  # fmt: skip
 """By api key; of several the first whose array the version has."""
 

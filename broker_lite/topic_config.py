@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onceflow.broker_lite.config import (
     BROKER_SETTINGS,
@@ -34,8 +35,13 @@ class ConfigSource(enum.IntEnum):
     """Where a value comes from, numbered as in DescribeConfigs answers."""
 
     TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    CLIENT_METRICS_CONFIG = 7
+    GROUP_CONFIG = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +214,7 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = {
             Kind.BOOLEAN,
             False,
             "Accepted for compatibility; files grow as they are written.",
+            "log.preallocate",
         ),
         _topic(
             "retention.bytes",
@@ -248,6 +255,7 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = {
             Kind.LONG,
             0,
             "Greatest random time taken off segment.ms.",
+            "log.roll.jitter.ms",
             "log.roll.jitter.hours",
             minimum=0,
         ),
@@ -286,6 +294,18 @@ class ConfigSynonym:
     source: ConfigSource
 
 
+class ConfigLayer(NamedTuple):
+    """Settings of the broker that were changed at run time.
+
+    Attributes:
+        source: For whom.
+        overrides: Text by name.
+    """
+
+    source: ConfigSource
+    overrides: Mapping[str, str]
+
+
 def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     """Check the settings of a topic as a client gave them.
 
@@ -315,22 +335,56 @@ def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
-def synonyms(name: str, overrides: Mapping[str, str], config: BrokerConfig) -> list[ConfigSynonym]:
-    """Where the value of a topic setting may come from, the one in force first."""
-    entry = TOPIC_SETTINGS[name]
-    found: list[ConfigSynonym] = []
-    if name in overrides:
-        found.append(ConfigSynonym(name, overrides[name], ConfigSource.TOPIC_CONFIG))
-    for broker_name in entry.synonyms:
-        setting = BROKER_SETTINGS[broker_name]
-        value = config.value(broker_name)
+def broker_synonyms(
+    names: Sequence[str], config: BrokerConfig, layers: Sequence[ConfigLayer] = ()
+) -> list[ConfigSynonym]:
+    """Where the value of one of some broker settings may come from, the one in force first.
+
+    Args:
+        names: Broker properties, the one that wins first.
+        config: What the broker was started with.
+        layers: What was changed at run time.
+    """
+    found = [
+        ConfigSynonym(name, layer.overrides[name], layer.source)
+        for layer in layers
+        for name in names
+        if name in layer.overrides
+    ]
+    for name in names:
+        setting = BROKER_SETTINGS[name]
+        value = config.value(name)
         if value != setting.default:
             found.append(
-                ConfigSynonym(broker_name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG)
+                ConfigSynonym(name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG)
             )
-    last = entry.synonyms[-1] if entry.synonyms else name
-    default = BROKER_SETTINGS[last].default if entry.synonyms else entry.setting.default
-    found.append(ConfigSynonym(last, entry.setting.render(default), ConfigSource.DEFAULT_CONFIG))
+    # Kafka tells the default of the first property only, and none where that has none.
+    for name in names[:1]:
+        setting = BROKER_SETTINGS[name]
+        if setting.default is not None:
+            found.append(
+                ConfigSynonym(name, setting.render(setting.default), ConfigSource.DEFAULT_CONFIG)
+            )
+    return found
+
+
+def synonyms(
+    name: str,
+    overrides: Mapping[str, str],
+    config: BrokerConfig,
+    layers: Sequence[ConfigLayer] = (),
+) -> list[ConfigSynonym]:
+    """Where the value of a topic setting may come from, the one in force first.
+
+    Args:
+        name: Topic setting.
+        overrides: What was set for the topic.
+        config: What the broker was started with.
+        layers: What was changed of the broker's settings at run time.
+    """
+    found = broker_synonyms(TOPIC_SETTINGS[name].synonyms, config, layers)
+    if name in overrides:
+        found.insert(0, ConfigSynonym(name, overrides[name], ConfigSource.TOPIC_CONFIG))
     return found
 
 
@@ -344,7 +398,9 @@ def effective_value(name: str, overrides: Mapping[str, str], config: BrokerConfi
     if name == "segment.ms":
         return config.roll_ms
     if name == "segment.jitter.ms":
-        return config.log_roll_jitter_hours * 3_600_000
+        return config.roll_jitter_ms
+    if name == "flush.ms" and config.log_flush_interval_ms is None:
+        return LONG_MAX
     if entry.synonyms:
         return config.value(entry.synonyms[0])
     return entry.setting.default

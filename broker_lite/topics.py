@@ -284,6 +284,13 @@ class TopicRegistry:
         topic.overrides = dict(overrides)
         topic.config = log_config(overrides, self._config)
 
+    def apply_config(self, config: BrokerConfig) -> None:
+        """Put other settings of the broker in force for every topic."""
+        self._config = config
+        for topic in self:
+            topic.config = log_config(topic.overrides, config)
+        self._log_manager.refresh_configs()
+
     def delete(self, topic: Topic, now_ms: int) -> None:
         """Delete a topic with its logs; whoever waits for its partitions is woken.
 

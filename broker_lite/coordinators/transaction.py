@@ -8,6 +8,7 @@ request are chosen by the handlers: here a fenced producer is always PRODUCER_FE
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -129,6 +130,11 @@ class TransactionCoordinator:
         settings = self._settings
         self._every(settings.abort_timed_out_interval_ms, self.abort_timed_out, now_ms)
         self._every(settings.remove_expired_interval_ms, self.remove_expired, now_ms)
+
+    def set_transaction_version(self, level: int) -> None:
+        """Go on at another level of the feature; open transactions end as they began."""
+        self._settings = dataclasses.replace(self._settings, transaction_version=level)
+        self._log.set_transaction_version(level)
 
     def close(self) -> None:
         """Stop every timer; what is durable stays as it is and is finished by the next start."""

@@ -120,6 +120,10 @@ class TransactionLog:
         self._value_version = 1 if transaction_version >= 1 else 0
         self._entries: dict[str, TransactionEntry] = {}
 
+    def set_transaction_version(self, level: int) -> None:
+        """Write records as another level of the feature has them."""
+        self._value_version = 1 if level >= 1 else 0
+
     def __iter__(self) -> Iterator[TransactionEntry]:
         return iter(list(self._entries.values()))
 
@@ -142,7 +146,9 @@ class TransactionLog:
             StateLogError: Nothing was written, the old entry stands.
         """
         transactional_id = entry.transactional_id
-        record = KeyValue(encode_key(transactional_id), encode_value(entry, self._value_version))
+        # After a downgrade, transactions of version 2 that are open still need their fields.
+        version = max(self._value_version, int(entry.client_transaction_version > 0))
+        record = KeyValue(encode_key(transactional_id), encode_value(entry, version))
         self._log.append(self.partition_for(transactional_id), [record], now_ms)
         self._entries[transactional_id] = entry
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.config import PARTITIONS_MAX
+from onceflow.broker_lite.config_resources import shown_topic_config
 from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.handlers.configs import shown_value
-from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, synonyms, validate_overrides
+from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
@@ -84,12 +84,12 @@ def _create_topic(
     if not validate_only:
         topic_id = state.topics.create(wish.name, count, overrides, now_ms).topic_id
     shown = []
-    for name, entry in TOPIC_SETTINGS.items():
-        in_force = synonyms(name, overrides, state.config)[0]
+    for name in TOPIC_SETTINGS:
+        in_force = shown_topic_config(state, name, overrides)
         shown.append(
             CreateTopicsResponse.CreatableTopicConfigs(
                 name=name,
-                value=shown_value(entry, overrides, state.config),
+                value=in_force.value,
                 read_only=False,
                 config_source=in_force.source,
                 is_sensitive=False,

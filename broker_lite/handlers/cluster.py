@@ -78,7 +78,7 @@ def api_versions(
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, low, high, _ in _features(state)
         ],
-        finalized_features_epoch=1,
+        finalized_features_epoch=state.features.epoch,
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level
@@ -90,13 +90,10 @@ def api_versions(
 
 
 def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
-    """Name, lowest and highest level supported, level in force.
-
-    ``group.version`` is not among them: its first level is the consumer group protocol (KIP-848),
-    which is not served. Nor is ``metadata.version``, which is about controllers.
-    """
+    """Name, lowest and highest level supported, level in force."""
     features = [
-        ("transaction.version", 0, 2, state.config.onceflow_transaction_version),
+        (known.name, known.min_level, known.max_level, state.features.level(known.name))
+        for known in state.features.supported()
     ]
     profile = state.profile
     if profile is None:

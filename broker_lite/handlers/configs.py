@@ -1,32 +1,33 @@
-"""DescribeConfigs and IncrementalAlterConfigs: settings of topics, and of the broker to look at.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-Decides which resources have settings, what is shown of them and which changes are taken. Names and
-bounds are in ``topic_config`` and ``config``. Settings of the broker are fixed at its start.
+Decides how requests about settings are read and answered; which resources and settings there are,
+and what may change, is in ``config_resources``.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
-from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig
+from onceflow.broker_lite.config_resources import RESOURCES, ConfigResources, ShownConfig
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.setting import Kind
-from onceflow.broker_lite.topic_config import (
-    TOPIC_SETTINGS,
-    ConfigSource,
-    TopicSetting,
-    effective_value,
-    synonyms,
-    validate_overrides,
-)
-from onceflow.broker_lite.topics import Topic, TopicError, check_topic_name
+from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
+    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from onceflow.sdk.protocol.api.admin_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -34,13 +35,10 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
 DescribedConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
+IncrementalResource: TypeAlias = IncrementalAlterConfigsRequest.AlterConfigsResource
+WholeResource: TypeAlias = AlterConfigsRequest.AlterConfigsResource
 
-
-class ResourceType(enum.IntEnum):
-    """Kinds of things that have settings, as numbered on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
+LIST_ANY_TYPE_MIN_VERSION = 1
 
 
 class Operation(enum.IntEnum):
@@ -52,9 +50,18 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-def shown_value(entry: TopicSetting, overrides: dict[str, str], config: BrokerConfig) -> str | None:
-    """Text of the value in force for a topic setting."""
-    return entry.setting.render(effective_value(entry.setting.name, overrides, config))
+def _resources(resource_type: int) -> ConfigResources:
+    found = RESOURCES.get(resource_type)
+    if found is None:
+        raise TopicError(
+            ErrorCode.INVALID_REQUEST,
+            f"Resources of type {resource_type} have no settings here; topics (2), brokers (4), "
+            "client metrics (16) and groups (32) have.",
+        )
+    return found
+
+
+# --- reading
 
 
 @handles(DescribeConfigsRequest)
@@ -67,127 +74,77 @@ def describe_configs(
     named = {(wish.resource_type, wish.resource_name): wish for wish in request.resources}
     for resource in named.values():
         code, message = ErrorCode.NONE, None
-        shown: list[DescribedConfig] = []
+        shown: list[ShownConfig] = []
         try:
-            if resource.resource_type == ResourceType.TOPIC:
-                topic = _find_topic(state, resource.resource_name)
-                shown = _describe_topic(state, topic, request)
-            elif resource.resource_type == ResourceType.BROKER:
-                _check_broker(state, resource.resource_name)
-                if resource.resource_name:
-                    shown = _describe_broker(state, request)
-            else:
-                raise TopicError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Resources of type {resource.resource_type} have no settings here; "
-                    "topics (2) and brokers (4) have.",
-                )
+            kind = _resources(resource.resource_type)
+            kind.check(state, resource.resource_name)
+            shown = kind.describe(state, resource.resource_name)
         except TopicError as error:
             code, message = error.code, error.message
-        if resource.configuration_keys:  # An empty list asks for all, as null does.
-            wanted = set(resource.configuration_keys)
-            shown = [config for config in shown if config.name in wanted]
+        # An empty list of keys asks for all, as null does.
+        wanted = set(resource.configuration_keys or ())
         results.append(
             DescribeConfigsResponse.DescribeConfigsResult(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-                configs=shown,
+                configs=[
+                    _described(entry, request)
+                    for entry in shown
+                    if not wanted or entry.setting.name in wanted
+                ],
             )
         )
     return DescribeConfigsResponse(results=results)
 
 
-def _find_topic(state: BrokerState, name: str) -> Topic:
-    check_topic_name(name)
-    topic = state.topics.get(name)
-    if topic is None:
-        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'.")
-    return topic
-
-
-def _check_broker(state: BrokerState, name: str) -> None:
-    if name not in ("", str(state.node_id)):
-        raise TopicError(
-            ErrorCode.INVALID_REQUEST,
-            f"There is no broker {name!r}; the only one is {state.node_id}.",
-        )
-
-
-# Kafka looks for the default under the first broker property only, which has none for these.
-_NO_DEFAULT_SYNONYM = frozenset(
-    (
-        "flush.ms",
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
-        "retention.ms",
-        "segment.jitter.ms",
-        "segment.ms",
+def _described(entry: ShownConfig, request: DescribeConfigsRequest) -> DescribedConfig:
+    setting = entry.setting
+    sensitive = setting.kind is Kind.PASSWORD
+    return DescribedConfig(
+        name=setting.name,
+        value=None if sensitive else entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=sensitive,
+        synonyms=[
+            DescribeConfigsResponse.DescribeConfigsSynonym(
+                name=place.name, value=None if sensitive else place.value, source=place.source
+            )
+            for place in entry.places
+        ]
+        if request.include_synonyms
+        else [],
+        config_type=setting.kind,
+        documentation=setting.documentation if request.include_documentation else None,
     )
-)
 
 
-def _describe_topic(
-    state: BrokerState, topic: Topic, request: DescribeConfigsRequest
-) -> list[DescribedConfig]:
-    shown = []
-    for name, entry in TOPIC_SETTINGS.items():
-        places = synonyms(name, topic.overrides, state.config)
-        shown.append(
-            DescribedConfig(
-                name=name,
-                value=shown_value(entry, topic.overrides, state.config),
-                read_only=False,
-                config_source=places[0].source,
-                is_sensitive=False,
-                synonyms=[
-                    DescribeConfigsResponse.DescribeConfigsSynonym(
-                        name=place.name, value=place.value, source=place.source
-                    )
-                    for place in places
-                    if place.source != ConfigSource.DEFAULT_CONFIG
-                    or name not in _NO_DEFAULT_SYNONYM
-                ]
-                if request.include_synonyms
-                else [],
-                config_type=entry.setting.kind,
-                documentation=(
-                    entry.setting.documentation if request.include_documentation else None
-                ),
-            )
+@handles(ListConfigResourcesRequest)
+def list_config_resources(
+    state: BrokerState, context: RequestContext, request: ListConfigResourcesRequest, now_ms: int
+) -> ListConfigResourcesResponse:
+    """Names of what has settings (KIP-1142); version 0 is about client metrics only (KIP-1000)."""
+    wanted: Iterable[int] = dict.fromkeys(request.resource_types) or RESOURCES
+    if context.api_version < LIST_ANY_TYPE_MIN_VERSION:
+        wanted = (ConfigResourceType.CLIENT_METRICS,)
+    if any(resource_type not in RESOURCES for resource_type in wanted):
+        return ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
         )
-    return shown
-
-
-def _describe_broker(state: BrokerState, request: DescribeConfigsRequest) -> list[DescribedConfig]:
-    shown = []
-    for name, setting in BROKER_SETTINGS.items():
-        value = state.config.value(name)
-        sensitive = setting.kind is Kind.PASSWORD
-        source = ConfigSource.DEFAULT_CONFIG
-        if value != setting.default:
-            source = ConfigSource.STATIC_BROKER_CONFIG
-        text = None if sensitive else setting.render(value)
-        shown.append(
-            DescribedConfig(
-                name=name,
-                value=text,
-                read_only=True,
-                config_source=source,
-                is_sensitive=sensitive,
-                synonyms=[
-                    DescribeConfigsResponse.DescribeConfigsSynonym(
-                        name=name, value=text, source=source
-                    )
-                ]
-                if request.include_synonyms
-                else [],
-                config_type=setting.kind,
-                documentation=setting.documentation if request.include_documentation else None,
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListConfigResourcesResponse.ConfigResource(
+                resource_name=name, resource_type=resource_type
             )
-        )
-    return shown
+            for resource_type in wanted
+            for name in RESOURCES[resource_type].names(state)
+        ]
+    )
+
+
+# --- changing
 
 
 @handles(IncrementalAlterConfigsRequest)
@@ -197,97 +154,134 @@ def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest,
     now_ms: int,
 ) -> IncrementalAlterConfigsResponse:
-    """Set, drop, or change lists of single settings of topics; all of one resource or none."""
-    responses = []
-    for resource in request.resources:
-        code, message = ErrorCode.NONE, None
-        try:
-            if resource.resource_type == ResourceType.BROKER:
-                raise TopicError(
-                    ErrorCode.INVALID_REQUEST, "Settings of this broker are fixed at its start."
-                )
-            if resource.resource_type != ResourceType.TOPIC:
-                raise TopicError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"Resources of type {resource.resource_type} have no settings here.",
-                )
-            _check_changes(resource)
-            check_topic_name(resource.resource_name)
-            known = state.topics.get(resource.resource_name)
-            # Kafka looks at the settings before it looks for the topic.
-            overrides = _altered(state, known.overrides if known else {}, resource)
-            topic = _find_topic(state, resource.resource_name)
-            if not request.validate_only:
-                state.topics.set_overrides(topic, overrides)
-        except TopicError as error:
-            code, message = error.code, error.message
-        except ConfigError as error:
-            code, message = ErrorCode.INVALID_CONFIG, str(error)
-        responses.append(
+    """Set, drop, or change lists of single settings; all of one resource or none."""
+    outcomes = _altered(state, request.resources, _changed, request.validate_only)
+    return IncrementalAlterConfigsResponse(
+        responses=[
             IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-        )
-    return IncrementalAlterConfigsResponse(responses=responses)
+            for resource, code, message in outcomes
+        ]
+    )
 
 
-def _check_changes(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> None:
-    """Refuse what cannot be meant, before anything is looked up, as Kafka does."""
-    seen: set[str] = set()
-    for change in resource.configs:
-        name, operation = change.name, change.config_operation
-        if name in seen:
-            raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"Setting '{name}' is in the request more than once."
+@handles(AlterConfigsRequest)
+def alter_configs(
+    state: BrokerState, context: RequestContext, request: AlterConfigsRequest, now_ms: int
+) -> AlterConfigsResponse:
+    """Replace all settings of resources; superseded, and still what old tools send."""
+    outcomes = _altered(state, request.resources, _replaced, request.validate_only)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-        seen.add(name)
-        if operation not in list(Operation):
-            raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
-            )
-        if change.value is None and operation != Operation.DELETE:
-            raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
-        entry = TOPIC_SETTINGS.get(name)
-        is_list = entry is not None and entry.setting.kind is Kind.LIST
-        if operation in (Operation.APPEND, Operation.SUBTRACT) and not is_list:
-            raise TopicError(
-                ErrorCode.INVALID_CONFIG,
-                f"Setting '{name}' is no list to append to or subtract from.",
-            )
+            for resource, code, message in outcomes
+        ]
+    )
 
 
 def _altered(
     state: BrokerState,
-    overrides: dict[str, str],
-    resource: IncrementalAlterConfigsRequest.AlterConfigsResource,
+    resources: list[IncrementalResource] | list[WholeResource],
+    wish: Callable[[BrokerState, ConfigResources, str, list[object]], dict[str, str]],
+    validate_only: bool,
+) -> list[tuple[IncrementalResource | WholeResource, ErrorCode, str | None]]:
+    """Change each resource by itself; gives what came of it."""
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    outcomes: list[tuple[IncrementalResource | WholeResource, ErrorCode, str | None]] = []
+    for resource in resources:
+        name = resource.resource_name
+        code, message = ErrorCode.NONE, None
+        bad_setting = ErrorCode.INVALID_CONFIG
+        try:
+            if named[resource.resource_type, name] > 1:
+                raise TopicError(
+                    ErrorCode.INVALID_REQUEST, "The resource is in the request more than once."
+                )
+            kind = _resources(resource.resource_type)
+            bad_setting = kind.bad_setting_code
+            # Kafka looks at the settings before it looks for the resource.
+            kind.check_name(state, name)
+            _check_once([config.name for config in resource.configs])
+            checked = kind.validated(state, name, wish(state, kind, name, list(resource.configs)))
+            kind.check(state, name)
+            if not validate_only:
+                kind.store(state, name, checked)
+        except TopicError as error:
+            code, message = error.code, error.message
+        except ConfigError as error:
+            code, message = bad_setting, str(error)
+        except OSError as error:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"Settings cannot be stored: {error}."
+        outcomes.append((resource, code, message))
+    return outcomes
+
+
+def _check_once(names: list[str]) -> None:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, f"Setting '{name}' is in the request more than once."
+            )
+
+
+def _replaced(
+    state: BrokerState, kind: ConfigResources, name: str, configs: list[object]
 ) -> dict[str, str]:
-    """Overrides of a topic after the changes.
+    wished = {}
+    for config in configs:
+        assert isinstance(config, AlterConfigsRequest.AlterableConfig)
+        wished[config.name] = _value(config.name, config.value)
+    return wished
+
+
+def _changed(
+    state: BrokerState, kind: ConfigResources, name: str, configs: list[object]
+) -> dict[str, str]:
+    """What is set for a resource after the changes.
 
     Raises:
         TopicError: A change that cannot be meant.
-        ConfigError: A name or value that is not allowed.
     """
-    changed: dict[str, str | None] = dict(overrides)
-    for change in resource.configs:
-        name = change.name
-        entry = TOPIC_SETTINGS.get(name)
+    wished = kind.overrides(state, name)
+    for change in configs:
+        assert isinstance(change, IncrementalAlterConfigsRequest.AlterableConfig)
         operation = change.config_operation
         if operation == Operation.DELETE:
-            changed.pop(name, None)
+            wished.pop(change.name, None)
             continue
-        assert change.value is not None
-        if operation == Operation.SET or entry is None:
-            changed[name] = change.value
-            continue
-        value = shown_value(entry, overrides, state.config)
-        words = value.split(",") if value else []
-        given = [word.strip() for word in change.value.split(",")]
-        if operation == Operation.APPEND:
-            words += [word for word in given if word not in words]
-        else:
-            words = [word for word in words if word not in given]
-        changed[name] = ",".join(words)
-    return validate_overrides(changed)
+        if operation not in (Operation.SET, Operation.APPEND, Operation.SUBTRACT):
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
+            )
+        value = _value(change.name, change.value)
+        if operation != Operation.SET:
+            declared = kind.declared(state, change.name)
+            if declared is None or declared.kind is not Kind.LIST:
+                raise TopicError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Setting '{change.name}' is no list to append to or subtract from.",
+                )
+            words = kind.in_force(state, name, change.name).split(",")
+            given = [word.strip() for word in value.split(",")]
+            if operation == Operation.APPEND:
+                words += [word for word in given if word not in words]
+            else:
+                words = [word for word in words if word not in given]
+            value = ",".join(word for word in words if word)
+        wished[change.name] = value
+    return wished
+
+
+def _value(name: str, value: str | None) -> str:
+    if value is None:
+        raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
+    return value

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from onceflow.broker_lite.log.memory_storage import MemoryStorage, split_path
-from onceflow.broker_lite.log.storage import Buffer, LogFile
+from onceflow.broker_lite.log.storage import Buffer, LogFile, Volume
 
 
 class Change(enum.Enum):
@@ -215,6 +215,10 @@ class FailingStorage:
                 safe = synced.get(path, 0)
                 del content[safe + keep(size - safe) :]
         return disk
+
+    def volume(self) -> Volume:
+        self.check_running()
+        return self.inner.volume()
 
     def lock(self) -> None:
         self.check_running()

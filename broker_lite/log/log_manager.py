@@ -21,7 +21,7 @@ from onceflow.broker_lite.log.log_errors import LogError
 from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
 from onceflow.broker_lite.log.shared_flush import SharedFlush
-from onceflow.broker_lite.log.storage import Storage
+from onceflow.broker_lite.log.storage import Storage, Volume
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.model import TopicPartition
 
@@ -295,6 +295,17 @@ class LogManager:
         _, logs = self._topics.get(topic, (None, {}))
         for log in logs.values():
             log.config = self._config_for(overrides)
+
+    def refresh_configs(self) -> None:
+        """Ask for every topic's settings anew, after their defaults changed."""
+        for topic, (_, logs) in self._topics.items():
+            config = self._config_for(self._overrides.get(topic, {}))
+            for log in logs.values():
+                log.config = config
+
+    def volume(self) -> Volume:
+        """Where the data folder is, and how much room there is."""
+        return self._storage.volume()
 
     # Small files of other parts of the broker
 

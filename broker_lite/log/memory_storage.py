@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onceflow.broker_lite.log.log_errors import StorageLockedError
-from onceflow.broker_lite.log.storage import Buffer, LogFile
+from onceflow.broker_lite.log.storage import Buffer, LogFile, Volume
 
 
 class _MemoryFile:
@@ -76,6 +76,9 @@ class MemoryStorage:
             return self.content[directory]
         except KeyError:
             raise FileNotFoundError(directory) from None
+
+    def volume(self) -> Volume:
+        return Volume("memory", -1, -1)
 
     def lock(self) -> None:
         if self._locked:

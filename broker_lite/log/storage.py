@@ -74,8 +74,30 @@ class LogFile(Protocol):
         ...
 
 
+class Volume(NamedTuple):
+    """Where a data folder is, and how much room there is.
+
+    Attributes:
+        folder: Its absolute path; ``memory`` when it has none.
+        total_bytes: Size of the file system, -1 when there is none.
+        usable_bytes: What is left of it, -1 when there is none.
+    """
+
+    folder: str
+    total_bytes: int
+    usable_bytes: int
+
+
 class Storage(Protocol):
     """One data folder: files in its root and in one level of folders."""
+
+    def volume(self) -> Volume:
+        """Where the folder is.
+
+        Raises:
+            OSError: The file system does not answer.
+        """
+        ...
 
     def lock(self) -> None:
         """Take the folder for this process.
@@ -358,6 +380,14 @@ class RealStorage:
     def open_handles(self) -> int:
         """Handles that are open now."""
         return len(self._pool)
+
+    def volume(self) -> Volume:
+        found = os.statvfs(self.root)
+        return Volume(
+            os.path.abspath(self.root),
+            found.f_blocks * found.f_frsize,
+            found.f_bavail * found.f_frsize,
+        )
 
     def lock(self) -> None:
         # flock also tells two brokers of one process apart; lockf is what Kafka itself takes.

@@ -1,0 +1,138 @@
+"""Features of the cluster: which levels this broker knows, and which are in force (KIP-584).
+
+It decides which changes of a level are allowed. What a level does is decided by its readers, who
+are told of changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from onceflow.broker_lite.log import DataFolderError
+from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.cluster_metadata import ClusterMetadata
+    from onceflow.broker_lite.config import BrokerConfig
+
+SECTION = "features"
+
+
+class SupportedFeature(NamedTuple):
+    """One feature.
+
+    Attributes:
+        name: Kafka's name.
+        min_level: Lowest level; 0 is "not in force".
+        max_level: Highest level.
+        initial_level: Level of a new cluster.
+    """
+
+    name: str
+    min_level: int
+    max_level: int
+    initial_level: int
+
+
+TRANSACTION_VERSION = "transaction.version"
+
+
+def known_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
+    """What this broker knows. ``metadata.version`` is not among it, being about controllers."""
+    return (SupportedFeature(TRANSACTION_VERSION, 0, 2, config.onceflow_transaction_version),)
+
+
+class FeatureUpdate(NamedTuple):
+    """A wish for a level.
+
+    Attributes:
+        name: Which feature.
+        level: Level that it is to have.
+        upgrade_type: Which way it may go, as numbered on the wire.
+    """
+
+    name: str
+    level: int
+    upgrade_type: int
+
+
+class Features:
+    """Levels in force, kept in the cluster metadata.
+
+    Args:
+        metadata: Where changes are kept.
+        supported: What this broker knows.
+
+    Attributes:
+        epoch: Raised by each change, so that clients know which answer is newer.
+        on_change: Called with name and level after a change.
+
+    Raises:
+        DataFolderError: A level that is kept is none that this broker knows.
+    """
+
+    __slots__ = ("_changed", "_metadata", "_supported", "epoch", "on_change")
+
+    def __init__(self, metadata: ClusterMetadata, supported: tuple[SupportedFeature, ...]) -> None:
+        self._metadata = metadata
+        self._supported = {feature.name: feature for feature in supported}
+        self.on_change: list[Callable[[str, int], None]] = []
+        kept = metadata.section(SECTION)
+        epoch, levels = kept.get("epoch", 1), kept.get("levels", {})
+        if not isinstance(epoch, int) or not isinstance(levels, dict):
+            raise DataFolderError("section features of the cluster metadata holds no levels")
+        self.epoch = epoch
+        self._changed: dict[str, int] = {}
+        for name, level in levels.items():
+            feature = self._supported.get(name)
+            if (
+                feature is None
+                or not isinstance(level, int)
+                or not feature.min_level <= level <= feature.max_level
+            ):
+                raise DataFolderError(
+                    f"the cluster runs feature {name} at level {level}, which this broker does not "
+                    "know: start it with the later broker that set it"
+                )
+            self._changed[name] = level
+
+    def supported(self) -> list[SupportedFeature]:
+        """Every feature that is known here."""
+        return list(self._supported.values())
+
+    def level(self, name: str) -> int:
+        """Level in force of a known feature."""
+        return self._changed.get(name, self._supported[name].initial_level)
+
+    def refusal(self, update: FeatureUpdate) -> str | None:
+        """Why a level cannot be set, or None."""
+        feature = self._supported.get(update.name)
+        about = f"Feature {update.name} cannot have level {update.level}"
+        if feature is None:
+            known = ", ".join(self._supported)
+            return f"{about}: there is no such feature here; there are {known}."
+        if update.upgrade_type not in tuple(UpgradeType):
+            return f"{about}: there is no upgrade of type {update.upgrade_type}."
+        if not feature.min_level <= update.level <= feature.max_level:
+            return f"{about}: levels {feature.min_level} to {feature.max_level} are known."
+        if update.level < self.level(update.name) and update.upgrade_type == UpgradeType.UPGRADE:
+            return f"{about}: it is lower than now, so ask for a safe or unsafe downgrade."
+        return None
+
+    def update(self, updates: Mapping[str, int]) -> None:
+        """Set levels that were not refused.
+
+        Raises:
+            OSError: They cannot be kept; nothing changes.
+        """
+        news = {name: level for name, level in updates.items() if level != self.level(name)}
+        if not news:
+            return
+        changed = {**self._changed, **news}
+        self._metadata.save(SECTION, {"epoch": self.epoch + 1, "levels": {**changed}})
+        self._changed = changed
+        self.epoch += 1
+        for name, level in news.items():
+            for callback in self.on_change:
+                callback(name, level)

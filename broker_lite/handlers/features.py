@@ -1,0 +1,138 @@
+"""UpdateFeatures, DescribeQuorum and UnregisterBroker: the cluster as a whole.
+
+Decides how a cluster of one node answers questions about controllers; features and their levels
+are in ``features``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.features import FeatureUpdate
+from onceflow.sdk.protocol.api.admin_cluster import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    ReplicaState,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+    UpgradeType,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+METADATA_TOPIC = "__cluster_metadata"
+QUORUM_EPOCH = 1
+ONE_OUTCOME_MIN_VERSION = 2
+
+
+@handles(UpdateFeaturesRequest)
+def update_features(
+    state: BrokerState, context: RequestContext, request: UpdateFeaturesRequest, now_ms: int
+) -> UpdateFeaturesResponse:
+    """Set levels, all or none of them (KIP-584, KIP-1022)."""
+    updates = [
+        FeatureUpdate(
+            update.feature,
+            update.max_version_level,
+            UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type,
+        )
+        for update in request.feature_updates
+    ]
+    refusal = next(filter(None, map(state.features.refusal, updates)), None)
+    code, message = ErrorCode.NONE, None
+    if refusal is not None:
+        code, message = ErrorCode.INVALID_UPDATE_VERSION, refusal
+    elif not request.validate_only:
+        try:
+            state.features.update({update.name: update.level for update in updates})
+        except OSError as error:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, f"Levels cannot be stored: {error}."
+    results = []
+    if context.api_version < ONE_OUTCOME_MIN_VERSION and not code:
+        results = [
+            UpdateFeaturesResponse.UpdatableFeatureResult(feature=name)
+            for name in dict.fromkeys(update.name for update in updates)
+        ]
+    return UpdateFeaturesResponse(error_code=code, error_message=message, results=results)
+
+
+@handles(DescribeQuorumRequest)
+def describe_quorum(
+    state: BrokerState, context: RequestContext, request: DescribeQuorumRequest, now_ms: int
+) -> DescribeQuorumResponse:
+    """This node as the one controller, which has everything (KIP-595)."""
+    host, port = state.advertised(context)
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponse.TopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    _quorum(state, topic.topic_name, partition.partition_index, now_ms)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+        nodes=[
+            DescribeQuorumResponse.Node(
+                node_id=state.node_id,
+                listeners=[
+                    DescribeQuorumResponse.Listener(name=context.listener, host=host, port=port)
+                ],
+            )
+        ]
+        if context.api_version >= 2
+        else [],
+    )
+
+
+def _quorum(
+    state: BrokerState, topic: str, index: int, now_ms: int
+) -> DescribeQuorumResponse.PartitionData:
+    if topic != METADATA_TOPIC or index:
+        return DescribeQuorumResponse.PartitionData(
+            partition_index=index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message=f"Only partition 0 of {METADATA_TOPIC} has a quorum.",
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
+            current_voters=[],
+            observers=[],
+        )
+    # There is no log of metadata here; the number of changes is not told.
+    voter = ReplicaState(
+        replica_id=state.node_id,
+        log_end_offset=0,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    return DescribeQuorumResponse.PartitionData(
+        partition_index=index,
+        leader_id=state.node_id,
+        leader_epoch=QUORUM_EPOCH,
+        high_watermark=0,
+        current_voters=[voter],
+        observers=[],
+    )
+
+
+@handles(UnregisterBrokerRequest)
+def unregister_broker(
+    state: BrokerState, context: RequestContext, request: UnregisterBrokerRequest, now_ms: int
+) -> UnregisterBrokerResponse:
+    """Nobody else is registered, and the one who answers is not gone."""
+    if request.broker_id == state.node_id:
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"Broker {request.broker_id} is running; stop it instead.",
+        )
+    return UnregisterBrokerResponse(
+        error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+        error_message=f"There is no broker {request.broker_id}; the only one is {state.node_id}.",
+    )

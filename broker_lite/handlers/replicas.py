@@ -1,0 +1,200 @@
+"""Where replicas are: log folders, elections and reassignments, for a broker that is alone.
+
+Decides how one node with one folder answers requests that move replicas and leaders: what is
+already so succeeds, what needs another node or folder is refused as Kafka refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.sdk.protocol.api.admin_replicas import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+FolderTopic = DescribeLogDirsResponse.DescribeLogDirsTopic
+FolderPartition = DescribeLogDirsResponse.DescribeLogDirsPartition
+ElectedTopic = ElectLeadersResponse.ReplicaElectionResult
+ElectedPartition = ElectLeadersResponse.PartitionResult
+ReassignedPartition = AlterPartitionReassignmentsResponse.ReassignablePartitionResponse
+
+
+# --- log folders
+
+
+@handles(DescribeLogDirsRequest)
+def describe_log_dirs(
+    state: BrokerState, context: RequestContext, request: DescribeLogDirsRequest, now_ms: int
+) -> DescribeLogDirsResponse:
+    """The one folder, its volume, and the sizes of partitions (KIP-113, KIP-827)."""
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if request.topics is None:
+        wanted = [(topic.name, range(len(topic.partitions))) for topic in state.topics]
+    else:
+        wanted = {asked.topic: dict.fromkeys(asked.partitions) for asked in request.topics}.items()
+    topics = []
+    for name, indexes in wanted:
+        found = [
+            FolderPartition(
+                partition_index=index,
+                partition_size=log.size_bytes,
+                offset_lag=0,
+                is_future_key=False,
+            )
+            for index in indexes
+            if (log := state.topics.partition(name, index)) is not None
+        ]
+        if found:
+            topics.append(FolderTopic(name=name, partitions=found))
+    volume = state.log_manager.volume()
+    return DescribeLogDirsResponse(
+        results=[
+            DescribeLogDirsResponse.DescribeLogDirsResult(
+                log_dir=volume.folder,
+                topics=topics,
+                total_bytes=volume.total_bytes,
+                usable_bytes=volume.usable_bytes,
+            )
+        ]
+    )
+
+
+@handles(AlterReplicaLogDirsRequest)
+def alter_replica_log_dirs(
+    state: BrokerState, context: RequestContext, request: AlterReplicaLogDirsRequest, now_ms: int
+) -> AlterReplicaLogDirsResponse:
+    """A replica may go to the folder where it is; there is no other."""
+    here = state.log_manager.volume().folder
+    by_topic: dict[str, dict[int, ErrorCode]] = {}
+    for folder in request.dirs:
+        for asked in folder.topics:
+            codes = by_topic.setdefault(asked.name, {})
+            for index in asked.partitions:
+                if folder.path != here:
+                    codes[index] = ErrorCode.LOG_DIR_NOT_FOUND
+                elif state.topics.partition(asked.name, index) is None:
+                    codes[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                else:
+                    codes[index] = ErrorCode.NONE
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
+                topic_name=name,
+                partitions=[
+                    AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
+                        partition_index=index, error_code=code
+                    )
+                    for index, code in codes.items()
+                ],
+            )
+            for name, codes in by_topic.items()
+        ]
+    )
+
+
+# --- elections
+
+
+@handles(ElectLeadersRequest)
+def elect_leaders(
+    state: BrokerState, context: RequestContext, request: ElectLeadersRequest, now_ms: int
+) -> ElectLeadersResponse:
+    """Every partition has the only leader that it can have (KIP-460)."""
+    if request.topic_partitions is None:
+        return ElectLeadersResponse(
+            replica_election_results=[
+                ElectedTopic(topic=topic.name, partition_result=[]) for topic in state.topics
+            ]
+        )
+    known_type = request.election_type in tuple(ElectionType)
+    results = []
+    for asked in request.topic_partitions:
+        outcomes = []
+        for index in asked.partitions:
+            code = ErrorCode.ELECTION_NOT_NEEDED
+            message = "The leader is the only replica there is."
+            if not known_type:
+                code = ErrorCode.INVALID_REQUEST
+                message = f"There is no election of type {request.election_type}."
+            elif state.topics.partition(asked.topic, index) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                message = f"There is no partition {index} of '{asked.topic}'."
+            outcomes.append(
+                ElectedPartition(partition_id=index, error_code=code, error_message=message)
+            )
+        results.append(ElectedTopic(topic=asked.topic, partition_result=outcomes))
+    code = ErrorCode.NONE if known_type else ErrorCode.INVALID_REQUEST
+    return ElectLeadersResponse(
+        error_code=code if context.api_version >= 1 else ErrorCode.NONE,
+        replica_election_results=results,
+    )
+
+
+# --- reassignments
+
+
+@handles(AlterPartitionReassignmentsRequest)
+def alter_partition_reassignments(
+    state: BrokerState,
+    context: RequestContext,
+    request: AlterPartitionReassignmentsRequest,
+    now_ms: int,
+) -> AlterPartitionReassignmentsResponse:
+    """Replicas may stay where they are (KIP-455)."""
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=[
+            AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    _reassigned(state, topic.name, partition) for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def _reassigned(
+    state: BrokerState,
+    topic: str,
+    wish: AlterPartitionReassignmentsRequest.ReassignablePartition,
+) -> ReassignedPartition:
+    index, replicas = wish.partition_index, wish.replicas
+    code, message = ErrorCode.NONE, None
+    if state.topics.partition(topic, index) is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        message = f"There is no partition {index} of '{topic}'."
+    elif replicas is None:
+        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    elif replicas != [state.node_id]:
+        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        message = f"Replicas {replicas} are not possible: the only broker is {state.node_id}."
+    return ReassignedPartition(partition_index=index, error_code=code, error_message=message)
+
+
+@handles(ListPartitionReassignmentsRequest)
+def list_partition_reassignments(
+    state: BrokerState,
+    context: RequestContext,
+    request: ListPartitionReassignmentsRequest,
+    now_ms: int,
+) -> ListPartitionReassignmentsResponse:
+    """None is ever under way."""
+    return ListPartitionReassignmentsResponse(topics=[])

@@ -1,0 +1,204 @@
+"""Who took too much, and how long he is made to wait (KIP-13, KIP-124, KIP-219, KIP-599, KIP-612).
+
+It measures what clients take and says how long to wait. The answer tells the client at once, and
+the connection is not read from for that long; both is done by the connection. A quota is shared by
+all connections of those it is set for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.quotas.client_quotas import (
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+    Limit,
+)
+from onceflow.broker_lite.quotas.rates import SECOND_MS, TokenBucket, WindowedRate
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.dispatch import RequestContext
+
+MEASURES_MAX = 10_000
+"""Measures of one kind that are kept; beyond it idle ones go, and if there are none, the oldest."""
+
+PERCENT_PER_NS = 100 / 1_000_000_000
+
+Sharers = tuple[str, str]
+
+
+class QuotaEnforcement:
+    """Measures of everybody who has a quota.
+
+    Args:
+        quotas: What is set.
+        config: Windows (``quota.window.num`` ...).
+
+    Attributes:
+        quotas: What is set.
+        active: Whether any quota of requests is set; False costs nothing.
+    """
+
+    __slots__ = ("_addresses", "_buckets", "_controller_windows", "_rates", "_windows", "active",
+                 "measures_requests", "quotas")  # fmt: skip
+
+    def __init__(self, quotas: ClientQuotas, config: BrokerConfig) -> None:
+        self.quotas = quotas
+        self._windows = (config.quota_window_num, config.quota_window_size_seconds * SECOND_MS)
+        self._controller_windows = (
+            config.controller_quota_window_num,
+            config.controller_quota_window_size_seconds * SECOND_MS,
+        )
+        self._rates: dict[tuple[str, Sharers], WindowedRate] = {}
+        self._buckets: dict[Sharers, TokenBucket] = {}
+        self._addresses: dict[str, WindowedRate] = {}
+        self.active = False
+        self.measures_requests = False
+        quotas.on_change.append(self._note_what_is_set)
+        self._note_what_is_set()
+
+    def _note_what_is_set(self) -> None:
+        self.measures_requests = self.quotas.is_set(REQUEST_PERCENTAGE)
+        self.active = self.measures_requests or any(
+            self.quotas.is_set(key)
+            for key in (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, CONTROLLER_MUTATION_RATE)
+        )
+
+    def _limit(self, key: str, context: RequestContext) -> Limit | None:
+        _, _, user = context.principal.partition(":")
+        return self.quotas.limit(key, user, context.client_id or "")
+
+    def _rate(self, key: str, limit: Limit, now_ms: int) -> WindowedRate:
+        name = (key, limit.shared_by)
+        rate = self._rates.get(name)
+        if rate is None:
+            if len(self._rates) >= MEASURES_MAX:
+                for idle in [kept for kept, r in self._rates.items() if r.is_idle(now_ms)]:
+                    del self._rates[idle]
+                if len(self._rates) >= MEASURES_MAX:
+                    del self._rates[next(iter(self._rates))]
+            rate = self._rates[name] = WindowedRate(*self._windows)
+        return rate
+
+    # --- bytes
+
+    def produced(self, context: RequestContext, size: int, now_ms: int) -> int:
+        """Count a Produce request; milliseconds to wait."""
+        limit = self._limit(PRODUCER_BYTE_RATE, context)
+        if limit is None:
+            return 0
+        rate = self._rate(PRODUCER_BYTE_RATE, limit, now_ms)
+        rate.record(size, now_ms)
+        return rate.throttle_ms(limit.value, now_ms)
+
+    def fetch_room(self, context: RequestContext) -> int | None:
+        """Most bytes that one Fetch may give, so that a small quota is not passed by far."""
+        limit = self._limit(CONSUMER_BYTE_RATE, context)
+        if limit is None:
+            return None
+        windows, window_ms = self._windows
+        return int(limit.value * max(1, windows - 1) * window_ms / SECOND_MS)
+
+    def fetched(self, context: RequestContext, size: int, now_ms: int) -> int:
+        """Count a Fetch answer; milliseconds to wait.
+
+        An answer that has to wait is not counted, as it is not to be sent: the client asks again.
+        """
+        limit = self._limit(CONSUMER_BYTE_RATE, context)
+        if limit is None:
+            return 0
+        rate = self._rate(CONSUMER_BYTE_RATE, limit, now_ms)
+        rate.record(size, now_ms)
+        throttle_ms = rate.throttle_ms(limit.value, now_ms)
+        if throttle_ms:
+            rate.record(-size, now_ms)
+        return throttle_ms
+
+    # --- time
+
+    def worked(self, context: RequestContext, duration_ns: int, now_ms: int) -> int:
+        """Count the time that a request took; milliseconds to wait, at most one window."""
+        limit = self._limit(REQUEST_PERCENTAGE, context)
+        if limit is None:
+            return 0
+        rate = self._rate(REQUEST_PERCENTAGE, limit, now_ms)
+        rate.record(duration_ns * PERCENT_PER_NS, now_ms)
+        return min(rate.throttle_ms(limit.value, now_ms), self._windows[1])
+
+    # --- the controller
+
+    def mutations(self, context: RequestContext, strict: bool, now_ms: int) -> MutationQuota:
+        """What a request may still do to partitions of topics.
+
+        Args:
+            context: Who asks.
+            strict: Whether it is refused beyond the quota, which versions that know the error
+                ask for; others only wait.
+            now_ms: Wall milliseconds.
+        """
+        limit = self._limit(CONTROLLER_MUTATION_RATE, context)
+        if limit is None:
+            return MutationQuota(None, 0.0, strict, now_ms)
+        bucket = self._buckets.get(limit.shared_by)
+        if bucket is None:
+            if len(self._buckets) >= MEASURES_MAX:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[limit.shared_by] = TokenBucket(*self._controller_windows)
+        return MutationQuota(bucket, limit.value, strict, now_ms)
+
+    # --- connections
+
+    def connected(self, address: str, now_ms: int) -> int:
+        """Count a new connection; milliseconds to hold it, after which it is to be closed."""
+        if not self.quotas.is_set(CONNECTION_CREATION_RATE):
+            return 0
+        limit = self.quotas.connection_rate(address)
+        if limit is None:
+            return 0
+        rate = self._addresses.get(address)
+        if rate is None:
+            if len(self._addresses) >= MEASURES_MAX:
+                del self._addresses[next(iter(self._addresses))]
+            rate = self._addresses[address] = WindowedRate(*self._windows)
+        rate.record(1, now_ms)
+        throttle_ms = min(rate.throttle_ms(limit, now_ms), self._windows[1])
+        if throttle_ms:
+            rate.record(-1, now_ms)
+        return throttle_ms
+
+
+class MutationQuota:
+    """What one request may do to partitions of topics (KIP-599).
+
+    Attributes:
+        throttle_ms: How long the asker is to wait.
+    """
+
+    __slots__ = ("_bucket", "_limit", "_now_ms", "_strict", "throttle_ms")
+
+    def __init__(self, bucket: TokenBucket | None, limit: float, strict: bool, now_ms: int) -> None:
+        self._bucket = bucket
+        self._limit = limit
+        self._strict = strict
+        self._now_ms = now_ms
+        self.throttle_ms = 0
+
+    def take(self, partitions: int) -> bool:
+        """Count partitions that come or go; False when they must not."""
+        bucket = self._bucket
+        if bucket is None:
+            return True
+        if self._strict:
+            self.throttle_ms = bucket.throttle_ms(self._limit, self._now_ms)
+            if self.throttle_ms:
+                return False
+            bucket.take(partitions, self._limit, self._now_ms)
+        else:
+            bucket.take(partitions, self._limit, self._now_ms)
+            self.throttle_ms = bucket.throttle_ms(self._limit, self._now_ms)
+        return True
