@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
@@ -19,6 +19,8 @@ from onceflow.broker_lite.dynamic_config import DynamicConfig
 from onceflow.broker_lite.features import TRANSACTION_VERSION, Features, known_features
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
+from onceflow.broker_lite.nodes import Placement, Router
+from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.profiles import profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
@@ -52,7 +54,7 @@ class BrokerState:
         config: Settings of the broker in force; replaced when some are changed.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         cluster_metadata: What is known of the cluster beside topics, and survives restarts.
-        node_id: The only node's id.
+        node_id: Id of the first node, which is the only one as a rule.
         addresses: What clients are told, by node id and name of the listener that they use; known
             once the listener is bound. An empty host stands for what the peer reached.
         dynamic_config: Settings that were changed at run time.
@@ -61,6 +63,7 @@ class BrokerState:
         topics: Topics by name and by id.
         log_manager: The logs on storage.
         timers: Everything that happens later.
+        placement: The nodes, and what each of them leads.
         profile: The release of Kafka that is answered like; None for all that there is.
         purgatory: Everything that waits for something.
         groups: Group coordinator.
@@ -70,6 +73,7 @@ class BrokerState:
         scram_users: Users of SASL SCRAM.
         unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
+        router: Refuses what came to the wrong node; None with one node.
         interceptor: Stands before the handlers in tests; None otherwise.
         wire: Sees the bytes of connections in tests; None otherwise.
     """
@@ -86,11 +90,13 @@ class BrokerState:
         "interceptor",
         "log_manager",
         "node_id",
+        "placement",
         "profile",
         "purgatory",
         "quotas",
         "random",
         "registry",
+        "router",
         "scram_users",
         "timers",
         "topics",
@@ -116,7 +122,13 @@ class BrokerState:
     registry: HandlerRegistry
     scram_users: ScramUsers
 
-    def __init__(self, config: BrokerConfig, rng: Random) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        rng: Random,
+        nodes: int = 1,
+        racks: Sequence[str | None] = (),
+    ) -> None:
         self.profile = profile_of(config.onceflow_profile)
         if self.profile is not None:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
@@ -131,18 +143,25 @@ class BrokerState:
             config.min_incremental_fetch_session_eviction_ms,
             rng,
         )
+        self.placement = Placement(make_nodes(nodes, config.node_id, racks))
+        self.router: Router | None = None
         self.interceptor: Interceptor | None = None
         self.wire: WireTaps | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes = 0
 
-    def advertised(self, context: RequestContext) -> tuple[str, int]:
-        """Host and port for an answer; never a wildcard address (trap 67).
+    def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
+        """Host and port of a node for an answer; never a wildcard address (trap 67).
 
-        They are those of the listener that the peer came in on (KIP-103).
+        They are those of the listener of that name that the peer came in on (KIP-103).
+
+        Args:
+            context: Who asks.
+            node_id: About which node, by default the one that was asked.
         """
         connection = context.connection
-        host, port = self.addresses.get((connection.node_id, connection.listener), ("", 0))
+        wanted = connection.node_id if node_id is None else node_id
+        host, port = self.addresses.get((wanted, connection.listener), ("", 0))
         return host or connection.local_address[0], port
 
     def settle(self, now_ms: int) -> None:
@@ -167,7 +186,15 @@ class BrokerState:
         self.log_manager.close(clean=clean)
 
 
-def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int) -> BrokerState:
+def open_broker(
+    storage: Storage,
+    config: BrokerConfig,
+    rng: Random,
+    now_ms: int,
+    *,
+    nodes: int = 1,
+    racks: Sequence[str | None] = (),
+) -> BrokerState:
     """Load everything from storage and make a broker that is ready for requests.
 
     Args:
@@ -175,13 +202,15 @@ def open_broker(storage: Storage, config: BrokerConfig, rng: Random, now_ms: int
         config: Settings.
         rng: Source of ids.
         now_ms: Wall milliseconds.
+        nodes: How many nodes share the logs, with ids from ``node.id`` on.
+        racks: Their racks; ``broker.rack`` where none is given.
 
     Raises:
         ConfigError: Settings that do not fit together.
         StorageLockedError: Another broker works on the same storage.
         DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
-    state = BrokerState(config, rng)
+    state = BrokerState(config, rng, nodes, racks)
     state.registry = load_handlers()
     profile = state.profile
     if profile is not None:
@@ -216,6 +245,9 @@ def _load(state: BrokerState, now_ms: int) -> None:
     manager = state.log_manager
     state.cluster_id = manager.cluster_id
     state.topics = TopicRegistry(manager, state.config, state.random, state.purgatory, now_ms)
+    state.placement.use(state.topics)
+    if not state.placement.single:
+        state.router = Router(state)
     state.groups, state.transactions = build_coordinators(state)
     state.groups.load(now_ms)
     state.transactions.load(now_ms)

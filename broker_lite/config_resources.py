@@ -179,16 +179,17 @@ class _Brokers:
     bad_setting_code = ErrorCode.INVALID_REQUEST
 
     def check(self, state: BrokerState, name: str) -> None:
-        if name not in (CLUSTER_DEFAULT, str(state.node_id)):
+        nodes = list(map(str, state.placement.nodes))
+        if name not in (CLUSTER_DEFAULT, *nodes):
             raise TopicError(
                 ErrorCode.INVALID_REQUEST,
-                f"There is no broker {name!r}; the only one is {state.node_id}.",
+                f"There is no broker {name!r}; there is {', '.join(nodes)}.",
             )
 
     check_name = check
 
     def names(self, state: BrokerState) -> list[str]:
-        return [str(state.node_id)]
+        return list(map(str, state.placement.nodes))
 
     def overrides(self, state: BrokerState, name: str) -> Overrides:
         return state.dynamic_config.broker(name)

@@ -428,7 +428,7 @@ def dispatch(
     )
     interceptor = state.interceptor
     if interceptor is None:
-        result = registration.handler(state, context, request, now_ms)
+        result = serve(registration, state, context, request, now_ms)
     else:
         result = interceptor.handle(registration, state, context, request, now_ms)
     flush = state.log_manager.shared_flush
@@ -459,6 +459,19 @@ def _held(flush: SharedFlush, result: object) -> object:
     else:
         hold(cast("Response", result))
     return held
+
+
+def serve(
+    registration: Registration,
+    state: BrokerState,
+    context: RequestContext,
+    request: Request,
+    now_ms: int,
+) -> object:
+    """Let the handler answer, on the node that was asked."""
+    if state.router is None:
+        return registration.handler(state, context, request, now_ms)
+    return state.router.handle(registration, context, request, now_ms)
 
 
 def _too_new_api_versions(registration: Registration) -> Response:

@@ -12,7 +12,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from onceflow.broker_lite.dispatch import CloseConnection
+from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.protocol.api import API
+from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.protocol.schema import REQUIRED, Message, Request, Response
@@ -240,6 +243,54 @@ def error_answer(
     refused = _refused(response_type, elements or (), level, code, each_part)
     answer: Response = _blank(response_type, {level.answered: refused})
     return answer
+
+
+def refuse_parts(
+    request: Request,
+    api_version: int,
+    refuses: Callable[[Part], bool],
+    code: ErrorCode,
+    run: Callable[[Request], object],
+) -> object:
+    """Answer an error for some parts of a request, and let a handler answer for the others.
+
+    Args:
+        request: The request.
+        api_version: Its version.
+        refuses: Which parts.
+        code: The error.
+        run: The handler; it may answer later.
+
+    Returns:
+        What the handler gave, put together with the errors; None as from the handler.
+
+    Raises:
+        CloseConnection: Parts of a Produce with ``acks=0`` are refused: the only way to tell.
+    """
+    refused, rest = split(request, api_version, refuses)
+    if refused is None:
+        return run(request)
+    if isinstance(request, ProduceRequest) and request.acks == 0:
+        if rest is not None:
+            run(rest)
+        raise CloseConnection(f"a produce with acks=0 meets {code.name}")
+    if rest is None:
+        return error_answer(request, api_version, code)
+    errors = error_answer(refused, api_version, code, each_part=True)
+    return merged(run(rest), errors, request.api_key, api_version)
+
+
+def merged(result: object, errors: Response, api_key: int, api_version: int) -> object:
+    """What a handler gave together with errors, now or when it is there."""
+    if isinstance(result, Response):
+        return merge(result, errors, api_key, api_version)
+    if isinstance(result, Deferred):
+        deferred: Deferred[Response] = Deferred(result.disconnect)
+        result.add_done_callback(
+            lambda answer: deferred.complete(merge(answer, errors, api_key, api_version))
+        )
+        return deferred
+    return result
 
 
 # --- walking

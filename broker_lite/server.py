@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceflow.broker_lite.connection import ClientConnection
@@ -97,7 +98,9 @@ class Server:
         broker: The state that handlers share.
         clock: Wall milliseconds.
         loop: The event loop that everything runs on.
-        endpoints: The listeners that are open.
+        endpoints: The listeners that are open, of every node.
+        node_ports: Ports by node id and name of the listener, kept over a stop of a node; may be
+            filled before the start.
         pool: Room for requests in memory; None without a limit.
         handling: True while a request is handled; what it wakes is settled right after.
     """
@@ -107,6 +110,7 @@ class Server:
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.endpoints: list[Endpoint] = []
+        self.node_ports: dict[tuple[int, str], int] = {}
         limit = broker.config.queued_max_request_bytes
         self.pool = RequestPool(limit) if limit > 0 else None
         self._limits = ConnectionLimits(broker.config)
@@ -124,10 +128,11 @@ class Server:
         """Bind all listeners of the broker, then serve them.
 
         Args:
-            listeners: Where to listen; port 0 takes any free one.
+            listeners: Where to listen; port 0 takes any free one. The first of several nodes gets
+                these ports; each further node gets its own, see :attr:`endpoints`.
 
         Returns:
-            The same with their ports.
+            The same with their ports, of the first node.
 
         Raises:
             OSError: An address cannot be bound; none is served then.
@@ -140,7 +145,8 @@ class Server:
                 security = ListenerSecurity(self.broker.config, listener, self.broker.scram_users)
                 if security.jwks is not None:
                     await asyncio.to_thread(security.jwks.refresh)
-                await self._bind(listener, self.broker.node_id, security)
+                for node_id in self.broker.placement.nodes:
+                    await self._bind(self._of_node(listener, node_id), node_id, security)
         except BaseException:
             for endpoint in self.endpoints:
                 endpoint.close()
@@ -162,7 +168,58 @@ class Server:
             assert endpoint.acceptor is not None
             await endpoint.acceptor.start_serving()
         self.arm()
-        return tuple(endpoint.listener for endpoint in self.endpoints)
+        return tuple(
+            endpoint.listener
+            for endpoint in self.endpoints
+            if endpoint.node_id == self.broker.node_id
+        )
+
+    def _of_node(self, listener: Listener, node_id: int) -> Listener:
+        """A listener as a node has it: on the port it had before, or next to the first node's."""
+        known = self.node_ports.get((node_id, listener.name))
+        if known is not None:
+            return listener.bound(known)
+        if not listener.port:
+            return listener
+        distance = node_id - self.broker.node_id
+        moved = listener.bound(listener.port + distance)
+        if listener.advertised_port:
+            return replace(moved, advertised_port=listener.advertised_port + distance)
+        return moved
+
+    async def stop_node(self, node_id: int) -> None:
+        """A node of several goes away: nobody gets in, its connections are cut, leaders move.
+
+        Raises:
+            PlacementError: There is no such node.
+        """
+        for endpoint in self.endpoints:
+            if endpoint.node_id == node_id:
+                endpoint.close()
+        self.broker.placement.stop_node(node_id, self.clock())
+        for connection in list(self._connections):
+            if connection.state is not None and connection.state.node_id == node_id:
+                connection.abort()
+        self.after_event()
+        await asyncio.sleep(0)
+
+    async def start_node(self, node_id: int) -> None:
+        """A node comes back under its old address.
+
+        Raises:
+            PlacementError: There is no such node.
+            OSError: Somebody has its address now.
+        """
+        placement = self.broker.placement
+        if node_id in placement.nodes and not placement.nodes[node_id].running:
+            gone = [each for each in self.endpoints if each.node_id == node_id]
+            for endpoint in gone:
+                self.endpoints.remove(endpoint)
+                again = await self._bind(endpoint.listener, node_id, endpoint.security)
+                assert again.acceptor is not None
+                await again.acceptor.start_serving()
+        placement.start_node(node_id, self.clock())
+        self.after_event()
 
     async def _bind(self, listener: Listener, node_id: int, security: ListenerSecurity) -> Endpoint:
         """Bind one listener and tell its address; it does not serve yet."""
@@ -185,6 +242,7 @@ class Server:
         endpoint.acceptor = acceptor
         endpoint.listener = listener.bound(bound_port)
         self.endpoints.append(endpoint)
+        self.node_ports[node_id, listener.name] = bound_port
         self.broker.addresses[node_id, listener.name] = endpoint.listener.advertised
         return endpoint
 

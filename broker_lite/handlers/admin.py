@@ -81,7 +81,9 @@ def _create_topic(
     count = _wished_partitions(state, wish)
     _check_number(count, most)
     topic_id = ZERO_UUID
+    replication_factor = 1
     if not validate_only:
+        replication_factor = _place(state, wish, count)
         topic_id = state.topics.create(wish.name, count, overrides, now_ms).topic_id
     shown = []
     for name in TOPIC_SETTINGS:
@@ -101,7 +103,7 @@ def _create_topic(
         error_code=0,
         error_message=None,
         num_partitions=count,
-        replication_factor=1,
+        replication_factor=replication_factor,
         configs=shown,
     )
 
@@ -123,17 +125,18 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
         for assignment in wish.assignments:
             _check_assignment(state, assignment.broker_ids)
         return len(indexes)
-    if wish.replication_factor not in (1, BROKER_DEFAULT):
+    if wish.replication_factor != BROKER_DEFAULT:
         if wish.replication_factor <= 0:
             raise TopicError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "Replication factor must be larger than 0, or -1 to use the default value.",
             )
-        raise TopicError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {wish.replication_factor} cannot be reached: "
-            "this broker is the only one.",
-        )
+        if wish.replication_factor > len(state.placement.running):
+            raise TopicError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Replication factor {wish.replication_factor} cannot be reached: "
+                f"{len(state.placement.running)} of the brokers run.",
+            )
     count = wish.num_partitions
     if count == BROKER_DEFAULT:
         count = state.config.num_partitions
@@ -156,11 +159,23 @@ def _check_number(count: int, most: int) -> None:
 
 
 def _check_assignment(state: BrokerState, broker_ids: Sequence[int]) -> None:
-    if list(broker_ids) != [state.node_id]:
+    nodes = list(state.placement.nodes)
+    if not broker_ids or len({*broker_ids}) != len(broker_ids) or not {*broker_ids} <= {*nodes}:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas {list(broker_ids)} are not possible: the only broker is {state.node_id}.",
+            f"Replicas {list(broker_ids)} are not possible: name each once of {nodes}.",
         )
+
+
+def _place(state: BrokerState, wish: CreatableTopic, count: int) -> int:
+    """Choose the replicas of a new topic; returns how many each partition has."""
+    placement = state.placement
+    for assignment in wish.assignments:
+        placement.place(wish.name, assignment.partition_index, assignment.broker_ids)
+    if not wish.assignments and wish.replication_factor != BROKER_DEFAULT:
+        for index in range(count):
+            placement.place_some(wish.name, index, wish.replication_factor)
+    return len(placement.replicas(wish.name, 0))
 
 
 @handles(DeleteTopicsRequest)

@@ -1,7 +1,7 @@
 """ApiVersions, Metadata, FindCoordinator and DescribeCluster: who and what is here.
 
 Decides what is advertised: served requests (derived from the registry), features, addresses, and
-topics, which Metadata may also create. One node leads everything and coordinates everything.
+topics, which Metadata may also create. Who leads and coordinates what is the placement's part.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.topics import (
     INTERNAL_TOPICS,
@@ -33,6 +34,7 @@ from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.nodes import Placement
 
 SOFTWARE_NAME_MIN_VERSION = 3
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
@@ -131,13 +133,18 @@ def metadata(
         if api_version < TOPIC_ID_MIN_VERSION:
             for topic in topics:
                 topic.name = topic.name or ""
-    host, port = state.advertised(context)
+    brokers = []
+    for node in state.placement.running:
+        host, port = state.advertised(context, node.node_id)
+        brokers.append(
+            MetadataResponse.MetadataResponseBroker(
+                node_id=node.node_id, host=host, port=port, rack=node.rack
+            )
+        )
     return MetadataResponse(
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(node_id=state.node_id, host=host, port=port)
-        ],
+        brokers=brokers,
         cluster_id=state.cluster_id,
-        controller_id=state.node_id,
+        controller_id=state.placement.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
@@ -206,25 +213,31 @@ def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
 def _describe_topic(
     state: BrokerState, topic: Topic, request: MetadataRequest
 ) -> MetadataResponse.MetadataResponseTopic:
-    node_id = state.node_id
     return MetadataResponse.MetadataResponseTopic(
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=[
-            MetadataResponse.MetadataResponsePartition(
-                error_code=0,
-                partition_index=index,
-                leader_id=node_id,
-                leader_epoch=log.leader_epoch,
-                replica_nodes=[node_id],
-                isr_nodes=[node_id],
-                offline_replicas=[],
-            )
+            _describe_partition(state.placement, topic.name, index, log.leader_epoch)
             for index, log in enumerate(topic.partitions)
         ],
         topic_authorized_operations=_operations(request),
+    )
+
+
+def _describe_partition(
+    placement: Placement, topic: str, partition: int, leader_epoch: int
+) -> MetadataResponse.MetadataResponsePartition:
+    leader_id = placement.leader(topic, partition)
+    return MetadataResponse.MetadataResponsePartition(
+        error_code=ErrorCode.NONE if leader_id >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=partition,
+        leader_id=leader_id,
+        leader_epoch=leader_epoch,
+        replica_nodes=list(placement.replicas(topic, partition)),
+        isr_nodes=placement.in_sync(topic, partition),
+        offline_replicas=placement.offline(topic, partition),
     )
 
 
@@ -237,24 +250,47 @@ def find_coordinator(
 ) -> FindCoordinatorResponse:
     """This node, for groups and for transactional ids; makes the internal topic (trap 57)."""
     code, message = _ready_coordinator(state, request.key_type, now_ms)
-    host, port = state.advertised(context) if not code else ("", -1)
-    node_id = -1 if code else state.node_id
     if context.api_version < 4:
+        found = _coordinator(state, context, request.key_type, request.key, code, message)
         return FindCoordinatorResponse(
-            error_code=code, error_message=message, node_id=node_id, host=host, port=port
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
         )
     return FindCoordinatorResponse(
         coordinators=[
-            FindCoordinatorResponse.Coordinator(
-                key=key,
-                node_id=node_id,
-                host=host,
-                port=port,
-                error_code=code,
-                error_message=message,
-            )
+            _coordinator(state, context, request.key_type, key, code, message)
             for key in request.coordinator_keys
         ]
+    )
+
+
+def _coordinator(
+    state: BrokerState,
+    context: RequestContext,
+    key_type: int,
+    key: str,
+    code: ErrorCode,
+    message: str | None,
+) -> FindCoordinatorResponse.Coordinator:
+    """The node that leads the key's partition of the internal topic, with its address."""
+    node_id = -1
+    topic = state.topics.get(OFFSETS_TOPIC if key_type == KEY_GROUP else TRANSACTION_TOPIC)
+    if not code and topic is not None:
+        partition = coordinator_partition(key, len(topic.partitions))
+        node_id = state.placement.leader(topic.name, partition)
+        if node_id < 0:
+            code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, "No node coordinates it now."
+    host, port = ("", -1) if code else state.advertised(context, node_id)
+    return FindCoordinatorResponse.Coordinator(
+        key=key,
+        node_id=-1 if code else node_id,
+        host=host,
+        port=port,
+        error_code=code,
+        error_message=message,
     )
 
 
@@ -294,17 +330,25 @@ def describe_cluster(
             cluster_id="",
             brokers=[],
         )
-    host, port = state.advertised(context)
+    brokers = []
+    for node in state.placement.nodes.values():
+        if node.running or request.include_fenced_brokers:
+            host, port = state.advertised(context, node.node_id)
+            brokers.append(
+                DescribeClusterResponse.DescribeClusterBroker(
+                    broker_id=node.node_id,
+                    host=host,
+                    port=port,
+                    rack=node.rack,
+                    is_fenced=not node.running,
+                )
+            )
     return DescribeClusterResponse(
         error_code=0,
         endpoint_type=ENDPOINT_BROKERS,
         cluster_id=state.cluster_id,
-        controller_id=state.node_id,
-        brokers=[
-            DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=state.node_id, host=host, port=port
-            )
-        ],
+        controller_id=state.placement.controller_id,
+        brokers=brokers,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
         ),

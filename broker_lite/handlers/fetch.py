@@ -52,7 +52,7 @@ def fetch(
     plan = state.fetch_sessions.plan(request, context.api_version, now_ms)
     if plan.error:
         return FetchResponse(error_code=plan.error, session_id=0, responses=[])
-    attempt = _FetchAttempt(state, context.api_version, request, plan)
+    attempt = _FetchAttempt(state, context, request, plan)
     if attempt.is_satisfied():
         return attempt.answer(now_ms)
     deferred: Deferred[FetchResponse] = Deferred()
@@ -104,6 +104,7 @@ class _FetchAttempt:
 
     __slots__ = (
         "_committed_only",
+        "_context",
         "_knows_zstd",
         "_plan",
         "_request",
@@ -113,9 +114,11 @@ class _FetchAttempt:
     )
 
     def __init__(
-        self, state: BrokerState, api_version: int, request: FetchRequest, plan: FetchPlan
+        self, state: BrokerState, context: RequestContext, request: FetchRequest, plan: FetchPlan
     ) -> None:
+        api_version = context.api_version
         self._state = state
+        self._context = context
         self._request = request
         self._plan = plan
         self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
@@ -185,6 +188,11 @@ class _FetchAttempt:
 
     def _refusal(self, source: _Source, log: PartitionLog) -> ErrorCode:
         asked = source.asked
+        topic = source.topic
+        node_id = self._context.connection.node_id
+        placement = self._state.placement
+        if topic is not None and not placement.leads(node_id, topic.name, asked.partition):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         code = check_leader_epoch(log, asked.current_leader_epoch)
         if code:
             return code
@@ -195,7 +203,6 @@ class _FetchAttempt:
             return ErrorCode.NONE  # Where the logs part is told also to who is beyond the end.
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
-        topic = source.topic
         if not self._knows_zstd and topic is not None and topic.config.compression_type == "zstd":
             return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
         return ErrorCode.NONE
@@ -233,7 +240,12 @@ class _FetchAttempt:
             session_id = sessions.open(plan, answers, self._uses_topic_ids, now_ms)
         else:
             session_id = 0
-        return FetchResponse(error_code=0, session_id=session_id, responses=self._by_topic(answers))
+        response = FetchResponse(
+            error_code=0, session_id=session_id, responses=self._by_topic(answers)
+        )
+        if self._state.router is not None:
+            self._state.router.with_leaders(self._context, response)
+        return response
 
     def _by_topic(
         self, answers: list[tuple[PartitionKey, PartitionData]]

@@ -142,9 +142,24 @@ def _items(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic '{topic.name}' is written by the broker only.",
             )
+        elif request.acks == ACKS_ALL and (missing := _missing_replicas(state, topic, data.index)):
+            item.refuse(ErrorCode.NOT_ENOUGH_REPLICAS, missing)
         else:
             _read_header(context, item)
     return items
+
+
+def _missing_replicas(state: BrokerState, topic: Topic, partition: int) -> str | None:
+    """What keeps ``acks=all`` from being served; a topic needs no more replicas than it has."""
+    wanted = topic.config.min_insync_replicas
+    placement = state.placement
+    if wanted <= 1 or placement.single:
+        return None
+    wanted = min(wanted, len(placement.replicas(topic.name, partition)))
+    found = len(placement.in_sync(topic.name, partition))
+    if found >= wanted:
+        return None
+    return f"min.insync.replicas is {topic.config.min_insync_replicas}; {found} replicas run."
 
 
 def _read_header(context: RequestContext, item: _Item) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.nodes import PlacementError
 from onceflow.sdk.protocol.api.admin_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -115,8 +116,9 @@ def alter_replica_log_dirs(
 def elect_leaders(
     state: BrokerState, context: RequestContext, request: ElectLeadersRequest, now_ms: int
 ) -> ElectLeadersResponse:
-    """Every partition has the only leader that it can have (KIP-460)."""
+    """Of one node every partition has the only leader that it can have (KIP-460)."""
     if request.topic_partitions is None:
+        state.placement.move_to_preferred(now_ms)
         return ElectLeadersResponse(
             replica_election_results=[
                 ElectedTopic(topic=topic.name, partition_result=[]) for topic in state.topics
@@ -127,14 +129,15 @@ def elect_leaders(
     for asked in request.topic_partitions:
         outcomes = []
         for index in asked.partitions:
-            code = ErrorCode.ELECTION_NOT_NEEDED
-            message = "The leader is the only replica there is."
+            message: str | None
             if not known_type:
                 code = ErrorCode.INVALID_REQUEST
                 message = f"There is no election of type {request.election_type}."
             elif state.topics.partition(asked.topic, index) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 message = f"There is no partition {index} of '{asked.topic}'."
+            else:
+                code, message = _elect(state, asked.topic, index, now_ms)
             outcomes.append(
                 ElectedPartition(partition_id=index, error_code=code, error_message=message)
             )
@@ -144,6 +147,21 @@ def elect_leaders(
         error_code=code if context.api_version >= 1 else ErrorCode.NONE,
         replica_election_results=results,
     )
+
+
+def _elect(
+    state: BrokerState, name: str, partition: int, now_ms: int
+) -> tuple[ErrorCode, str | None]:
+    """Let the preferred replica lead, if it does not yet."""
+    placement = state.placement
+    topic = state.topics.get(name)
+    preferred = placement.replicas(name, partition)[0]
+    if topic is None or placement.leads(preferred, name, partition):
+        return ErrorCode.ELECTION_NOT_NEEDED, "The preferred replica leads already."
+    if not placement.nodes[preferred].running:
+        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"Node {preferred} does not run."
+    placement.move_leader(topic, partition, preferred, now_ms)
+    return ErrorCode.NONE, None
 
 
 # --- reassignments
@@ -156,14 +174,15 @@ def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest,
     now_ms: int,
 ) -> AlterPartitionReassignmentsResponse:
-    """Replicas may stay where they are (KIP-455)."""
+    """Replicas go to nodes that there are, at once (KIP-455)."""
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _reassigned(state, topic.name, partition) for partition in topic.partitions
+                    _reassigned(state, topic.name, partition, now_ms)
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -175,6 +194,7 @@ def _reassigned(
     state: BrokerState,
     topic: str,
     wish: AlterPartitionReassignmentsRequest.ReassignablePartition,
+    now_ms: int,
 ) -> ReassignedPartition:
     index, replicas = wish.partition_index, wish.replicas
     code, message = ErrorCode.NONE, None
@@ -183,9 +203,11 @@ def _reassigned(
         message = f"There is no partition {index} of '{topic}'."
     elif replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    elif replicas != [state.node_id]:
-        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        message = f"Replicas {replicas} are not possible: the only broker is {state.node_id}."
+    else:
+        try:
+            state.placement.reassign(state.topics.get(topic), index, replicas, now_ms)
+        except PlacementError as error:
+            code, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"These {error}."
     return ReassignedPartition(partition_index=index, error_code=code, error_message=message)
 
 

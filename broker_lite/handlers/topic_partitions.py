@@ -90,7 +90,7 @@ def _missing(name: str) -> PageTopic:
 
 
 def _described(state: BrokerState, topic: Topic, first: int, end: int) -> PageTopic:
-    node_id = state.node_id
+    placement, name = state.placement, topic.name
     return PageTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -98,13 +98,13 @@ def _described(state: BrokerState, topic: Topic, first: int, end: int) -> PageTo
         partitions=[
             PagePartition(
                 partition_index=index,
-                leader_id=node_id,
+                leader_id=placement.leader(name, index),
                 leader_epoch=topic.partitions[index].leader_epoch,
-                replica_nodes=[node_id],
-                isr_nodes=[node_id],
+                replica_nodes=list(placement.replicas(name, index)),
+                isr_nodes=placement.in_sync(name, index),
                 eligible_leader_replicas=[],
                 last_known_elr=[],
-                offline_replicas=[],
+                offline_replicas=placement.offline(name, index),
             )
             for index in range(first, min(end, len(topic.partitions)))
         ],

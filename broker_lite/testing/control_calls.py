@@ -7,10 +7,12 @@ here values are only checked and put into plain form.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.nodes import PlacementError
 from onceflow.broker_lite.testing.control import ControlError, ControlRequest
 from onceflow.broker_lite.testing.fault_rules import Fault, FaultRule, make_rule
 from onceflow.broker_lite.testing.journal import JournalEntry
@@ -252,6 +254,55 @@ def _killed(request: ControlRequest) -> bool:
     return kill
 
 
+# --- several nodes
+
+
+async def _stop_node(broker: Broker, request: ControlRequest, node_id: str) -> object:
+    with _as_conflict():
+        await broker.stop_node_async(int(node_id))
+    return broker.describe()
+
+
+async def _start_node(broker: Broker, request: ControlRequest, node_id: str) -> object:
+    with _as_conflict():
+        await broker.start_node_async(int(node_id))
+    return broker.describe()
+
+
+async def _move_leader(broker: Broker, request: ControlRequest, _: str) -> object:
+    body = request.body
+    _only(body, "topic", "partition", "node_id")
+    topic = _text("topic", body.get("topic"))
+    partition = _integer("partition", body.get("partition"))
+    with _as_conflict():
+        broker.move_leader(topic, partition, _integer("node_id", body.get("node_id")))
+    return {"topic": topic, "partition": partition, "leader": broker.leader(topic, partition)}
+
+
+async def _move_coordinator(broker: Broker, request: ControlRequest, _: str) -> object:
+    body = request.body
+    names = ("group_id", "transactional_id")
+    _only(body, *names, "node_id")
+    key = {name: _text(name, body[name]) for name in names if name in body}
+    with _as_conflict():
+        broker.move_coordinator(_integer("node_id", body.get("node_id")), **key)
+        return {**key, "coordinator": broker.coordinator(**key)}
+
+
+async def _elect_preferred(broker: Broker, request: ControlRequest, _: str) -> object:
+    return {"moved": broker.elect_preferred()}
+
+
+@contextmanager
+def _as_conflict() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (PlacementError, KeyError, ValueError, RuntimeError) as error:
+        raise ControlError(HTTPStatus.CONFLICT, str(error.args[0])) from None
+
+
 async def _index(broker: Broker, request: ControlRequest, _: str) -> object:
     return {
         f"{method} {pattern}": documentation
@@ -279,5 +330,16 @@ CALLS: dict[tuple[str, str], tuple[Call, str]] = {
     ("POST", "/broker/stop"): (_stop, 'stop it; as a crash would with {"kill": true}'),
     ("POST", "/broker/start"): (_start, "start it again with the same data and address"),
     ("POST", "/broker/restart"): (_restart, "stop and start; the same choice"),
+    ("POST", "/nodes/{id}/stop"): (_stop_node, "cut a node off; what it leads moves"),
+    ("POST", "/nodes/{id}/start"): (_start_node, "let a node answer again"),
+    ("POST", "/leaders"): (
+        _move_leader,
+        'move a leader: {"topic": "t", "partition": 0, "node_id": 2}',
+    ),
+    ("POST", "/leaders/preferred"): (_elect_preferred, "move every leader to where it began"),
+    ("POST", "/coordinators"): (
+        _move_coordinator,
+        'move one: {"group_id": "g", "node_id": 2}, or with transactional_id',
+    ),
 }
 """By method and path: the function, and what it does."""

@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext
+from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext, serve
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.request_parts import Part, error_answer, merge, parts, split
+from onceflow.broker_lite.request_parts import Part, error_answer, merged, parts, refuse_parts
 from onceflow.broker_lite.testing.fault_rules import (
     ANYTHING,
     Condition,
@@ -25,7 +25,6 @@ from onceflow.broker_lite.testing.fault_rules import (
 from onceflow.broker_lite.testing.journal import Journal, JournalEntry, part_fits
 from onceflow.broker_lite.testing.wire import WireWatch
 from onceflow.sdk.protocol.api.fetch import FetchRequest
-from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request, Response
 
@@ -221,7 +220,7 @@ class FaultInjector:
         now_ms: int,
     ) -> object:
         def run(now_ms: int, part: Request = request) -> object:
-            return registration.handler(state, context, part, now_ms)
+            return serve(registration, state, context, part, now_ms)
 
         if rule is None:
             return run(now_ms)
@@ -302,19 +301,13 @@ def _refuse(
         return error_answer(request, version, rule.error)
     if isinstance(request, FetchRequest):
         return _refuse_fetch(rule, state, context, request, now_ms, run)
-    refused, rest = split(
-        request, version, lambda part: part_fits(rule.only, _by_name(state, part))
+    return refuse_parts(
+        request,
+        version,
+        lambda part: part_fits(rule.only, _by_name(state, part)),
+        rule.error,
+        lambda rest: run(now_ms, rest),
     )
-    if refused is None:
-        return run(now_ms)
-    errors = error_answer(refused, version, rule.error, each_part=True)
-    if isinstance(request, ProduceRequest) and request.acks == 0:
-        if rest is not None:
-            run(now_ms, rest)
-        raise CloseConnection("a fault rule refused a produce with acks=0")
-    if rest is None:
-        return errors
-    return _merged(run(now_ms, rest), errors, request.api_key, version)
 
 
 def _refuse_fetch(
@@ -353,19 +346,7 @@ def _refuse_fetch(
     max_wait_ms, request.max_wait_ms = request.max_wait_ms, 0
     answer = run(now_ms)
     request.max_wait_ms = max_wait_ms
-    return _merged(answer, errors, request.api_key, version)
-
-
-def _merged(result: object, errors: Response, api_key: int, api_version: int) -> object:
-    if isinstance(result, Response):
-        return merge(result, errors, api_key, api_version)
-    if isinstance(result, Deferred):
-        deferred: Deferred[Response] = Deferred(result.disconnect)
-        result.add_done_callback(
-            lambda answer: deferred.complete(merge(answer, errors, api_key, api_version))
-        )
-        return deferred
-    return result
+    return merged(answer, errors, request.api_key, version)
 
 
 def _pass_on(result: object, deferred: Deferred[Response]) -> None:

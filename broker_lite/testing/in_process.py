@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,6 +19,8 @@ from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
+from onceflow.broker_lite.nodes.moves import coordinator_of, describe_nodes, known_topic
+from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.server import MovableTime, Server
 from onceflow.broker_lite.testing.capture import Capture
 from onceflow.broker_lite.testing.control import HOST, ControlServer
@@ -50,6 +52,10 @@ class Broker:
         settings: Broker settings by Kafka's property names. Against a daemon,
             ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
             partitions by default.
+        nodes: How many nodes answer, with ids from ``node.id`` (1) on, each on its own listeners.
+            They share one log; partition leaders and coordinators are spread over them. With a
+            fixed ``port`` the others take the ports behind it.
+        racks: The nodes' racks, in order.
         profile: A release of Kafka, as ``"2.8"`` or ``"4.0"``: of what this broker can do it serves
             and announces only what that release has. Setting ``onceflow.profile``.
         clock: Returns wall milliseconds; by default it runs with the system's and can be moved
@@ -81,6 +87,8 @@ class Broker:
         port: int = 0,
         listeners: str | None = None,
         settings: Mapping[str, object] | None = None,
+        nodes: int = 1,
+        racks: Sequence[str | None] = (),
         profile: str | None = None,
         clock: Callable[[], int] | None = None,
         seed: int | None = None,
@@ -99,6 +107,10 @@ class Broker:
             properties["onceflow.durability"] = durability
         self._config = BrokerConfig.from_properties(properties, defaults=IN_PROCESS_DEFAULTS)
         self._listeners = read_listeners(self._config, host, port)
+        make_nodes(nodes, self._config.node_id, racks)
+        self._nodes = nodes
+        self._racks = tuple(racks)
+        self._node_ports: dict[tuple[int, str], int] = {}
         self._data = data
         self._clock: Callable[[], int] = clock or RunningClock()
         self._random = random.Random(seed)
@@ -119,7 +131,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``HOST:PORT`` for clients, of the first listener.
+        """``HOST:PORT`` for clients, of the first listener; of several nodes all, with commas.
 
         Raises:
             RuntimeError: The broker was not started yet.
@@ -139,7 +151,8 @@ class Broker:
         found = {each.name: each for each in self._listeners}[listener.upper()]
         if not found.port:
             raise RuntimeError("the broker has no address before it is started")
-        return found.address
+        ports = {key: port for key, port in self._node_ports.items() if key[1] == found.name}
+        return ",".join(found.bound(ports[key]).address for key in sorted(ports))
 
     @property
     def port(self) -> int:
@@ -190,6 +203,7 @@ class Broker:
             "bootstrap_servers": self.bootstrap_servers if self.port else None,
             "cluster_id": state.cluster_id if state is not None else None,
             "connections": self.connection_count,
+            "nodes": {} if state is None else describe_nodes(state),
             "topics": len(state.topics) if state is not None else None,
         }
 
@@ -217,13 +231,21 @@ class Broker:
             )
         storage = with_faults(self._storage, self.faults.check_write)
         now_ms = self._clock()
-        state = open_broker(storage, self._config, self._random, now_ms)
+        state = open_broker(
+            storage,
+            self._config,
+            self._random,
+            now_ms,
+            nodes=self._nodes,
+            racks=self._racks,
+        )
         state.interceptor = self.faults
         state.wire = self._wire
         self._wire.use(state.timers)
         try:
             await self._open_surroundings()
             server = Server(state, self._clock)
+            server.node_ports = self._node_ports
             self._listeners = await server.start(self._listeners)
         except BaseException:
             state.close(now_ms, clean=False)
@@ -362,6 +384,91 @@ class Broker:
     def _in_loop(self, coroutine: Coroutine[object, object, T]) -> T:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    # --- several nodes
+
+    async def stop_node_async(self, node_id: int) -> None:
+        """Let one of several nodes go away: connections are cut, leaders move to the others.
+
+        Args:
+            node_id: Which one.
+
+        Raises:
+            PlacementError: There is no such node.
+        """
+        await self._running_server().stop_node(node_id)
+
+    async def start_node_async(self, node_id: int) -> None:
+        """Let a node come back under its old address; leaders stay where they are.
+
+        Raises:
+            PlacementError: There is no such node.
+            OSError: Somebody has its address now.
+        """
+        await self._running_server().start_node(node_id)
+
+    def stop_node(self, node_id: int) -> None:
+        """As :meth:`stop_node_async`, for a broker in a thread."""
+        self._in_loop(self.stop_node_async(node_id))
+
+    def start_node(self, node_id: int) -> None:
+        """As :meth:`start_node_async`, for a broker in a thread."""
+        self._in_loop(self.start_node_async(node_id))
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, -1 when none does."""
+        return self.call(lambda state, now_ms: state.placement.leader(topic, partition))
+
+    def move_leader(self, topic: str, partition: int, node_id: int) -> None:
+        """Let another node lead a partition, under a new leader epoch.
+
+        Raises:
+            PlacementError: The node has no replica, or does not run.
+            KeyError: There is no such partition.
+        """
+        self.call(
+            lambda state, now_ms: state.placement.move_leader(
+                known_topic(state, topic, partition), partition, node_id, now_ms
+            )
+        )
+
+    def move_coordinator(
+        self, node_id: int, *, group_id: str | None = None, transactional_id: str | None = None
+    ) -> None:
+        """Let another node coordinate a group or a transactional id.
+
+        Everything whose state is in the same partition of the internal topic moves with it. What
+        waits at the old coordinator is told NOT_COORDINATOR.
+
+        Raises:
+            PlacementError: The node does not run.
+            ValueError: Neither or both are given.
+        """
+        self.call(
+            lambda state, now_ms: state.placement.move_leader(
+                *coordinator_of(state, group_id, transactional_id, now_ms), node_id, now_ms
+            )
+        )
+
+    def coordinator(
+        self, *, group_id: str | None = None, transactional_id: str | None = None
+    ) -> int:
+        """The node that coordinates a group or a transactional id."""
+
+        def ask(state: BrokerState, now_ms: int) -> int:
+            topic, partition = coordinator_of(state, group_id, transactional_id, now_ms)
+            return state.placement.leader(topic.name, partition)
+
+        return self.call(ask)
+
+    def elect_preferred(self) -> int:
+        """Let every partition be led by its preferred node that runs; returns how many moved."""
+        return self.call(lambda state, now_ms: state.placement.move_to_preferred(now_ms))
+
+    def _running_server(self) -> Server:
+        if self._server is None:
+            raise RuntimeError("the broker is not running")
+        return self._server
 
     # --- reaching in
 

@@ -130,6 +130,30 @@ async def test_a_stopped_broker_refuses_and_can_be_started(broker: Broker) -> No
     assert (await ask(broker, "POST", "/broker/start"))[0] == 409
 
 
+async def test_nodes_leaders_and_coordinators_can_be_moved() -> None:
+    async with Broker(control=0, nodes=2) as broker:
+        broker.create_topic("t")
+        first = broker.leader("t", 0)
+        other = 3 - first
+        wish = {"topic": "t", "partition": 0, "node_id": other}
+        assert (await ask(broker, "POST", "/leaders", wish))[1]["leader"] == other
+        assert (await ask(broker, "POST", "/leaders/preferred"))[1] == {"moved": 1}
+        wish = {"group_id": "g", "node_id": 1}
+        assert (await ask(broker, "POST", "/coordinators", wish))[1]["coordinator"] == 1
+        _, described = await ask(broker, "POST", f"/nodes/{first}/stop")
+        assert described["nodes"][str(first)]["running"] is False  # type: ignore[index]
+        assert described["nodes"][str(other)]["leads"] == ["t-0"]  # type: ignore[index]
+        wish = {"topic": "t", "partition": 0, "node_id": first}
+        assert (await ask(broker, "POST", "/leaders", wish))[0] == 409
+        assert (await ask(broker, "POST", f"/nodes/{first}/start"))[0] == 200
+        for method, path, body in (
+            ("POST", "/nodes/77/stop", None),
+            ("POST", "/leaders", {"topic": "u", "partition": 0, "node_id": 1}),
+            ("POST", "/coordinators", {"node_id": 1}),
+        ):
+            assert (await ask(broker, method, path, body))[0] == 409
+
+
 async def test_the_index_lists_everything(broker: Broker) -> None:
     _, index = await ask(broker, "GET", "/")
     assert "POST /rules" in index

@@ -1,0 +1,58 @@
+"""What to move and what there is, by the names that users know: for tests and the control endpoint.
+
+It decides nothing; it finds partitions and shows the placement in plain values.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
+from onceflow.broker_lite.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.topics import Topic
+
+
+def known_topic(state: BrokerState, name: str, partition: int) -> Topic:
+    """The topic of that name.
+
+    Raises:
+        KeyError: There is no such partition.
+    """
+    topic = state.topics.get(name)
+    if topic is None or not 0 <= partition < len(topic.partitions):
+        raise KeyError(f"there is no partition {name}-{partition}")
+    return topic
+
+
+def coordinator_of(
+    state: BrokerState, group_id: str | None, transactional_id: str | None, now_ms: int
+) -> tuple[Topic, int]:
+    """The partition of an internal topic whose leader coordinates a group or transactional id.
+
+    Raises:
+        ValueError: Neither or both are given.
+    """
+    if (group_id is None) == (transactional_id is None):
+        raise ValueError("give group_id or transactional_id, one of them")
+    name = OFFSETS_TOPIC if group_id is not None else TRANSACTION_TOPIC
+    topic = state.topics.ensure_internal(name, now_ms)
+    return topic, coordinator_partition(group_id or transactional_id or "", len(topic.partitions))
+
+
+def describe_nodes(state: BrokerState) -> dict[str, object]:
+    """The nodes by id: whether each runs, and what it leads."""
+    placement = state.placement
+    led: dict[int, list[str]] = {node_id: [] for node_id in placement.nodes}
+    if not placement.single:
+        for topic in state.topics:
+            for index in range(len(topic.partitions)):
+                leader = placement.leader(topic.name, index)
+                if leader in led and not topic.internal:
+                    led[leader].append(f"{topic.name}-{index}")
+    return {
+        str(node.node_id): {"running": node.running, "rack": node.rack, "leads": led[node.node_id]}
+        for node in placement.nodes.values()
+    }

@@ -1,0 +1,270 @@
+"""Which node leads which partition, who has replicas of it, and which nodes run.
+
+All nodes of one broker share one log, so that a leader can be moved without copying anything: the
+new leader begins a new leader epoch, as in Kafka, and that is all. A replica is a node that may
+lead the partition; one that runs is in sync. With one node everything is led by it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.topics import Topic, TopicRegistry
+
+NO_LEADER = -1
+NODES_MAX = 100
+"""Most nodes of one broker; each has listeners of its own."""
+
+OnMoved = Callable[["Topic", int, int], None]
+"""``on_moved(topic, partition, now_ms)``, after another node leads a partition, or none."""
+
+
+class PlacementError(ValueError):
+    """A move that cannot be done; the text says why."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        node_id: Its id.
+        rack: Where it stands (``broker.rack``), None when nobody said.
+        running: Whether it answers.
+    """
+
+    node_id: int
+    rack: str | None = None
+    running: bool = True
+
+
+class Placement:
+    """Leaders and replicas of every partition.
+
+    Args:
+        nodes: The nodes, at least one.
+
+    Attributes:
+        nodes: The nodes by id.
+        on_moved: Told of every partition that another node leads.
+    """
+
+    __slots__ = ("_leaders", "_order", "_replicas", "_topics", "nodes", "on_moved")
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = {node.node_id: node for node in nodes}
+        self._order = tuple(self.nodes)
+        self._topics: TopicRegistry | None = None
+        # Only what differs from the rule: the first replica that runs leads.
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._replicas: dict[tuple[str, int], tuple[int, ...]] = {}
+        self.on_moved: list[OnMoved] = []
+
+    def use(self, topics: TopicRegistry) -> None:
+        """Take the topics whose partitions are led; those that are deleted are forgotten."""
+        self._topics = topics
+        topics.on_deleted.append(lambda topic, now_ms: self._forget(topic))
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one node only, which leads everything."""
+        return len(self._order) == 1
+
+    @property
+    def running(self) -> list[Node]:
+        """Nodes that answer, by id."""
+        return [node for node in self.nodes.values() if node.running]
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are told is the controller: the first that runs."""
+        return next((node.node_id for node in self.running), NO_LEADER)
+
+    # --- questions
+
+    def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
+        """Nodes that may lead a partition, the preferred one first."""
+        if self.single:
+            return self._order
+        chosen = self._replicas.get((topic, partition))
+        if chosen is not None:
+            return chosen
+        # By the name, so that a restart finds every leader where it was.
+        first = (zlib.crc32(topic.encode()) + partition) % len(self._order)
+        return self._order[first:] + self._order[:first]
+
+    def in_sync(self, topic: str, partition: int) -> list[int]:
+        """Replicas that run; the last leader alone when none does."""
+        replicas = self.replicas(topic, partition)
+        found = [node_id for node_id in replicas if self.nodes[node_id].running]
+        return found or [replicas[0]]
+
+    def offline(self, topic: str, partition: int) -> list[int]:
+        """Replicas that do not run."""
+        replicas = self.replicas(topic, partition)
+        return [node_id for node_id in replicas if not self.nodes[node_id].running]
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, -1 when none of its replicas runs."""
+        if self.single:
+            return self._order[0]
+        leader = self._leaders.get((topic, partition))
+        if leader is not None:
+            return leader
+        return self._first_running(topic, partition)
+
+    def leads(self, node_id: int, topic: str, partition: int) -> bool:
+        """Whether a node leads a partition."""
+        return self.single or self.leader(topic, partition) == node_id
+
+    # --- changes
+
+    def place(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
+        """Choose the replicas of a partition that is about to be made.
+
+        Raises:
+            PlacementError: A node is there twice, or does not exist.
+        """
+        chosen = tuple(replicas)
+        unknown = [node_id for node_id in chosen if node_id not in self.nodes]
+        if unknown or not chosen or len(set(chosen)) != len(chosen):
+            raise PlacementError(
+                f"replicas {list(chosen)} are not possible: name each once of {list(self.nodes)}"
+            )
+        self._replicas[topic, partition] = chosen
+
+    def place_some(self, topic: str, partition: int, factor: int) -> None:
+        """Choose so many replicas by the usual rule.
+
+        Raises:
+            PlacementError: There are not so many nodes.
+        """
+        if not 1 <= factor <= len(self._order):
+            raise PlacementError(f"replication factor {factor}: there are {len(self._order)} nodes")
+        self.place(topic, partition, self.replicas(topic, partition)[:factor])
+
+    def move_leader(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
+        """Let another node lead a partition, under a new leader epoch.
+
+        Raises:
+            PlacementError: The node has no replica of it, or does not run.
+        """
+        if node_id not in self.replicas(topic.name, partition):
+            raise PlacementError(
+                f"node {node_id} has no replica of {topic.name}-{partition}; these have: "
+                f"{list(self.replicas(topic.name, partition))}"
+            )
+        if not self.nodes[node_id].running:
+            raise PlacementError(f"node {node_id} does not run: start it first")
+        self._lead(topic, partition, node_id, now_ms)
+
+    def reassign(
+        self, topic: Topic | None, partition: int, replicas: Iterable[int], now_ms: int
+    ) -> None:
+        """Give a partition other replicas; a leader that is not among them is replaced.
+
+        Raises:
+            PlacementError: A node is there twice, or does not exist.
+        """
+        assert topic is not None
+        before = self.leader(topic.name, partition)
+        self.place(topic.name, partition, replicas)
+        if before not in self.replicas(topic.name, partition):
+            self._lead(topic, partition, self._first_running(topic.name, partition), now_ms)
+        else:
+            self._leaders[topic.name, partition] = before
+
+    def move_to_preferred(self, now_ms: int) -> int:
+        """Let every partition be led by its first replica that runs; returns how many moved."""
+        moved = 0
+        for topic, partition in self._partitions():
+            wanted = self._first_running(topic.name, partition)
+            if wanted != self.leader(topic.name, partition):
+                self._lead(topic, partition, wanted, now_ms)
+                moved += 1
+        return moved
+
+    def stop_node(self, node_id: int, now_ms: int) -> None:
+        """A node no longer answers: what it leads goes to the next replica that runs."""
+        node = self._node(node_id)
+        if not node.running:
+            return
+        led = [each for each in self._partitions() if self.leader(each[0].name, each[1]) == node_id]
+        # What nobody moves stays where it is, also when an earlier replica comes back.
+        self._pin_leaders()
+        node.running = False
+        for topic, partition in led:
+            successor = self._first_running(topic.name, partition)
+            self._lead(topic, partition, successor, now_ms)
+
+    def start_node(self, node_id: int, now_ms: int) -> None:
+        """A node answers again: it leads what nobody leads, and follows otherwise."""
+        node = self._node(node_id)
+        if node.running:
+            return
+        self._pin_leaders()
+        node.running = True
+        for topic, partition in self._partitions():
+            if self.leader(topic.name, partition) == NO_LEADER:
+                wanted = self._first_running(topic.name, partition)
+                if wanted != NO_LEADER:
+                    self._lead(topic, partition, wanted, now_ms)
+
+    def _node(self, node_id: int) -> Node:
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise PlacementError(f"there is no node {node_id}; there are {list(self.nodes)}")
+        return node
+
+    def _first_running(self, topic: str, partition: int) -> int:
+        for node_id in self.replicas(topic, partition):
+            if self.nodes[node_id].running:
+                return node_id
+        return NO_LEADER
+
+    def _lead(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
+        self._leaders[topic.name, partition] = node_id
+        if node_id != NO_LEADER:
+            log = topic.partitions[partition]
+            log.begin_leader_epoch(max(log.leader_epoch, 0) + 1)
+        for callback in self.on_moved:
+            callback(topic, partition, now_ms)
+
+    def _pin_leaders(self) -> None:
+        for topic, partition in self._partitions():
+            self._leaders[topic.name, partition] = self.leader(topic.name, partition)
+
+    def _partitions(self) -> list[tuple[Topic, int]]:
+        topics = self._topics
+        if topics is None:
+            return []
+        return [(topic, index) for topic in topics for index in range(len(topic.partitions))]
+
+    def _forget(self, topic: Topic) -> None:
+        for kept in (self._leaders, self._replicas):
+            for key in [key for key in kept if key[0] == topic.name]:
+                del kept[key]
+
+
+def make_nodes(count: int, first_id: int, racks: Iterable[str | None] = ()) -> list[Node]:
+    """Nodes with ids one after the other.
+
+    Args:
+        count: How many.
+        first_id: Id of the first (``node.id``).
+        racks: Their racks, in order; none for those that are missing.
+
+    Raises:
+        ConfigError: There are too many or none.
+    """
+    if not 1 <= count <= NODES_MAX:
+        raise ConfigError("nodes", count, f"give 1 to {NODES_MAX}")
+    known = [*racks][:count]
+    known += [None] * (count - len(known))
+    return [Node(first_id + number, rack) for number, rack in enumerate(known)]
