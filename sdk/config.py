@@ -7,9 +7,9 @@ which combinations contradict each other. It does not decide what a setting does
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Literal, Protocol, Self, cast, runtime_checkable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from onceflow.sdk.config_checks import (
     Address,
@@ -18,13 +18,14 @@ from onceflow.sdk.config_checks import (
     check_kinds,
     check_range,
     parse_bootstrap_servers,
-    reject_unknown,
 )
+from onceflow.sdk.config_sources import Loadable
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
 
 __all__ = [
     "AdminConfig",
+    "BufferPolicy",
     "ClientConfig",
     "CompressionType",
     "ConsumerConfig",
@@ -35,6 +36,9 @@ __all__ = [
 ]
 
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+BufferPolicy = Literal["block", "raise"]
+COMPRESSION_LEVELS: Final = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131_072, 22)}
+"""Least and greatest level of each codec that has one."""
 Partitioner = Callable[[str, bytes | None, Sequence[int], Sequence[int]], int]
 """``partitioner(topic, key, all_partitions, available_partitions) -> partition``."""
 SerializerFunction = Callable[..., bytes | None]
@@ -139,7 +143,7 @@ class SecurityConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(Loadable):
     """What every client shares.
 
     Attributes:
@@ -202,22 +206,6 @@ class ClientConfig:
         """The bootstrap servers as host and port."""
         return parse_bootstrap_servers(self.bootstrap_servers)
 
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, object]) -> Self:
-        """Build the configuration from keyword arguments.
-
-        Args:
-            settings: Values by setting name.
-
-        Raises:
-            ConfigError: A name does not exist (the nearest one is named), a value is out of
-                range, or two settings contradict each other.
-        """
-        kind = cls.__name__.removesuffix("Config").lower()
-        reject_unknown(kind, (item.name for item in fields(cls)), settings)
-        build = cast("Callable[..., Self]", cls)
-        return build(**settings)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
@@ -235,11 +223,16 @@ class ProducerConfig(ClientConfig):
         resumed_identity: Go on, in another process, with the open transaction of a producer that
             had this identity: the producer starts inside it and may commit or abort it.
         compression_type: ``compression.type``, default None.
+        compression_level: ``compression.gzip.level`` (1 to 9), ``compression.lz4.level`` (1 to
+            17) or ``compression.zstd.level`` (-131,072 to 22), by `compression_type`; None is
+            Kafka's default for the codec (KIP-390).
         linger_ms: ``linger.ms``, default 5: how long a batch waits for more records.
         batch_size: ``batch.size`` in bytes; 262,144 here (Kafka: 16,384), since the cost of a
             batch in Python asks for larger ones; linger_ms bounds the wait all the same.
         max_request_size: ``max.request.size`` in bytes, default 1,048,576.
         buffer_memory: ``buffer.memory`` in bytes, default 33,554,432.
+        buffer_full: What sending does while `buffer_memory` is full: "block" waits up to
+            `max_block_ms`, "raise" raises BufferExhaustedError at once.
         max_block_ms: ``max.block.ms``, default 60,000: longest wait for metadata, memory,
             or a transaction's coordinator.
         delivery_timeout_ms: ``delivery.timeout.ms``, default 120,000 (KIP-91).
@@ -258,10 +251,12 @@ class ProducerConfig(ClientConfig):
     joined_identity: ProducerIdentity | None = None
     resumed_identity: ProducerIdentity | None = None
     compression_type: CompressionType | None = None
+    compression_level: int | None = None
     linger_ms: int = 5
     batch_size: int = 262_144
     max_request_size: int = 1_048_576
     buffer_memory: int = 33_554_432
+    buffer_full: BufferPolicy = "block"
     max_block_ms: int = 60_000
     delivery_timeout_ms: int = 120_000
     max_in_flight_requests_per_connection: int = 5
@@ -289,6 +284,8 @@ class ProducerConfig(ClientConfig):
         ):
             check_range(name, getattr(self, name), least)
         check_callable("partitioner", self.partitioner)
+        check_choice("buffer_full", self.buffer_full, ("block", "raise"))
+        self._check_compression()
         self._check_delivery()
         self._check_idempotence()
         self._check_transactions()
@@ -302,6 +299,19 @@ class ProducerConfig(ClientConfig):
     def uses_sequences(self) -> bool:
         """Whether batches carry a producer id and sequences."""
         return self.enable_idempotence
+
+    def _check_compression(self) -> None:
+        if self.compression_level is None:
+            return
+        bounds = COMPRESSION_LEVELS.get(self.compression_type or "none")
+        if bounds is None:
+            raise ConfigError(
+                "compression_level",
+                self.compression_level,
+                f"compression_type={self.compression_type!r} has no levels; choose "
+                f"{', '.join(COMPRESSION_LEVELS)} or leave it out",
+            )
+        check_range("compression_level", self.compression_level, *bounds)
 
     def _check_delivery(self) -> None:
         least = self.linger_ms + self.request_timeout_ms

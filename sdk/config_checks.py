@@ -12,33 +12,13 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from onceflow.sdk.config_names import NOT_OFFERED
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 INT32_MAX = 2_147_483_647
-
-NOT_OFFERED = {
-    "retries": "sends are retried until delivery_timeout_ms is over; set that instead",
-    "api_version": "versions are negotiated with each broker; leave it out",
-    "api_version_auto_timeout_ms": "versions are negotiated with each broker; leave it out",
-    "loop": "the client uses the loop it is started in; leave it out",
-    "max_batch_size": "use batch_size",
-    "batch_num_messages": "use batch_size (bytes)",
-    "queue_buffering_max_ms": "use linger_ms",
-    "queue_buffering_max_kbytes": "use buffer_memory (bytes)",
-    "message_timeout_ms": "use delivery_timeout_ms",
-    "compression_codec": "use compression_type",
-    "request_required_acks": "use acks",
-    "security_protocol": "use security=SecurityConfig(security_protocol=...)",
-    "ssl_context": "use security=SecurityConfig(ssl_context=...)",
-    "ssl_cafile": "use security=SecurityConfig(ssl_cafile=...)",
-    "sasl_mechanism": "use security=SecurityConfig(sasl_mechanism=...)",
-    "sasl_plain_username": "use security=SecurityConfig(sasl_username=...)",
-    "sasl_plain_password": "use security=SecurityConfig(sasl_password=...)",
-}
-"""Names that other clients know, and what to use here instead."""
 
 
 class Address(NamedTuple):
@@ -208,10 +188,10 @@ def reject_unknown(kind: str, known: Iterable[str], given: Iterable[str]) -> Non
         if name in names:
             continue
         plain = name.replace(".", "_").lower()
-        if plain in NOT_OFFERED:
-            remedy = NOT_OFFERED[plain]
-        elif plain in names:
+        if plain in names:
             remedy = f"write {plain}"
+        elif plain in NOT_OFFERED:
+            remedy = NOT_OFFERED[plain]
         else:
             near = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
             remedy = f"did you mean {near[0]}?" if near else "see the configuration reference"

@@ -1,19 +1,23 @@
 """The keyword arguments of the clients, as types for checkers and editors.
 
 They repeat the fields of the configurations in ``onceflow.sdk.config``, which document them and
-hold their defaults; a test compares the two.
+hold their defaults; a test compares the two. ``config`` is what the others override.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from onceflow.sdk.config import (
+    AdminConfig,
+    BufferPolicy,
     CompressionType,
+    ConsumerConfig,
     DeserializerFunction,
     NamedAssignor,
     Partitioner,
+    ProducerConfig,
     SecurityConfig,
     SerializerFunction,
 )
@@ -41,6 +45,7 @@ class ClientSettings(TypedDict, total=False):
 class ProducerSettings(ClientSettings, total=False):
     """See ``ProducerConfig``."""
 
+    config: ProducerConfig | Mapping[str, object]
     acks: int | str
     enable_idempotence: bool
     transactional_id: str | None
@@ -48,10 +53,12 @@ class ProducerSettings(ClientSettings, total=False):
     joined_identity: ProducerIdentity | None
     resumed_identity: ProducerIdentity | None
     compression_type: CompressionType | None
+    compression_level: int | None
     linger_ms: int
     batch_size: int
     max_request_size: int
     buffer_memory: int
+    buffer_full: BufferPolicy
     max_block_ms: int
     delivery_timeout_ms: int
     max_in_flight_requests_per_connection: int
@@ -63,6 +70,7 @@ class ProducerSettings(ClientSettings, total=False):
 class ConsumerSettings(ClientSettings, total=False):
     """See ``ConsumerConfig``."""
 
+    config: ConsumerConfig | Mapping[str, object]
     group_id: str | None
     group_instance_id: str | None
     group_protocol: str
@@ -89,3 +97,5 @@ class ConsumerSettings(ClientSettings, total=False):
 
 class AdminSettings(ClientSettings, total=False):
     """See ``AdminConfig``."""
+
+    config: AdminConfig | Mapping[str, object]

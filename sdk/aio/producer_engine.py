@@ -103,6 +103,7 @@ class ProducerEngine(Generic[D]):
             max_request_size=config.max_request_size,
             buffer_memory=config.buffer_memory,
             codec=codec,
+            level=config.compression_level,
         )
         self.sender = Sender(
             cast("Accumulator[DeliveryHandle]", self.accumulator),
@@ -496,12 +497,18 @@ class ProducerEngine(Generic[D]):
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            BufferExhaustedError: It stayed full.
+            BufferExhaustedError: It stayed full, or is and ``buffer_full`` is "raise".
         """
         limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
         accumulator = self.accumulator
         if accumulator.memory_used < self.config.buffer_memory or self.gate.is_closing:
             return
+        if self.config.buffer_full == "raise":
+            self.poke()
+            raise BufferExhaustedError(
+                f"buffer_memory ({self.config.buffer_memory} bytes) is full, and buffer_full is "
+                '"raise": try again later'
+            )
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._memory_waiters.append(waiter)
         accumulator.memory_waiters += 1

@@ -208,6 +208,7 @@ class Accumulator(Generic[D]):
         max_request_size: int,
         buffer_memory: int,
         codec: int,
+        level: int | None = None,
     ) -> None:
         self.lock = lock
         self.topics: dict[str, TopicState] = {}
@@ -226,6 +227,7 @@ class Accumulator(Generic[D]):
         self.delivery_type = delivery_type
         self.batch_size = min(batch_size, max_request_size)
         self.codec = codec
+        self.level = level
         self._random = random
         self._max_request_size = max_request_size
         self.buffer_memory = buffer_memory
@@ -343,6 +345,11 @@ class Accumulator(Generic[D]):
             self.on_ready()
         return self.delivery_type(batch, index, timestamp_ms)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether ``buffer_memory`` is used up, so that nothing may linger any more."""
+        return self.memory_used >= self.buffer_memory
+
     def has_room(self) -> bool:
         """Whether there is memory for more; the lock is held.
 
@@ -353,7 +360,7 @@ class Accumulator(Generic[D]):
             error = self.refusal()
             if error is not None:
                 raise error
-        return self.memory_used < self.buffer_memory
+        return not self.is_full
 
     def check_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> None:
         """Refuse a record that no request can carry.
@@ -392,6 +399,7 @@ class Accumulator(Generic[D]):
             queue.partition,
             batch_size=self.batch_size,
             codec=self.codec,
+            level=self.level,
             created_ms=now_ms,
             order=(self._order,),
             transaction=self.transaction,

@@ -76,13 +76,14 @@ class ProducerBatch:
         *,
         batch_size: int,
         codec: int,
+        level: int | None = None,
         created_ms: int,
         order: tuple[int, ...] = (0,),
         transaction: int = 0,
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.builder: RecordBatchBuilder | None = RecordBatchBuilder(batch_size, codec)
+        self.builder: RecordBatchBuilder | None = RecordBatchBuilder(batch_size, codec, level)
         self.append = self.builder.append_raw
         self.count = 0
         self.created_ms = created_ms

@@ -10,12 +10,15 @@ from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.protocol.records import MAX_SEQUENCE, decode_batch
 
 
-def split_batch(batch: ProducerBatch, codec: int) -> list[tuple[int, ProducerBatch]]:
+def split_batch(
+    batch: ProducerBatch, codec: int, level: int | None = None
+) -> list[tuple[int, ProducerBatch]]:
     """Distribute the records of a built batch over two new ones.
 
     Args:
         batch: A built batch of at least two records.
         codec: Compression of the new batches.
+        level: Its level, None for the default.
 
     Returns:
         Index of the first record, and the sealed batch, twice.
@@ -31,6 +34,7 @@ def split_batch(batch: ProducerBatch, codec: int) -> list[tuple[int, ProducerBat
             batch.partition,
             batch_size=MAX_SEQUENCE,
             codec=codec,
+            level=level,
             created_ms=batch.created_ms,
             order=(*batch.order, number),
             transaction=batch.transaction,

@@ -488,7 +488,7 @@ class Sender:
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Send the records of a batch that was too large as two smaller ones (KIP-126)."""
-        children = split_batch(batch, self._accumulator.codec)
+        children = split_batch(batch, self._accumulator.codec, self._accumulator.level)
         with self._accumulator.lock:
             sequence = batch.base_sequence
             for _, child in children:

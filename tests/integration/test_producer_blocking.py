@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from producer_cluster import (
 )
 
 from onceflow.sdk import ConsumerGroupMetadata, Producer, TopicPartition, serde
+from onceflow.sdk.config import CompressionType
 from onceflow.sdk.errors import (
     ClientClosedError,
     ConfigError,
@@ -86,6 +88,27 @@ def test_every_codec_is_readable_by_others(bootstrap: str, codec: str) -> None:
     with Producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:  # type: ignore[arg-type]
         producer.send_many(topic, sent)
     assert values(bootstrap, topic) == sent
+
+
+@pytest.mark.parametrize(
+    ("codec", "levels"), [("gzip", (1, 9)), ("lz4", (1, 12)), ("zstd", (1, 19))]
+)
+def test_the_level_of_a_codec_changes_the_size_and_nothing_else(
+    bootstrap: str, codec: CompressionType, levels: tuple[int, int]
+) -> None:
+    dice = random.Random(7)
+    sent = [b"%x" % dice.getrandbits(90) * 3 + b"padding" for _ in range(2_000)]
+    sizes = []
+    for level in levels:
+        topic = make_topic(bootstrap)
+        with Producer(
+            bootstrap_servers=bootstrap, compression_type=codec, compression_level=level
+        ) as producer:
+            producer.send_many(topic, sent)
+            producer.flush()
+            sizes.append(producer.metrics().batch_size_avg)
+        assert values(bootstrap, topic) == sent
+    assert sizes[0] > sizes[1]
 
 
 def test_bulk_and_single_sends_agree_on_partitions(bootstrap: str) -> None:

@@ -5,6 +5,7 @@ Method: each rule of the configurations once, and the constructors' types agains
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import get_type_hints
 
@@ -171,4 +172,6 @@ def test_the_constructors_arguments_are_the_fields(
     config: type[ClientConfig], settings: type
 ) -> None:
     ours = get_type_hints(config)
-    assert get_type_hints(settings) == {item.name: ours[item.name] for item in fields(config)}
+    arguments = get_type_hints(settings)
+    assert arguments.pop("config") == config | Mapping[str, object]
+    assert arguments == {item.name: ours[item.name] for item in fields(config)}

@@ -195,6 +195,28 @@ async def test_a_full_memory_is_an_error_after_max_block_ms(broker: ScriptedBrok
             await producer.flush()
 
 
+async def test_a_full_memory_is_an_error_at_once_when_asked_for(broker: ScriptedBroker) -> None:
+    producer = producer_for(
+        broker,
+        buffer_memory=2_000,
+        max_request_size=1_000,
+        buffer_full="raise",
+        linger_ms=4_000,
+    )
+    async with producer:
+        taken = 0
+        with pytest.raises(BufferExhaustedError, match='buffer_full is "raise"'):
+            for _ in range(10):
+                await producer.send("t", b"x" * 400)
+                taken += 1
+        # What was taken lingers no more, so that there is room again.
+        while producer._engine.accumulator.is_full:  # noqa: ASYNC110 - emptied by the answers
+            await asyncio.sleep(0)
+        last = await producer.send("t", b"y")
+        await producer.flush()
+        assert (await last).offset == taken
+
+
 async def test_an_unknown_topic_is_named_after_max_block_ms(broker: ScriptedBroker) -> None:
     async with producer_for(broker, max_block_ms=200) as producer:
         with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):

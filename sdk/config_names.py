@@ -1,0 +1,165 @@
+"""Names of settings elsewhere: what Kafka's Java client, librdkafka and the Python clients call
+things that are called otherwise here, or that have no meaning here, and why.
+
+Names are written with underscores; dots come to the same. The tables are data; how a wrong name is
+reported is decided in ``config_checks``, how a file is read in ``config_sources``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_VERSIONS = "versions are negotiated with each broker; leave it out"
+_METRICS = "metrics() of a client gives its figures at any time; leave it out"
+_LOGGING = "set the level of the loggers onceflow.* by Python's logging; leave it out"
+_CALLBACK = "give a function as a keyword argument"
+_SOCKETS = "the operating system's setting is used; leave it out"
+_PUBLIC = "brokers are asked by the addresses that they advertise; leave it out"
+_PEM = "convert the store to PEM and give"
+
+NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # both faces of old Python clients
+        "api_version": _VERSIONS,
+        "api_version_auto_timeout_ms": _VERSIONS,
+        "loop": "the client uses the loop it is started in; leave it out",
+        "max_batch_size": "use batch_size",
+        "selector": "the client uses asyncio; leave it out",
+        "sock_chunk_bytes": _SOCKETS,
+        "sock_chunk_buffer_count": _SOCKETS,
+        "socket_options": _SOCKETS,
+        "consumer_timeout_ms": "give poll() a timeout_ms; iteration itself never ends",
+        "legacy_iterator": "leave it out",
+        "security_protocol": "use security=SecurityConfig(security_protocol=...)",
+        "ssl_context": "use security=SecurityConfig(ssl_context=...)",
+        "ssl_cafile": "use security=SecurityConfig(ssl_cafile=...)",
+        "sasl_mechanism": "use security=SecurityConfig(sasl_mechanism=...)",
+        "sasl_plain_username": "use security=SecurityConfig(sasl_username=...)",
+        "sasl_plain_password": "use security=SecurityConfig(sasl_password=...)",
+        "sasl_kerberos_service_name": "Kerberos is not spoken; use SCRAM, OAUTHBEARER or TLS",
+        # Java
+        "retries": "sends are retried until delivery_timeout_ms is over; set that instead",
+        "client_dns_lookup": "all addresses of a name are tried; leave it out",
+        "send_buffer_bytes": _SOCKETS,
+        "receive_buffer_bytes": _SOCKETS,
+        "metric_reporters": _METRICS,
+        "metrics_num_samples": _METRICS,
+        "metrics_recording_level": _METRICS,
+        "metrics_sample_window_ms": _METRICS,
+        "auto_include_jmx_reporter": _METRICS,
+        "enable_metrics_push": "brokers are sent no figures of clients (KIP-714); leave it out",
+        "interceptor_classes": "give interceptors=[...] as a keyword argument",
+        "partitioner_class": f"{_CALLBACK}: partitioner=...",
+        "partitioner": f"{_CALLBACK}: partitioner=...; without one it is the Java client's choice",
+        "partitioner_adaptive_partitioning_enable": "records without a key change partitions by "
+        "batches; leave it out",
+        "partitioner_availability_timeout_ms": "leave it out",
+        "partitioner_ignore_keys": "send without a key, or give partitioner=",
+        "key_serializer": f"{_CALLBACK}: key_serializer=...",
+        "value_serializer": f"{_CALLBACK}: value_serializer=...",
+        "key_deserializer": f"{_CALLBACK}: key_deserializer=...",
+        "value_deserializer": f"{_CALLBACK}: value_deserializer=...",
+        "metadata_max_idle_ms": "topics in use are kept fresh; leave it out",
+        "metadata_recovery_strategy": "a client that reaches no broker goes back to "
+        "bootstrap_servers (KIP-899); leave it out",
+        "metadata_recovery_rebootstrap_trigger_ms": "leave it out",
+        "bootstrap_controllers": "name brokers by bootstrap_servers",
+        "security_providers": "use security=SecurityConfig(ssl_context=...)",
+        "config_providers": "read the value yourself, or from the environment",
+        "transaction_two_phase_commit_enable": "this client ends transactions; leave it out",
+        "group_remote_assignor": "leave it out",
+        "reconnect_backoff": "use reconnect_backoff_ms",
+        "block_on_buffer_full": 'use buffer_full="block" or "raise"',
+        "compression_gzip_level": 'use compression_type="gzip" and compression_level',
+        "compression_lz4_level": 'use compression_type="lz4" and compression_level',
+        "compression_zstd_level": 'use compression_type="zstd" and compression_level',
+        "ssl_truststore_password": f"{_PEM} ssl.truststore.location alone",
+        "ssl_keystore_password": f"{_PEM} ssl.keystore.location and ssl.key.location",
+        "ssl_protocol": "use security=SecurityConfig(ssl_context=...)",
+        "ssl_enabled_protocols": "use security=SecurityConfig(ssl_context=...)",
+        "ssl_cipher_suites": "use security=SecurityConfig(ssl_context=...)",
+        "sasl_client_callback_handler_class": _CALLBACK,
+        "sasl_login_callback_handler_class": _CALLBACK,
+        # librdkafka
+        "metadata_broker_list": "use bootstrap_servers",
+        "message_max_bytes": "use max_request_size",
+        "batch_num_messages": "use batch_size (bytes)",
+        "queue_buffering_max_ms": "use linger_ms",
+        "queue_buffering_max_messages": "use buffer_memory (bytes)",
+        "queue_buffering_max_kbytes": "use buffer_memory (bytes)",
+        "message_timeout_ms": "use delivery_timeout_ms",
+        "message_send_max_retries": "use delivery_timeout_ms",
+        "compression_codec": "use compression_type",
+        "request_required_acks": "use acks",
+        "max_in_flight": "use max_in_flight_requests_per_connection",
+        "socket_timeout_ms": "use request_timeout_ms",
+        "socket_keepalive_enable": _SOCKETS,
+        "socket_nagle_disable": "it is always off; leave it out",
+        "socket_send_buffer_bytes": _SOCKETS,
+        "socket_receive_buffer_bytes": _SOCKETS,
+        "socket_max_fails": "leave it out",
+        "broker_address_ttl": _PUBLIC,
+        "broker_address_family": _PUBLIC,
+        "api_version_request": _VERSIONS,
+        "api_version_fallback_ms": _VERSIONS,
+        "broker_version_fallback": _VERSIONS,
+        "topic_metadata_refresh_interval_ms": "use metadata_max_age_ms",
+        "topic_metadata_refresh_sparse": "leave it out",
+        "statistics_interval_ms": _METRICS,
+        "stats_cb": _METRICS,
+        "error_cb": "errors are raised by the call that they concern; leave it out",
+        "throttle_cb": _METRICS,
+        "dr_cb": "use the delivery that send() returns, or interceptors=",
+        "dr_msg_cb": "use the delivery that send() returns, or interceptors=",
+        "on_delivery": "use the delivery that send() returns, or interceptors=",
+        "delivery_report_only_error": "an unseen failure is raised by the next call; leave it out",
+        "log_level": _LOGGING,
+        "log_queue": _LOGGING,
+        "logger": _LOGGING,
+        "debug": _LOGGING,
+        "enable_gapless_guarantee": "order and gaps are kept with idempotence; leave it out",
+        "sticky_partitioning_linger_ms": "leave it out",
+        "enable_auto_offset_store": "commit() takes offsets; set enable_auto_commit=False",
+        "auto_commit_enable": "use enable_auto_commit",
+        "enable_partition_eof": "compare position() with end_offsets(); leave it out",
+        "fetch_wait_max_ms": "use fetch_max_wait_ms",
+        "fetch_message_max_bytes": "use max_partition_fetch_bytes",
+        "fetch_error_backoff_ms": "use retry_backoff_ms",
+        "fetch_queue_backoff_ms": "a fetch is always on its way; leave it out",
+        "queued_min_messages": "use fetch_max_bytes",
+        "queued_max_messages_kbytes": "use fetch_max_bytes",
+        "receive_message_max_bytes": "use max_response_bytes",
+        "group_protocol_type": "leave it out",
+        "coordinator_query_interval_ms": "leave it out",
+        "max_poll_interval": "use max_poll_interval_ms",
+        "sasl_plain": "use sasl.mechanism=PLAIN",
+    }
+)
+"""Names that other clients know, and what to use here instead."""
+
+SECURITY_ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "sasl_mechanisms": ("sasl_mechanism",),
+        "sasl_plain_username": ("sasl_username",),
+        "sasl_plain_password": ("sasl_password",),
+        "ssl_ca_location": ("ssl_cafile",),
+        "ssl_truststore_location": ("ssl_cafile",),
+        "ssl_certificate_location": ("ssl_certfile",),
+        "ssl_keystore_location": ("ssl_certfile",),
+        "ssl_key_location": ("ssl_keyfile",),
+        "ssl_key_password": ("ssl_key_password", "ssl_password"),
+    }
+)
+"""Kafka's and librdkafka's names of security settings: our fields, the first that exists."""
+
+ASSIGNOR_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "RangeAssignor": "range",
+        "RoundRobinAssignor": "roundrobin",
+        "StickyAssignor": "sticky",
+        "CooperativeStickyAssignor": "cooperative-sticky",
+    }
+)
+"""Java's classes for ``partition.assignment.strategy``: our names."""

@@ -1,0 +1,286 @@
+"""Goal: settings are read from Kafka's names, files and the environment, in a known order, and what
+means nothing here is explained.
+
+Method: each place once, each rule of precedence, and the names of other clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onceflow.sdk import AdminConfig, AsyncProducer, ConsumerConfig, ProducerConfig
+from onceflow.sdk.config_names import NOT_OFFERED, SECURITY_ALIASES
+from onceflow.sdk.config_sources import parse_properties
+from onceflow.sdk.errors import ConfigError
+
+SASL = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "me",
+    "sasl.password": "hunter2",
+}
+
+
+def test_kafkas_names_are_read_with_their_types() -> None:
+    config = ProducerConfig.from_properties(
+        {
+            "bootstrap.servers": "a:1,b:2",
+            "linger.ms": "20",
+            "enable.idempotence": "FALSE",
+            "acks": "1",
+            "compression.type": "gzip",
+            "compression_level": 9,
+            "transactional.id": "",
+        }
+    )
+    assert (config.linger_ms, config.enable_idempotence, config.wire_acks) == (20, False, 1)
+    assert (config.compression_type, config.compression_level) == ("gzip", 9)
+    assert [str(address) for address in config.addresses] == ["a:1", "b:2"]
+    assert config.transactional_id is None
+
+
+def test_javas_assignors_are_known() -> None:
+    config = ConsumerConfig.from_properties(
+        {
+            "partition.assignment.strategy": "org.apache.kafka.clients.consumer.RangeAssignor, "
+            "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    assert config.partition_assignment_strategy == ("range", "cooperative-sticky")
+    assert config.isolation_level == "read_uncommitted"
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {},
+        {"sasl.mechanism": None, "sasl.mechanisms": "PLAIN"},
+        {
+            "sasl.username": None,
+            "sasl.password": None,
+            "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            "username=\"me\" password='hunter2';",
+        },
+    ],
+)
+def test_security_is_read_by_the_names_of_several_clients(names: Mapping[str, str | None]) -> None:
+    given = {n: v for n, v in {**SASL, **names}.items() if v is not None}
+    security = AdminConfig.from_properties(given).security
+    assert (security.sasl_username, security.sasl_password) == ("me", "hunter2")
+    assert security.sasl_mechanism == "PLAIN"
+
+
+def test_tls_is_read_by_the_names_of_several_clients() -> None:
+    java = ProducerConfig.from_properties(
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "ca.pem",
+            "ssl.endpoint.identification.algorithm": "",
+        }
+    ).security
+    other = ProducerConfig.from_properties(
+        {
+            "security.protocol": "SSL",
+            "ssl.ca.location": "ca.pem",
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    ).security
+    assert java == other
+    assert (java.ssl_cafile, java.ssl_check_hostname) == ("ca.pem", False)
+    with pytest.raises(ConfigError, match="PEM"):
+        ProducerConfig.from_properties({"ssl.truststore.type": "JKS"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"linger.mss": "1"}, "did you mean linger_ms"),
+        ({"group.id": "g"}, "setting of a consumer"),
+        ({"linger.ms": "soon"}, "whole number"),
+        ({"enable.idempotence": "yes"}, "true or false"),
+        ({"partitioner.class": "x.Y"}, "partitioner="),
+        ({"key.serializer": "x.Y"}, "keyword argument"),
+        ({"interceptor.classes": "x.Y"}, "interceptors="),
+        ({"retries": "3"}, "delivery_timeout_ms"),
+        ({"message.timeout.ms": "3"}, "delivery_timeout_ms"),
+        ({"metadata.broker.list": "a:1"}, "bootstrap_servers"),
+        ({"statistics.interval.ms": "5"}, "metrics"),
+        ({"linger.ms": "1", "linger_ms": "2"}, "contradicts linger.ms"),
+        ({**SASL, "sasl.jaas.config": "username='x' password='y'"}, "contradicts sasl.username"),
+        ({**SASL, "sasl.jaas.config": "required username='x';"}, "must hold"),
+        ({"acks": "1"}, "enable_idempotence=False"),
+        ({"joined.identity": "x"}, "keyword argument"),
+    ],
+)
+def test_what_means_nothing_here_is_explained(properties: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as found:
+        ProducerConfig.from_properties(properties)
+    assert "hunter2" not in str(found.value)
+
+
+def test_explanations_name_settings_that_exist_and_none_that_is_ours() -> None:
+    ours = {
+        name
+        for kind in (ProducerConfig, ConsumerConfig, AdminConfig)
+        for name in kind.__dataclass_fields__
+    }
+    for name, remedy in NOT_OFFERED.items():
+        if name in ours:  # only code can be given for it
+            assert "give a function" in remedy, name
+        if remedy.startswith("use ") and "=" not in remedy and " " not in remedy[4:]:
+            assert remedy[4:] in ours, name
+    assert not set(SECURITY_ALIASES) & ours
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+PROPERTIES = r"""
+# a comment
+! another
+bootstrap.servers = a:1,\
+    b:2
+client.id: name with \u00e4 and \= sign
+linger.ms 7
+"""
+
+
+def test_a_file_of_properties(tmp_path: Path) -> None:
+    config = ProducerConfig.from_file(write(tmp_path, "p.properties", PROPERTIES))
+    assert config.bootstrap_servers == "a:1,b:2"
+    assert config.client_id == "name with ä and = sign"
+    assert config.linger_ms == 7
+    assert dict(parse_properties("a\nb=\nc\\ d=e\\\\\n")) == {"a": "", "b": "", "c d": "e\\"}
+    with pytest.raises(ConfigError, match=r"\\uxyz is no escape|four hexadecimal"):
+        ProducerConfig.from_file(write(tmp_path, "bad.properties", "a=\\uxyz\n"))
+
+
+TOML = """
+[client]
+client.id = "everybody"
+bootstrap_servers = ["a:1", "b:2"]
+[security]
+protocol = "SASL_PLAINTEXT"
+sasl.mechanism = "PLAIN"
+sasl_username = "me"
+"sasl.password" = "hunter2"
+[producer]
+linger.ms = 9
+[consumer]
+group_id = "g"
+enable.auto.commit = false
+"""
+
+
+def test_a_file_in_toml_serves_all_clients(tmp_path: Path) -> None:
+    path = write(tmp_path, "clients.toml", TOML)
+    producer = ProducerConfig.from_file(path)
+    consumer = ConsumerConfig.from_file(path, group_id="other")
+    assert producer.linger_ms == 9
+    assert producer.client_id == consumer.client_id == "everybody"
+    assert producer.security == consumer.security
+    assert producer.security.sasl_password == "hunter2"
+    assert (consumer.group_id, consumer.enable_auto_commit) == ("other", False)
+    assert list(producer.bootstrap_servers) == ["a:1", "b:2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.toml", "[producer]\nlinger = 3\n", r"linger.*did you mean linger_ms.*\[producer\]"),
+        ("a.toml", "[producer\n", "cannot be read"),
+        ("a.toml", "producer = 3\n", r"write it as a table \[producer\]"),
+        ("a.properties", "linger.ms=x\n", "whole number.*a.properties"),
+    ],
+)
+def test_a_wrong_file_names_the_place(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ProducerConfig.from_file(write(tmp_path, name, text))
+    with pytest.raises(ConfigError, match="No such file"):
+        ProducerConfig.from_file(tmp_path / "nowhere.toml")
+
+
+ENVIRONMENT = {
+    "ONCEFLOW_BOOTSTRAP_SERVERS": "env:1",
+    "ONCEFLOW_GROUP_ID": "for consumers only",
+    "ONCEFLOW_LINGER_MS": "1",
+    "ONCEFLOW_PRODUCER_LINGER_MS": "2",
+    "ONCEFLOW_CONSUMER_CLIENT_ID": "c",
+    "ONCEFLOW_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+    "ONCEFLOW_SASL_MECHANISM": "PLAIN",
+    "ONCEFLOW_SASL_USERNAME": "me",
+    "ONCEFLOW_SASL_PASSWORD": " hunter2 ",
+    "HOME": "/root",
+}
+
+
+def test_the_environment_serves_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = ProducerConfig.from_env(ENVIRONMENT)
+    consumer = ConsumerConfig.from_env(ENVIRONMENT)
+    assert (producer.linger_ms, producer.client_id) == (2, "onceflow")
+    assert (consumer.group_id, consumer.client_id) == ("for consumers only", "c")
+    assert producer.security.sasl_password == " hunter2 "
+    with pytest.raises(ConfigError, match=r"lingre_ms.*linger_ms.*ONCEFLOW_ before"):
+        ProducerConfig.from_env({"ONCEFLOW_LINGRE_MS": "1"})
+    with pytest.raises(ConfigError, match="ONCEFLOW_PRODUCER_ before"):
+        ProducerConfig.from_env({"ONCEFLOW_PRODUCER_LINGER_MS": "x"})
+    assert ProducerConfig.from_env({"SHOP_LINGER_MS": "3"}, prefix="SHOP_").linger_ms == 3
+    with pytest.raises(ConfigError, match="prefix"):
+        ProducerConfig.from_env(prefix="")
+    monkeypatch.setenv("SHOP_LINGER_MS", "4")
+    assert ProducerConfig.from_env(prefix="SHOP_").linger_ms == 4
+
+
+def test_what_stands_nearer_to_the_call_wins(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "a.toml",
+        'linger_ms = 1\nbatch_size = 1\nacks = "all"\nclient_id = "f"\nmax_block_ms = 1\n',
+    )
+    config = ProducerConfig.load(
+        file=path,
+        environ={f"X_{n}": "2" for n in ("LINGER_MS", "BATCH_SIZE", "MAX_BLOCK_MS")},
+        prefix="X_",
+        properties={"linger.ms": 3, "batch.size": "3"},
+        linger_ms=4,
+    )
+    chosen = config.linger_ms, config.batch_size, config.max_block_ms, config.client_id
+    assert chosen == (4, 3, 2, "f")
+
+
+def test_clients_take_a_configuration_and_override_it() -> None:
+    base = ProducerConfig(linger_ms=3, client_id="x")
+    assert AsyncProducer(config=base, linger_ms=4).config == ProducerConfig(
+        linger_ms=4, client_id="x"
+    )
+    assert AsyncProducer(config={"linger.ms": "3"}, client_id="x").config == base
+    wrong: Any = ConsumerConfig()
+    with pytest.raises(ConfigError, match="give a ProducerConfig"):
+        AsyncProducer(config=wrong)
+    with pytest.raises(ConfigError, match="did you mean linger_ms"):
+        AsyncProducer(config=base, linger=4)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="enable_idempotence"):
+        AsyncProducer(config=base, acks=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"compression_level": 3}, "has no levels"),
+        ({"compression_level": 3, "compression_type": "snappy"}, "has no levels"),
+        ({"compression_level": 10, "compression_type": "gzip"}, "from 1 to 9"),
+        ({"buffer_full": "drop"}, "'block', 'raise'"),
+    ],
+)
+def test_levels_and_policies_are_checked(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ProducerConfig(**settings)
