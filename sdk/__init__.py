@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from onceflow.sdk.config import SecurityConfig as SecurityConfig
     from onceflow.sdk.core.partitioner import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
+    from onceflow.sdk.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from onceflow.sdk.interceptors import ProducerInterceptor as ProducerInterceptor
+    from onceflow.sdk.interceptors import ProducerRecord as ProducerRecord
+    from onceflow.sdk.metrics import ConnectionMetrics as ConnectionMetrics
+    from onceflow.sdk.metrics import ConsumerMetrics as ConsumerMetrics
+    from onceflow.sdk.metrics import ProducerMetrics as ProducerMetrics
     from onceflow.sdk.model import ConsumerGroupMetadata as ConsumerGroupMetadata
     from onceflow.sdk.model import ConsumerRecord as ConsumerRecord
     from onceflow.sdk.model import Headers as Headers
@@ -69,9 +75,12 @@ _HOMES = {
     "ClusterDescription": "admin_model",
     "ConfigEntry": "admin_model",
     "ConfigResource": "admin_model",
+    "ConnectionMetrics": "metrics",
     "Consumer": "sync.consumer",
     "ConsumerConfig": "config",
     "ConsumerGroupMetadata": "model",
+    "ConsumerInterceptor": "interceptors",
+    "ConsumerMetrics": "metrics",
     "ConsumerRecord": "model",
     "Deliveries": "sync.producer",
     "Delivery": "sync.producer",
@@ -88,6 +97,9 @@ _HOMES = {
     "Producer": "sync.producer",
     "ProducerConfig": "config",
     "ProducerIdentity": "model",
+    "ProducerInterceptor": "interceptors",
+    "ProducerMetrics": "metrics",
+    "ProducerRecord": "interceptors",
     "ProducerState": "admin_model",
     "RecordMetadata": "model",
     "ResourceType": "admin_model",
@@ -149,6 +161,13 @@ __all__ = [
     "ConsumerConfig",
     "ProducerConfig",
     "SecurityConfig",
+    # what sees records and tells figures
+    "ProducerInterceptor",
+    "ConsumerInterceptor",
+    "ProducerRecord",
+    "ProducerMetrics",
+    "ConsumerMetrics",
+    "ConnectionMetrics",
     # functions
     "murmur2_partition",
     # errors and serdes

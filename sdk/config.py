@@ -15,12 +15,14 @@ from onceflow.sdk.config_checks import (
     Address,
     check_callable,
     check_choice,
+    check_instances,
     check_kinds,
     check_range,
     parse_bootstrap_servers,
 )
 from onceflow.sdk.config_sources import Loadable
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
 
 __all__ = [
@@ -242,6 +244,7 @@ class ProducerConfig(ClientConfig):
         key_serializer: ``key.serializer``: function of the key; without one, bytes go as they
             are and text as UTF-8. None stays None and is not given to it.
         value_serializer: ``value.serializer``, likewise.
+        interceptors: ``interceptor.classes``: objects that see every record on its way.
     """
 
     acks: int | str = "all"
@@ -263,6 +266,7 @@ class ProducerConfig(ClientConfig):
     partitioner: Partitioner | None = None
     key_serializer: SerializerFunction | None = None
     value_serializer: SerializerFunction | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
 
     def __post_init__(self) -> None:
         self._check_client()
@@ -286,6 +290,7 @@ class ProducerConfig(ClientConfig):
         check_callable("partitioner", self.partitioner)
         check_choice("buffer_full", self.buffer_full, ("block", "raise"))
         self._check_compression()
+        check_instances("interceptors", self.interceptors, ProducerInterceptor)
         self._check_delivery()
         self._check_idempotence()
         self._check_transactions()
@@ -405,6 +410,7 @@ class ConsumerConfig(ClientConfig):
         exclude_internal_topics: ``exclude.internal.topics``, default True.
         key_deserializer: ``key.deserializer``: function of the bytes, not called for None.
         value_deserializer: ``value.deserializer``, likewise.
+        interceptors: ``interceptor.classes``: objects that see every record and commit.
     """
 
     group_id: str | None = None
@@ -429,6 +435,7 @@ class ConsumerConfig(ClientConfig):
     exclude_internal_topics: bool = True
     key_deserializer: DeserializerFunction | None = None
     value_deserializer: DeserializerFunction | None = None
+    interceptors: Sequence[ConsumerInterceptor] = ()
 
     def __post_init__(self) -> None:
         self._check_client()
@@ -451,6 +458,7 @@ class ConsumerConfig(ClientConfig):
             ("max_partition_fetch_bytes", 1),
         ):
             check_range(name, getattr(self, name), least)
+        check_instances("interceptors", self.interceptors, ConsumerInterceptor)
         self._check_group()
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(

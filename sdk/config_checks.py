@@ -172,6 +172,22 @@ def check_callable(field: str, value: object) -> None:
         raise ConfigError(field, value, "give a function or None")
 
 
+def check_instances(field: str, value: object, kind: type) -> None:
+    """Require a sequence of objects of a class.
+
+    Args:
+        field: Name of the setting.
+        value: What was given.
+        kind: The class.
+
+    Raises:
+        ConfigError: It is none, or one of them is of another class.
+    """
+    good = isinstance(value, Sequence) and all(isinstance(entry, kind) for entry in value)
+    if not good:
+        raise ConfigError(field, value, f"give a list of objects of {kind.__name__}")
+
+
 def reject_unknown(kind: str, known: Iterable[str], given: Iterable[str]) -> None:
     """Refuse settings that do not exist, and name the one that was probably meant.
 

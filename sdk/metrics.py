@@ -1,9 +1,9 @@
 """The figures that clients give of themselves, under Kafka's names.
 
 A snapshot is a frozen value; ``as_dict`` gives Kafka's own spelling (``record-send-rate``). Totals
-count from the client's start, everything else covers the last 30 to 60 seconds. Times are in
-milliseconds, sizes in bytes, rates by the second. How they are exported is not decided here; see
-``onceflow.sdk.prometheus`` and ``onceflow.sdk.tracing``.
+count from the client's start, everything else covers the last half minute, or up to two minutes
+where little happens. Times are in milliseconds, sizes in bytes, rates by the second. How they are
+exported is not decided here; see ``onceflow.sdk.prometheus`` and ``onceflow.sdk.tracing``.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from onceflow.sdk.config import (
     SecurityConfig,
     SerializerFunction,
 )
+from onceflow.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
 
 
@@ -65,6 +66,7 @@ class ProducerSettings(ClientSettings, total=False):
     partitioner: Partitioner | None
     key_serializer: SerializerFunction | None
     value_serializer: SerializerFunction | None
+    interceptors: Sequence[ProducerInterceptor]
 
 
 class ConsumerSettings(ClientSettings, total=False):
@@ -93,6 +95,7 @@ class ConsumerSettings(ClientSettings, total=False):
     exclude_internal_topics: bool
     key_deserializer: DeserializerFunction | None
     value_deserializer: DeserializerFunction | None
+    interceptors: Sequence[ConsumerInterceptor]
 
 
 class AdminSettings(ClientSettings, total=False):

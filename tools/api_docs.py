@@ -16,6 +16,8 @@ TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 AREAS = (
     "onceflow.sdk",
     "onceflow.sdk.schema_registry",
+    "onceflow.sdk.prometheus",
+    "onceflow.sdk.tracing",
     "onceflow.transactions",
     "onceflow.processors",
     "onceflow.processors.testing",

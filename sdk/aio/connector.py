@@ -15,6 +15,7 @@ from onceflow.sdk.config import ClientConfig
 from onceflow.sdk.config_checks import Address
 from onceflow.sdk.core.handshake import BrokerVersions
 from onceflow.sdk.core.metadata import Node
+from onceflow.sdk.core.metrics import Traffic
 from onceflow.sdk.core.retry import Backoff
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError
 
@@ -37,6 +38,7 @@ class Connector:
         versions: What each node offered when it was last connected to.
         extra_nodes: Nodes that a coordinator answer named before the metadata did.
         last_failures: Addresses that could not be reached lately, and why.
+        traffic: What the sockets carried.
     """
 
     def __init__(self, config: ClientConfig, random_source: Callable[[], float]) -> None:
@@ -53,6 +55,7 @@ class Connector:
         self._failures: dict[tuple[str, int], tuple[int, int]] = {}
         self._bootstrap_turn = 0
         self._closed = False
+        self.traffic = Traffic()
 
     def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
         """The open connection to a node for a purpose, None when there is none."""
@@ -195,8 +198,9 @@ class Connector:
                 del self._open[key]
 
         try:
-            connection = await open_connection(host, port, name, self._config, forget)
+            connection = await open_connection(host, port, name, self._config, forget, self.traffic)
         except KafkaError as error:
+            self.traffic.failed += 1
             delay_ms = self._backoff.delay_ms(count + 1)
             self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
             address = str(Address(host, port))

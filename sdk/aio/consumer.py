@@ -19,8 +19,10 @@ from onceflow.sdk.aio.consumer_engine import (
     Polled,
     RebalanceCallback,
 )
+from onceflow.sdk.aio.snapshots import consumer_metrics
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.sdk.metrics import ConsumerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -184,7 +186,9 @@ class AsyncConsumer:
             KafkaError: Anything else that the background work met and that does not pass.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
-        return await self._poll(timeout_ms, limit, fill=False)
+        polled = await self._poll(timeout_ms, limit, fill=False)
+        self._engine.interception.on_records(polled)
+        return polled
 
     async def _poll(self, timeout_ms: int, max_records: int, *, fill: bool) -> Polled:
         engine = self._engine
@@ -213,10 +217,14 @@ class AsyncConsumer:
                 record = engine.cursor.next()
                 if record is not None:
                     engine.note_poll()
+                    if engine.intercepts:
+                        engine.interception.on_record(record)
                     return record
             await self._poll(ITERATION_WAIT_MS, self.config.max_poll_records, fill=True)
             record = engine.cursor.next()
             if record is not None:
+                if engine.intercepts:
+                    engine.interception.on_record(record)
                 return record
 
     def wakeup(self) -> None:
@@ -378,6 +386,10 @@ class AsyncConsumer:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
         return self._engine.state(partition).lag(self.config.isolation)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What this consumer has done so far; cheap, and also after the end."""
+        return consumer_metrics(self._engine)
 
     # --- cluster and group ---
 

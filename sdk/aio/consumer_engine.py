@@ -26,6 +26,7 @@ from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.assignors import ASSIGNORS, Assignor
 from onceflow.sdk.core.group_member import GroupMember
 from onceflow.sdk.core.group_steps import GroupSettings, RebalanceEvent, RebalanceKind
+from onceflow.sdk.core.interception import ConsumerInterception
 from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import PartitionState, Subscription
@@ -89,6 +90,9 @@ class ConsumerEngine:
         subscription: Partitions and positions.
         cursor: Records that iteration has polled and not handed out.
         fetching: Fetches and offset questions.
+        counters: What happened so far.
+        interception: The application's interceptors.
+        intercepts: Whether there are any.
     """
 
     def __init__(self, config: ConsumerConfig) -> None:
@@ -100,12 +104,22 @@ class ConsumerEngine:
         self._attention = True
         self._lookups = Lookups(self._waker.wake)
         self.fetching = FetchRunner(self.pool, config, self.subscription, self._on_fetched)
+        self.counters = self.fetching.counters
+        self.interception = ConsumerInterception(config.interceptors, self.counters)
+        self.intercepts = bool(config.interceptors)
         self._topics = TopicWatch(self.pool, config, self.subscription, self._on_metadata)
         self._group: GroupRunner | None = None
         self._commits: OffsetCommits | None = None
         if config.group_id is not None:
             self._group = GroupRunner(self.pool, _group_settings(config), self._call_for_poll)
-            self._commits = OffsetCommits(self.pool, config, self.subscription, self._group)
+            self._commits = OffsetCommits(
+                self.pool,
+                config,
+                self.subscription,
+                self._group,
+                self.counters,
+                self.interception.on_commit,
+            )
         self._listeners = Listeners()
         self._woken = False
         self._polling = False
@@ -309,6 +323,9 @@ class ConsumerEngine:
             self._lookups.need(needed)
             return {}
         self._lookups.satisfied()
+        if records:
+            count = sum(map(len, records.values()))
+            self.counters.records.add(count, self.pool.now_ms())
         return records
 
     def _raise_failures(self) -> None:
@@ -352,10 +369,17 @@ class ConsumerEngine:
         return None
 
     async def _begin_event(self, event: RebalanceEvent) -> None:
+        counters = self.counters
         if event.kind is RebalanceKind.ASSIGNED:
+            counters.rebalances += 1
+            counters.rebalanced_ms = self.pool.now_ms()
             self.subscription.assign_from_group(event.assignment)
             self.fetching.pump()
             return
+        if event.kind is RebalanceKind.LOST:
+            counters.partitions_lost += len(event.partitions)
+        else:
+            counters.partitions_revoked += len(event.partitions)
         self.subscription.mark_revoking(event.partitions)
         if event.kind is RebalanceKind.REVOKED and self._commits is not None:
             await self._commits.commit_before_revoke(REVOKE_COMMIT_LIMIT_MS)
@@ -495,6 +519,7 @@ class ConsumerEngine:
             await self._group.close(timeout_ms, leave_group)
         await self.pool.close()
         self._waker.wake()
+        self.interception.close()
 
 
 def _group_settings(config: ConsumerConfig) -> GroupSettings:

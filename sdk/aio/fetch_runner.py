@@ -17,6 +17,7 @@ from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.fetch_buffer import make_deserializer
 from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.offset_lookup import CommittedOffset
 from onceflow.sdk.core.retry import Recovery, recovery_for
 from onceflow.sdk.core.subscription import PartitionPhase, PartitionState, Subscription
@@ -39,6 +40,7 @@ class FetchRunner:
     Attributes:
         fetcher: The machine.
         reader: For offset questions.
+        counters: What happened so far.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class FetchRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._closed = False
+        self.counters = ConsumerCounters()
 
     @property
     def has_failure(self) -> bool:
@@ -189,6 +192,7 @@ class FetchRunner:
             logger.warning("the metadata could not be refreshed: %s", error)
 
     async def _fetch(self, plan: FetchPlan) -> None:
+        sent_ms = self._pool.now_ms()
         try:
             reply = await self._pool.request(
                 plan.node_id,
@@ -201,6 +205,7 @@ class FetchRunner:
                 raise BrokerConnectionError("the broker answered something else than a fetch")
         except KafkaError as error:
             logger.info("fetch from node %d failed: %s", plan.node_id, error)
+            self.counters.fetch_errors += 1
             outcome = self.fetcher.on_failure(plan, self._pool.now_ms())
             if recovery_for(error) is Recovery.NONE:
                 outcome.failure = error
@@ -208,8 +213,18 @@ class FetchRunner:
             self.fetcher.on_failure(plan, self._pool.now_ms())
             raise
         else:
-            outcome = self.fetcher.on_response(plan, reply, self._pool.now_ms())
+            now_ms = self._pool.now_ms()
+            self._count(reply, sent_ms, now_ms)
+            outcome = self.fetcher.on_response(plan, reply, now_ms)
         self._apply(outcome)
+
+    def _count(self, reply: FetchResponse, sent_ms: int, now_ms: int) -> None:
+        size = sum(
+            len(entry.records or b"") for topic in reply.responses for entry in topic.partitions
+        )
+        self.counters.fetch_bytes.add(size, now_ms)
+        self.counters.latency_ms.add(now_ms - sent_ms, now_ms)
+        self.counters.throttle_ms.add(reply.throttle_time_ms, now_ms)
 
     def _apply(self, outcome: FetchOutcome) -> None:
         if outcome.failure is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from onceflow.sdk.aio.group_runner import GroupRunner
@@ -17,6 +17,7 @@ from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core import offset_lookup
 from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.core.subscription import Subscription
 from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutError
@@ -40,6 +41,8 @@ class OffsetCommits:
         config: ConsumerConfig,
         subscription: Subscription,
         group: GroupRunner,
+        counters: ConsumerCounters,
+        on_commit: Callable[[Offsets], None],
     ) -> None:
         """Make it; nothing is sent yet.
 
@@ -48,7 +51,11 @@ class OffsetCommits:
             config: The consumer's settings.
             subscription: Positions.
             group: Membership.
+            counters: Where to count commits.
+            on_commit: Called with what was committed.
         """
+        self._counters = counters
+        self._on_commit = on_commit
         self._pool = pool
         self._config = config
         self._subscription = subscription
@@ -176,13 +183,21 @@ class OffsetCommits:
                 "partitions may belong to others; poll to join again, then process anew what "
                 "was not committed"
             )
+        begun_ms = self._pool.now_ms()
         try:
             await commit_offsets(self._pool, self.identity(), offsets, timeout_ms)
         except CommitFailedError:
+            self._counters.commit_errors += 1
             if self._subscription.uses_group:
                 self._group.member.expect_expulsion()
                 self._group.wake()
             raise
+        except BaseException:
+            self._counters.commit_errors += 1
+            raise
+        now_ms = self._pool.now_ms()
+        self._counters.commit_ms.add(now_ms - begun_ms, now_ms)
+        self._on_commit(offsets)
         held = self._subscription.assignment()
         self._stored.update({p: o for p, o in offsets.items() if p in held})
 

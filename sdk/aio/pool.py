@@ -28,6 +28,7 @@ from onceflow.sdk.errors import (
     NoBrokersAvailableError,
     RequestTimedOutError,
 )
+from onceflow.sdk.metrics import ConnectionMetrics
 from onceflow.sdk.protocol.api.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -323,6 +324,16 @@ class ConnectionPool:
             lambda: self._refresh(wanted, all_topics, allow_auto_topic_creation, timeout_ms),
         )
         return self.metadata
+
+    def clock_ms(self) -> int:
+        """The pool's clock, 0 before the start; from any thread, also after the end."""
+        return 0 if self._loop is None else loop_ms(self._loop)
+
+    def connection_metrics(self) -> ConnectionMetrics:
+        """Figures of the connections; from any thread."""
+        now_ms = self.clock_ms()
+        updated_ms = self.metadata.updated_at_ms
+        return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """No longer keep these topics' metadata fresh."""

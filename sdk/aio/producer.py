@@ -12,19 +12,24 @@ import logging
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, Unpack, cast
 
 from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.appending import (
+    BulkAppend,
     choose_partition,
     make_bulk,
     to_bytes,
 )
-from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
+from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch, locations
+from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.interceptors import ProducerRecord
+from onceflow.sdk.metrics import ProducerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     Headers,
@@ -152,6 +157,11 @@ class AsyncProducer:
         self._transactions = TransactionDriver(self._engine)
         self._append = self._engine.accumulator.append
         self._topics = self._engine.accumulator.topics
+        self._interception: ProducerInterception | None = None
+        if self._config.interceptors:
+            self._interception = ProducerInterception(
+                self._config.interceptors, self._engine.sender.counters
+            )
         self._started = False
         self._starting: asyncio.Lock | None = None
         self._closed = False
@@ -195,7 +205,11 @@ class AsyncProducer:
         if self._closed:
             return
         self._closed = True
-        await self._transactions.close(timeout_ms)
+        try:
+            await self._transactions.close(timeout_ms)
+        finally:
+            if self._interception is not None:
+                self._interception.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -250,6 +264,11 @@ class AsyncProducer:
             KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
                 failure was not looked at.
         """
+        if self._interception is not None:
+            record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+            bulk = await self._send_intercepted(self._interception, topic, [record])
+            batch, index = next(locations(bulk.parts, bulk.partitions))
+            return AsyncDelivery(batch, index, bulk.timestamp_ms(0))
         config = self._config
         state = self._topics.get(topic)
         if state is None:
@@ -326,24 +345,65 @@ class AsyncProducer:
         Raises:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
-        state = self._topics.get(topic) or await self._engine.topic(topic)
+        if self._interception is not None:
+            records = as_records(topic, values, keys, partition, timestamps_ms, headers)
+            bulk = await self._send_intercepted(self._interception, topic, records)
+        else:
+            bulk = await self._bulk(
+                topic,
+                values,
+                keys,
+                partition,
+                int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+                headers,
+            )
+            await self._take(bulk)
+        return AsyncDeliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    async def _bulk(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        partition: int | Sequence[int | None] | None,
+        timestamps_ms: Sequence[int] | int,
+        headers: Sequence[Headers] | None,
+    ) -> BulkAppend:
         make = functools.partial(
             make_bulk,
             self._engine.accumulator,
             self._config,
-            state,
+            self._topics.get(topic) or await self._engine.topic(topic),
             values,
             keys,
             partition=partition,
-            timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+            timestamps_ms=timestamps_ms,
             headers=headers,
         )
-        bulk = await after_lookups(make)
+        return await after_lookups(make)
+
+    async def _take(self, bulk: BulkAppend) -> None:
         while not bulk.advance():
             await self._engine.wait_memory()
         if self._engine.accumulator.batch_sealed:
             await asyncio.sleep(0)
-        return AsyncDeliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    async def _send_intercepted(
+        self, interception: ProducerInterception, topic: str, given: Sequence[ProducerRecord]
+    ) -> BulkAppend:
+        now_ms = int(time.time() * 1000)
+        records = [interception.on_send(record, now_ms) for record in given]
+        bulk: BulkAppend | None = None
+        failure: KafkaError | None = None
+        try:
+            bulk = await self._bulk(topic, *columns(records))
+            await self._take(bulk)
+        except KafkaError as error:
+            failure = error
+            raise
+        finally:
+            interception.taken(records, bulk, failure)
+        return bulk
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record handed over so far has its outcome.
@@ -392,6 +452,10 @@ class AsyncProducer:
     def config(self) -> ProducerConfig:
         """The settings."""
         return self._config
+
+    def metrics(self) -> ProducerMetrics:
+        """What this producer has done so far; cheap, and also after the end."""
+        return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
 
     def transaction(self) -> AsyncTransaction:
         """A context that begins a transaction, commits at its end, aborts on an exception."""

@@ -18,11 +18,11 @@ from typing import Generic, TypeVar, cast
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.producer_gate import Gate, closed_error
+from onceflow.sdk.aio.producer_topics import ProducerTopics
 from onceflow.sdk.aio.transport import loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
 from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
 from onceflow.sdk.core.transaction_flows import add_partitions, init_producer_id
@@ -32,28 +32,17 @@ from onceflow.sdk.errors import (
     BufferExhaustedError,
     ClientClosedError,
     KafkaError,
-    NoBrokersAvailableError,
     RequestTimedOutError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model import ProducerIdentity, TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
-from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Response
-from onceflow.sdk.record_checks import check_topic_name
 
 log = logging.getLogger("onceflow.producer")
 
 D = TypeVar("D", bound=DeliveryHandle)
 PRODUCE = "produce"
-_WAITABLE = (
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NONE,
-)
-"""What Metadata says of a topic that is being created."""
 
 
 class ProducerEngine(Generic[D]):
@@ -125,6 +114,7 @@ class ProducerEngine(Generic[D]):
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._next_refresh_ms = 0
         self.gate = Gate(self.accumulator, self.sender, self.transactions)
+        self._topics = ProducerTopics(cast("ProducerEngine[DeliveryHandle]", self))
 
     # life
 
@@ -142,7 +132,7 @@ class ProducerEngine(Generic[D]):
         await self.pool.start(timeout_ms=self.config.max_block_ms)
         self.loop = asyncio.get_running_loop()
         self.gate.is_started = True
-        self.pool.metadata_listeners.append(self._on_metadata)
+        self.pool.metadata_listeners.append(self._topics.on_metadata)
         if not self.transactions.is_transactional:
             self.gate.update()
             if self.config.enable_idempotence:
@@ -246,7 +236,7 @@ class ProducerEngine(Generic[D]):
             self.poke()
         elif plan.wake_at_ms < NEVER_MS:
             self._timer = self.loop.call_later((plan.wake_at_ms - now_ms) / 1000, self._step)
-        self._after_settling()
+        self.after_settling()
 
     def _serve(self, plan: Plan, now_ms: int) -> None:
         """Start what batches wait for."""
@@ -274,11 +264,11 @@ class ProducerEngine(Generic[D]):
             self.poke()
             return
         if answered:
-            future.add_done_callback(functools.partial(self._on_answer, job))
+            future.add_done_callback(functools.partial(self._on_answer, job, self.now_ms()))
         else:
             self.sender.sent_without_answer(job)
 
-    def _on_answer(self, job: ProduceJob, future: asyncio.Future[Response]) -> None:
+    def _on_answer(self, job: ProduceJob, sent_ms: int, future: asyncio.Future[Response]) -> None:
         now_ms = self.now_ms()
         error = None if future.cancelled() else future.exception()
         if future.cancelled() or isinstance(error, KafkaError):
@@ -287,12 +277,14 @@ class ProducerEngine(Generic[D]):
         else:
             reply = future.result()
             assert isinstance(reply, ProduceResponse)
+            self.sender.counters.latency_ms.add(now_ms - sent_ms, now_ms)
+            self.sender.counters.throttle_ms.add(reply.throttle_time_ms, now_ms)
             self.pool.apply_metadata(with_named_leaders(self.pool.metadata, job, reply))
             self.sender.answered(job, reply, now_ms)
-        self._after_settling()
+        self.after_settling()
         self.poke()
 
-    def _after_settling(self) -> None:
+    def after_settling(self) -> None:
         """Tell those who wait that something was settled."""
         manager = self.transactions
         if self.sender.failures or manager.is_broken:
@@ -388,42 +380,10 @@ class ProducerEngine(Generic[D]):
         except KafkaError as error:
             if manager.number == number:
                 manager.fail(error)
-                self._after_settling()
+                self.after_settling()
             return
         if manager.number == number:
             manager.registered |= partitions
-
-    def _on_metadata(self, metadata: ClusterMetadata) -> None:
-        for name in list(self.accumulator.topics):
-            self._apply_topic(metadata, name)
-        self.poke()
-
-    def _apply_topic(self, metadata: ClusterMetadata, name: str) -> TopicState | None:
-        topic = metadata.topic(name)
-        if topic is None or not topic.partitions:
-            return None
-        count = len(topic.partitions)
-        state = self.accumulator.topic_state(name, count, topic.available)
-        if state.topic_id not in (topic.topic_id, ZERO_UUID):
-            self._topic_made_anew(state, count)
-        state.topic_id = topic.topic_id
-        return state
-
-    def _topic_made_anew(self, state: TopicState, count: int) -> None:
-        """Somebody deleted a topic and made another one under its name."""
-        log.warning("topic %s was deleted and made anew; what it held is gone", state.topic)
-        manager = self.transactions
-        with self.accumulator.lock:
-            touched = any(queue.transaction == manager.number for queue in state.queues)
-            state.made_anew(count)
-        if manager.is_transactional and manager.may_send and touched:
-            manager.fail(
-                UnknownTopicIdError(
-                    f"topic {state.topic!r} was deleted and made anew during the transaction, so "
-                    "a part of it is gone"
-                )
-            )
-            self._after_settling()
 
     # what callers wait for
 
@@ -442,53 +402,8 @@ class ProducerEngine(Generic[D]):
         self.gate.raise_failure()
 
     async def topic(self, name: str, timeout_ms: int | None = None) -> TopicState:
-        """The state of a topic, asked for if it is not known.
-
-        Args:
-            name: Topic name.
-            timeout_ms: Limit, default ``max_block_ms``.
-
-        Raises:
-            InvalidTopicError: The name is not legal; nothing was asked.
-            UnknownTopicOrPartitionError: The topic did not appear within the limit.
-            KafkaError: The broker refuses.
-        """
-        self.check_usable()
-        check_topic_name(name)
-        limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self.now_ms() + limit_ms
-        failures = 0
-        while True:
-            state = self._apply_topic(self.pool.metadata, name)
-            if state is not None:
-                return state
-            left_ms = max(1, deadline_ms - self.now_ms())
-            try:
-                await self.pool.refresh_metadata(
-                    (name,), allow_auto_topic_creation=True, timeout_ms=left_ms
-                )
-            except NoBrokersAvailableError as error:
-                if not failures or left_ms > self.config.retry_backoff_max_ms:
-                    raise
-                raise self._no_topic(name, limit_ms) from error
-            found = self.pool.metadata.topics.get(name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else found.error_code
-            if code and code not in _WAITABLE:
-                self.pool.forget_topics((name,))
-                raise error_for(code, f"topic {name!r}")
-            if self.pool.metadata.topic(name) is not None:
-                continue
-            failures += 1
-            delay_ms = self.pool.backoff.delay_ms(failures)
-            if self.now_ms() + delay_ms >= deadline_ms:
-                raise self._no_topic(name, limit_ms)
-            await asyncio.sleep(delay_ms / 1000)
-
-    def _no_topic(self, name: str, limit_ms: int) -> UnknownTopicOrPartitionError:
-        self.pool.forget_topics((name,))
-        return UnknownTopicOrPartitionError(
-            f"topic {name!r} did not appear within {limit_ms} ms; create it first"
-        )
+        """The state of a topic; see ``ProducerTopics.find``."""
+        return await self._topics.find(name, timeout_ms)
 
     async def wait_memory(self, timeout_ms: int | None = None) -> None:
         """Wait until ``buffer_memory`` has room.
@@ -503,6 +418,7 @@ class ProducerEngine(Generic[D]):
         accumulator = self.accumulator
         if accumulator.memory_used < self.config.buffer_memory or self.gate.is_closing:
             return
+        self.sender.counters.buffer_waits += 1
         if self.config.buffer_full == "raise":
             self.poke()
             raise BufferExhaustedError(

@@ -385,6 +385,7 @@ class TransactionDriver(Generic[D]):
             await self._end(deadline_ms, committed=True)
         else:
             manager.ended()
+        engine.sender.counters.transactions_committed += 1
         engine.accumulator.transaction = 0
 
     async def abort(self, timeout_ms: int | None = None) -> None:
@@ -401,6 +402,7 @@ class TransactionDriver(Generic[D]):
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
+        engine.sender.counters.transactions_aborted += 1
         if manager.already_aborted and manager.state is S.UNINITIALIZED:
             manager.already_aborted = False  # The coordinator did it, and the commit said so.
             return

@@ -22,6 +22,7 @@ from onceflow.sdk.core.handshake import (
     authenticate_plain,
     negotiate_versions,
 )
+from onceflow.sdk.core.metrics import Traffic
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     KafkaError,
@@ -54,6 +55,7 @@ class BrokerConnection(asyncio.Protocol):
         config: ClientConfig,
         loop: asyncio.AbstractEventLoop,
         on_closed: Callable[[BrokerConnection], None] | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self.name = name
         self.versions: BrokerVersions = BEFORE_NEGOTIATION
@@ -66,6 +68,7 @@ class BrokerConnection(asyncio.Protocol):
         self._timer_ms = 0
         self._error: KafkaError | None = None
         self._on_closed = on_closed
+        self._traffic = Traffic() if traffic is None else traffic
         self._closed = loop.create_future()
 
     @property
@@ -124,6 +127,7 @@ class BrokerConnection(asyncio.Protocol):
             self._waiters.append(future)
             self._arm(now_ms + limit)
         self._transport.writelines(parts)
+        self._traffic.sent.add(sum(map(len, parts)), now_ms)
         return future
 
     async def handshake(self) -> None:
@@ -162,6 +166,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
+        self._traffic.opened += 1
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         sock = transport.get_extra_info("socket")
@@ -170,8 +175,10 @@ class BrokerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
+        now_ms = loop_ms(self._loop)
+        self._traffic.received.add(len(data), now_ms)
         try:
-            answers = self._machine.receive(data, loop_ms(self._loop))
+            answers = self._machine.receive(data, now_ms)
         except RemoteProtocolError as error:
             log.warning("%s sent what is no answer: %s", self.name, error)
             self._fail(error)
@@ -183,6 +190,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
+        self._traffic.closed += 1
         reason = f": {exc}" if exc else " by the broker"
         self._fail(BrokerConnectionError(f"the connection to {self.name} was closed{reason}"))
         if not self._closed.done():
@@ -239,6 +247,7 @@ async def open_connection(
     name: str,
     config: ClientConfig,
     on_closed: Callable[[BrokerConnection], None] | None = None,
+    traffic: Traffic | None = None,
 ) -> BrokerConnection:
     """Connect, secure, negotiate and authenticate.
 
@@ -248,6 +257,7 @@ async def open_connection(
         name: What to call the peer in messages.
         config: Timeouts, security and client id.
         on_closed: Called once when the connection is gone.
+        traffic: Where to count what it carries, None to count nowhere.
 
     Returns:
         A connection that is ready for requests.
@@ -257,7 +267,7 @@ async def open_connection(
         KafkaError: The broker refused the handshake.
     """
     loop = asyncio.get_running_loop()
-    connection = BrokerConnection(name, config, loop, on_closed)
+    connection = BrokerConnection(name, config, loop, on_closed, traffic)
     context = config.security.make_ssl_context()
     try:
         async with asyncio.timeout(config.socket_connection_setup_timeout_ms / 1000):

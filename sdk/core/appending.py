@@ -143,6 +143,11 @@ class BulkAppend:
         """Whether every record was taken."""
         return self.position >= len(self._values)
 
+    def timestamp_ms(self, index: int) -> int:
+        """Timestamp of a record of the call."""
+        times = self.timestamps_ms
+        return times if isinstance(times, int) else times[index]
+
     def advance(self) -> bool:
         """Append as many records as memory allows.
 
@@ -241,7 +246,7 @@ def resolve_partitions(
     state: TopicState,
     keys: Sequence[bytes | None] | None,
     count: int,
-    partition: int | None,
+    partition: int | Sequence[int | None] | None,
     partitioner: Partitioner | None,
 ) -> Sequence[int]:
     """The partition of each record of a bulk call.
@@ -250,9 +255,13 @@ def resolve_partitions(
         state: The topic.
         keys: Keys or None.
         count: How many records.
-        partition: One partition for all, or None.
+        partition: One partition for all, or None; or what each record asks for.
         partitioner: The user's function or None.
     """
+    if isinstance(partition, Sequence):
+        beside = [None] * count if keys is None else keys
+        pairs = zip(beside, partition, strict=True)
+        return [choose_partition(state, key, asked, partitioner) for key, asked in pairs]
     if partition is not None:
         return [choose_partition(state, None, partition, None)] * count
     if keys is None and partitioner is None:
@@ -300,6 +309,19 @@ def _check_timestamps(timestamps_ms: Sequence[int] | int) -> None:
             check_timestamp(lowest)
 
 
+def check_lengths(
+    values: Sequence[object], keys: object, timestamps_ms: object, headers: object
+) -> None:
+    """Require that what stands beside the values of a bulk call is as long as they are.
+
+    Raises:
+        ConfigError: The first sequence that is not.
+    """
+    for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
+        if isinstance(items, Sequence) and len(items) != len(values):
+            raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
+
+
 def make_bulk(
     accumulator: Accumulator[D],
     config: ProducerConfig,
@@ -307,7 +329,7 @@ def make_bulk(
     values: Sequence[object],
     keys: Sequence[object] | None,
     *,
-    partition: int | None,
+    partition: int | Sequence[int | None] | None,
     timestamps_ms: Sequence[int] | int,
     headers: Sequence[Headers] | None,
 ) -> BulkAppend:
@@ -319,7 +341,7 @@ def make_bulk(
         state: The topic.
         values: Values as the user gave them.
         keys: Keys beside the values, or None.
-        partition: One partition for all, or None.
+        partition: One partition for all, or None; or what each record asks for.
         timestamps_ms: One timestamp each, or one for all.
         headers: Headers of each record, or None.
 
@@ -328,9 +350,7 @@ def make_bulk(
         ConfigError: The sequences differ in length, or there is no such partition.
         SerializationError: A key, value or header cannot be turned into bytes.
     """
-    for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
-        if isinstance(items, Sequence) and len(items) != len(values):
-            raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
+    check_lengths(values, keys, timestamps_ms, headers)
     _check_timestamps(timestamps_ms)
     data = all_to_bytes(values, config.value_serializer, "value", state.topic)
     key_data = None

@@ -46,7 +46,6 @@ class ProducerBatch:
         "_callbacks",
         "_children",
         "_record_errors",
-        "_unseen",
         "_watched",
         "append",
         "attempts",
@@ -103,7 +102,6 @@ class ProducerBatch:
         self._record_errors: Mapping[int, KafkaError] | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._children: Sequence[tuple[int, ProducerBatch]] = ()
-        self._unseen = 0
         self._watched: set[int] = set()
 
     def __repr__(self) -> str:
@@ -117,7 +115,7 @@ class ProducerBatch:
         """Failed records whose failure nobody has looked at."""
         if self._children:
             return sum(child.unseen_failures for _, child in self._children)
-        return self._unseen if self.error is not None else 0
+        return self.count - len(self._watched) if self.error is not None else 0
 
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         """The batch is stored.
@@ -157,10 +155,11 @@ class ProducerBatch:
                 self.error = next((c.error for _, c in children if c.error is not None), None)
                 self._finish()
 
+        # Children first: a thread that watches now sees them, or its mark is passed on here.
         self._children = tuple(children)
-        watched, self._watched = self._watched, set()
-        for index in watched:
-            self.watch(index)
+        for index in list(self._watched):
+            child, start = self._child(index)
+            child.watch(index - start)
         for _, child in children:
             child.add_done_callback(functools.partial(one_done, child))
 
@@ -210,24 +209,20 @@ class ProducerBatch:
             index: Number of the first record in the batch.
             count: How many records.
         """
+        if self.done and self.error is None:
+            return
+        self._watched.update(range(index, index + count))
         if self._children:
             for i in range(index, index + count):
                 child, start = self._child(i)
                 child.watch(i - start)
-        elif self.done:
-            self._unseen -= count
-        else:
-            self._watched.update(range(index, index + count))
 
     def unwatch(self, index: int) -> None:
         """Undo ``watch`` for one record whose waiter gave up before the end."""
+        self._watched.discard(index)
         if self._children:
             child, start = self._child(index)
             child.unwatch(index - start)
-        elif self.done:
-            self._unseen += 1
-        else:
-            self._watched.discard(index)
 
     def _child(self, index: int) -> tuple[ProducerBatch, int]:
         for start, child in reversed(self._children):
@@ -238,13 +233,17 @@ class ProducerBatch:
     def _finish(self) -> None:
         if self.done:
             return
-        self._unseen = self.count - len(self._watched)
         self.done = True
         self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+        # Two threads may get here at once; each callback is taken out, and so called, by one.
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                callback = callbacks.pop(0)
+            except IndexError:
+                return
             callback()
 
 
@@ -361,9 +360,7 @@ class DeliveryGroup:
         ]
 
     def _locations(self) -> Iterable[tuple[ProducerBatch, int]]:
-        streams = {partition: _walk(parts) for partition, parts in self._parts.items()}
-        for partition in self._partitions:
-            yield next(streams[partition])
+        return locations(self._parts, self._partitions)
 
     def _mark_seen(self) -> None:
         if self._seen:
@@ -372,6 +369,20 @@ class DeliveryGroup:
         for parts in self._parts.values():
             for batch, index, count in parts:
                 batch.watch(index, count)
+
+
+def locations(
+    parts: Mapping[int, Sequence[tuple[ProducerBatch, int, int]]], partitions: Sequence[int]
+) -> Iterator[tuple[ProducerBatch, int]]:
+    """Batch and index of each record of a call, in its order.
+
+    Args:
+        parts: By partition: batch, index of the first record in it, and how many, in order.
+        partitions: Partition of each record.
+    """
+    streams = {partition: _walk(entries) for partition, entries in parts.items()}
+    for partition in partitions:
+        yield next(streams[partition])
 
 
 def _walk(

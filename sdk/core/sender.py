@@ -16,6 +16,7 @@ from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, PartitionQueue
 from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
 from onceflow.sdk.core.batch_split import split_batch
 from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.metrics import ProducerCounters
 from onceflow.sdk.core.produce_errors import delivery_timeout, explain_refusal
 from onceflow.sdk.core.produce_messages import (
     PartitionResult,
@@ -84,6 +85,7 @@ class Sender:
         connection_error: Why a node could not be connected to lately, None if all could.
         failures: Batches outside of transactions that were given up, for those who did not look
             at their deliveries; emptied by whoever raises them.
+        counters: What happened so far.
     """
 
     def __init__(
@@ -114,6 +116,8 @@ class Sender:
         self._max_request_size = max_request_size
         self._max_in_flight = max_in_flight
         self._in_flight_queues: dict[PartitionQueue, None] = {}
+        self.counters = ProducerCounters()
+        self._now_ms = 0
 
     # choosing what to send
 
@@ -130,6 +134,7 @@ class Sender:
         Returns:
             What to do. The batches in the jobs count as in flight from now on.
         """
+        self._now_ms = now_ms
         plan = Plan()
         expired: list[ProducerBatch] = []
         chosen: dict[int, list[tuple[PartitionQueue, ProducerBatch]]] = {}
@@ -282,11 +287,14 @@ class Sender:
         items: list[tuple[PartitionQueue, ProducerBatch]],
         metadata: ClusterMetadata,
     ) -> ProduceJob:
+        records_count = 0
         for queue, batch in items:
             self._build(queue, batch)
+            records_count += batch.count
             batch.attempts += 1
             batch.rejected = False
             queue.transaction = batch.transaction
+        self.counters.request_records.add(records_count, self._now_ms)
         self.in_flight_count[node_id] = self.in_flight_count.get(node_id, 0) + 1
         if self._transactions.is_transactional:
             self._transactions.has_content = True
@@ -312,11 +320,13 @@ class Sender:
             builder = batch.builder
             assert builder is not None
             builder.records_count = batch.count
+            plain_bytes = builder.size_bytes
             batch.builder = None
             del batch.append
             batch.data = builder.build(
                 batch.producer_id, batch.producer_epoch, batch.base_sequence, transactional
             )
+            self._count_built(batch, plain_bytes)
         elif not numbered:
             set_producer_state(
                 batch.data,
@@ -325,6 +335,14 @@ class Sender:
                 batch.base_sequence,
                 transactional,
             )
+
+    def _count_built(self, batch: ProducerBatch, plain_bytes: int) -> None:
+        counters, now_ms = self.counters, self._now_ms
+        size = len(batch.data or b"")
+        counters.batch_bytes.add(size, now_ms)
+        counters.queue_ms.add(now_ms - batch.created_ms, now_ms)
+        if self._accumulator.codec:
+            counters.compression.add(size / max(1, plain_bytes), now_ms)
 
     # time
 
@@ -363,6 +381,7 @@ class Sender:
             response: The answer.
             now_ms: The present time.
         """
+        self._now_ms = now_ms
         self._request_done(job)
         results = read_response(job, response)
         for queue, batch in job.items:
@@ -380,6 +399,7 @@ class Sender:
                 queue.failures = 0
                 queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
+                self.counters.records.add(batch.count, now_ms)
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)
             else:
@@ -391,6 +411,7 @@ class Sender:
         for queue, batch in job.items:
             queue.in_flight.remove(batch)
             self._settle_queue(queue)
+            self.counters.records.add(batch.count, self._now_ms)
             batch.complete(-1)
             self._accumulator.settle(batch)
 
@@ -402,6 +423,7 @@ class Sender:
             error: What came instead.
             now_ms: The present time.
         """
+        self._now_ms = now_ms
         self._request_done(job)
         self.metadata_stale = True
         for queue, batch in job.items:
@@ -482,12 +504,14 @@ class Sender:
             # The transaction is lost: nothing of it is sent again.
             self._give_up(batch, self._transactions.error or TransactionAbortedError())
             return
+        self.counters.retries.add(batch.count, self._now_ms)
         with self._accumulator.lock:
             queue.requeue(batch)
             self._accumulator.active[queue] = None
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Send the records of a batch that was too large as two smaller ones (KIP-126)."""
+        self.counters.splits += 1
         children = split_batch(batch, self._accumulator.codec, self._accumulator.level)
         with self._accumulator.lock:
             sequence = batch.base_sequence
@@ -514,6 +538,7 @@ class Sender:
             self._transactions.fail(error)
         if not batch.transaction:
             self.failures.append(batch)
+        self.counters.errors.add(batch.count, self._now_ms)
         batch.fail(error, record_errors)
         if not self._is_in_flight(batch):
             self._accumulator.settle(batch)
@@ -539,6 +564,7 @@ class Sender:
                     self._transactions.bump_required = True
             if count_as_failure and not batch.transaction:
                 self.failures.append(batch)
+            self.counters.errors.add(batch.count, self._now_ms)
             batch.fail(error)
             self._accumulator.settle(batch)
 

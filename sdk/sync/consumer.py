@@ -25,6 +25,7 @@ from onceflow.sdk.aio.consumer_engine import (
 )
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent
+from onceflow.sdk.metrics import ConsumerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -196,9 +197,12 @@ class Consumer:
             polled = cursor.take(limit)
             if polled:
                 self._engine.note_poll()
+                self._engine.interception.on_records(polled)
                 return polled
         self._fill(timeout_ms, limit)
-        return cursor.take(limit)
+        polled = cursor.take(limit)
+        self._engine.interception.on_records(polled)
+        return polled
 
     def _fill(self, timeout_ms: int, limit: int) -> None:
         """One poll that leaves its records in the cursor, so that Ctrl-C cannot lose them."""
@@ -239,10 +243,14 @@ class Consumer:
                 record = engine.cursor.next()
                 if record is not None:
                     engine.note_poll()
+                    if engine.intercepts:
+                        engine.interception.on_record(record)
                     return record
             self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
             record = engine.cursor.next()
             if record is not None:
+                if engine.intercepts:
+                    engine.interception.on_record(record)
                 return record
 
     def wakeup(self) -> None:
@@ -419,6 +427,10 @@ class Consumer:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
         return self._async.lag(partition)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What this consumer has done so far; cheap, from any thread, and also after the end."""
+        return self._async.metrics()
 
     # --- cluster and group ---
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Self, Unpack, cast
 
 from onceflow.sdk.aio.producer import (
     CLOSE_TIMEOUT_MS,
@@ -23,16 +23,21 @@ from onceflow.sdk.aio.producer import (
     timeout_at_exit,
 )
 from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
+    BulkAppend,
     choose_partition,
     encode,
     make_bulk,
 )
-from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch
+from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch, locations
+from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
+from onceflow.sdk.interceptors import ProducerRecord
+from onceflow.sdk.metrics import ProducerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     Headers,
@@ -169,6 +174,10 @@ class Producer:
             self._transactions = TransactionDriver(self._engine)
             self._append = self._engine.accumulator.append
             self._topics = self._engine.accumulator.topics
+            self._interception: ProducerInterception | None = None
+            if config.interceptors:
+                counters = self._engine.sender.counters
+                self._interception = ProducerInterception(config.interceptors, counters)
             self._plain_key = config.key_serializer is None and config.partitioner is None
             self._plain_value = config.value_serializer is None
             self._portal.call(self._start)
@@ -208,6 +217,8 @@ class Producer:
             self._portal.call(lambda: self._transactions.close(timeout_ms))
         finally:
             self._portal.close()
+            if self._interception is not None:
+                self._interception.close()
 
     def __enter__(self) -> Self:
         return self
@@ -260,6 +271,11 @@ class Producer:
             KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
                 failure was not looked at.
         """
+        if self._interception is not None:
+            record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+            bulk = self._send_intercepted(self._interception, topic, [record])
+            batch, index = next(locations(bulk.parts, bulk.partitions))
+            return Delivery(batch, index, bulk.timestamp_ms(0))
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
@@ -312,24 +328,63 @@ class Producer:
         Raises:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
-        state = self._topics.get(topic)
-        if state is None:
-            state = self._portal.call(lambda: self._engine.topic(topic))
+        if self._interception is not None:
+            records = as_records(topic, values, keys, partition, timestamps_ms, headers)
+            bulk = self._send_intercepted(self._interception, topic, records)
+        else:
+            bulk = self._bulk(
+                topic,
+                values,
+                keys,
+                partition,
+                int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+                headers,
+            )
+            self._take(bulk)
+        return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    def _bulk(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None,
+        partition: int | Sequence[int | None] | None,
+        timestamps_ms: Sequence[int] | int,
+        headers: Sequence[Headers] | None,
+    ) -> BulkAppend:
         make = functools.partial(
             make_bulk,
             self._engine.accumulator,
             self._config,
-            state,
+            self._topics.get(topic) or self._portal.call(lambda: self._engine.topic(topic)),
             values,
             keys,
             partition=partition,
-            timestamps_ms=int(time.time() * 1000) if timestamps_ms is None else timestamps_ms,
+            timestamps_ms=timestamps_ms,
             headers=headers,
         )
-        bulk = after_lookups(make)
+        return after_lookups(make)
+
+    def _take(self, bulk: BulkAppend) -> None:
         while not bulk.advance():
             self._portal.call(self._engine.wait_memory)
-        return Deliveries(bulk.parts, bulk.partitions, bulk.timestamps_ms)
+
+    def _send_intercepted(
+        self, interception: ProducerInterception, topic: str, given: Sequence[ProducerRecord]
+    ) -> BulkAppend:
+        now_ms = int(time.time() * 1000)
+        records = [interception.on_send(record, now_ms) for record in given]
+        bulk: BulkAppend | None = None
+        failure: KafkaError | None = None
+        try:
+            bulk = self._bulk(topic, *columns(records))
+            self._take(bulk)
+        except KafkaError as error:
+            failure = error
+            raise
+        finally:
+            interception.taken(records, bulk, failure)
+        return bulk
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record handed over so far has its outcome.
@@ -380,6 +435,10 @@ class Producer:
     def config(self) -> ProducerConfig:
         """The settings."""
         return self._config
+
+    def metrics(self) -> ProducerMetrics:
+        """What this producer has done so far; cheap, from any thread, and also after the end."""
+        return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
 
     def transaction(self) -> Transaction:
         """A context that begins a transaction, commits at its end, aborts on an exception."""

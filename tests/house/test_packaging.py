@@ -107,6 +107,8 @@ def declared(*extras: str) -> set[str]:
 
 
 OPTIONAL = {
+    "sdk/prometheus.py": "prometheus",
+    "sdk/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro.py": "avro",
     "sdk/schema_registry/json_schema.py": "json-schema",
     "sdk/schema_registry/protobuf.py": "protobuf",

@@ -17,6 +17,8 @@ AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.broker_lite.testing",
     "onceflow.processors.testing",
     "onceflow.sdk.schema_registry",
+    "onceflow.sdk.prometheus",
+    "onceflow.sdk.tracing",
 ]
 
 

@@ -201,7 +201,7 @@ def test_a_partition_that_does_not_exist_is_refused(bootstrap: str) -> None:
         with pytest.raises(ConfigError, match="partitions 0 to 1"):
             producer.send(topic, b"a", partition=2)
         with pytest.raises(SerializationError, match="JSON"):
-            producer.send(topic, {"a": 1})
+            producer.send(topic, 1.5)
 
 
 # sizes

@@ -204,17 +204,18 @@ async def test_a_full_memory_is_an_error_at_once_when_asked_for(broker: Scripted
         linger_ms=4_000,
     )
     async with producer:
-        taken = 0
+        taken = []
+        while not producer._engine.accumulator.is_full:
+            taken.append(await producer.send("t", b"x" * 400))
         with pytest.raises(BufferExhaustedError, match='buffer_full is "raise"'):
-            for _ in range(10):
-                await producer.send("t", b"x" * 400)
-                taken += 1
+            await producer.send("t", b"x" * 400)
         # What was taken lingers no more, so that there is room again.
         while producer._engine.accumulator.is_full:  # noqa: ASYNC110 - emptied by the answers
             await asyncio.sleep(0)
         last = await producer.send("t", b"y")
         await producer.flush()
-        assert (await last).offset == taken
+        assert (await last).offset == len(taken)
+        assert producer.metrics().buffer_exhausted_total == 1
 
 
 async def test_an_unknown_topic_is_named_after_max_block_ms(broker: ScriptedBroker) -> None:

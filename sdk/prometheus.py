@@ -1,0 +1,125 @@
+"""Figures of clients for Prometheus; needs ``pip install onceflow[prometheus]``.
+
+A collector asks its clients when it is scraped: nothing runs in between, and nothing is global.
+Names are Kafka's with ``onceflow_producer_`` or ``onceflow_consumer_`` before them; ``*_total`` are
+counters, everything else gauges; the client's ``client_id`` is a label.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Protocol
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.metrics import (
+    ClientMetrics,
+    ConnectionMetrics,
+    ConsumerMetrics,
+    ProducerMetrics,
+)
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as missing:
+    raise ConfigError(
+        "prometheus", "prometheus-client", "it is not installed: pip install onceflow[prometheus]"
+    ) from missing
+
+__all__ = ["ClientCollector", "Measured"]
+
+
+class Measured(Protocol):
+    """A client that tells its figures: any producer or consumer of ``onceflow.sdk``."""
+
+    def metrics(self) -> ProducerMetrics | ConsumerMetrics:
+        """The figures."""
+
+
+class ClientCollector(Collector):
+    """Tells Prometheus what some clients do.
+
+    ``registry.register(ClientCollector(producer, consumer))``; clients that are gone are forgotten.
+    """
+
+    def __init__(self, *clients: Measured) -> None:
+        """Make a collector; register it where it shall be scraped.
+
+        Args:
+            *clients: Producers and consumers; more by ``add``.
+        """
+        self._lock = threading.Lock()
+        self._clients: weakref.WeakSet[Measured] = weakref.WeakSet(clients)
+
+    def add(self, client: Measured) -> None:
+        """Tell the figures of one more client.
+
+        Args:
+            client: A producer or consumer.
+        """
+        with self._lock:
+            self._clients.add(client)
+
+    def remove(self, client: Measured) -> None:
+        """No longer tell the figures of a client.
+
+        Args:
+            client: A producer or consumer.
+        """
+        with self._lock:
+            self._clients.discard(client)
+
+    def describe(self) -> list[Metric]:
+        """Nothing beforehand: registering must not ask the clients."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures of all clients; called by Prometheus."""
+        with self._lock:
+            clients = list(self._clients)
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for client in clients:
+            _add(families, client.metrics())
+        yield from families.values()
+
+
+def _add(
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily], found: ClientMetrics
+) -> None:
+    kind = "producer" if isinstance(found, ProducerMetrics) else "consumer"
+    for owner in (found, found.connections):
+        texts = _texts(type(owner))
+        for item in fields(owner):
+            value: object = getattr(owner, item.name)
+            if item.name == "client_id" or isinstance(value, ConnectionMetrics):
+                continue
+            name = f"onceflow_{kind}_{item.name}"
+            by_partition = isinstance(value, Mapping)
+            family = families.get(name)
+            if family is None:
+                make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                labels = ["client_id", *(["topic", "partition"] if by_partition else [])]
+                family = families[name] = make(name, texts[item.name], labels=labels)
+            if isinstance(value, Mapping):
+                for (topic, partition), figure in value.items():
+                    family.add_metric([found.client_id, topic, str(partition)], figure)
+            elif isinstance(value, int | float):
+                family.add_metric([found.client_id], value)
+
+
+def _texts(owner: type[object]) -> dict[str, str]:
+    """What the docstrings say of each figure."""
+    found: dict[str, str] = {}
+    for base in owner.__mro__:
+        name = ""
+        for line in (base.__doc__ or "").partition("Attributes:")[2].splitlines():
+            text = line.strip()
+            if line.startswith("        ") and not line.startswith("         ") and ":" in text:
+                name, _, text = text.partition(": ")
+                found.setdefault(name, text)
+            elif name and text and line.startswith("            "):
+                found[name] += f" {text}"
+    return found
