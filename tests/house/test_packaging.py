@@ -22,7 +22,7 @@ import pytest
 
 ROOT = house_rules.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-COME_ALONG = {"py4j": "pyspark", "referencing": "jsonschema"}
+COME_ALONG = {"cryptography": "pyjwt", "py4j": "pyspark", "referencing": "jsonschema"}
 """Imported packages that come with a declared one and are made for it."""
 
 
@@ -107,6 +107,8 @@ def declared(*extras: str) -> set[str]:
 
 
 OPTIONAL = {
+    "broker_lite/security/jwks.py": "security",
+    "broker_lite/security/stores.py": "security",
     "sdk/prometheus.py": "prometheus",
     "sdk/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro.py": "avro",
