@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from onceflow.broker_lite.group_properties import GroupProperties
 from onceflow.broker_lite.profiles import PROFILES
-from onceflow.broker_lite.security_settings import SecuritySettings
 from onceflow.broker_lite.setting import (
-    INT_MAX,
     LONG_MAX,
+    PARTITIONS_MAX,
     Kind,
     Setting,
     Value,
@@ -27,10 +27,6 @@ from onceflow.broker_lite.setting import (
     field_name,
     unknown_setting,
 )
-from onceflow.sdk.errors import ConfigError
-
-PARTITIONS_MAX = 10_000
-"""Most partitions of one topic; each costs a folder (Kafka has the same cap for one request)."""
 
 LISTENER_PREFIX = "listener.name."
 """Before the name of a listener and a property that holds for this listener only (KIP-103)."""
@@ -42,7 +38,7 @@ CLEANUP_POLICIES = ("compact", "delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(SecuritySettings):
+class BrokerConfig(GroupProperties):
     """All settings of one broker; see each field's declaration for property, bounds and meaning."""
 
     # --- the node and its network
@@ -237,41 +233,6 @@ class BrokerConfig(SecuritySettings):
         "controller.quota.window.size.seconds", 1, "Length of one such window.", 1
     )
 
-    # --- groups
-    group_initial_rebalance_delay_ms: int = declare_int(
-        "group.initial.rebalance.delay.ms", 3000, "Wait for more members of an empty group."
-    )
-    group_min_session_timeout_ms: int = declare_int(
-        "group.min.session.timeout.ms", 6000, "Least session timeout a member may ask for."
-    )
-    group_max_session_timeout_ms: int = declare_int(
-        "group.max.session.timeout.ms", 1_800_000, "Greatest session timeout a member may ask for."
-    )
-    group_max_size: int = declare_int("group.max.size", INT_MAX, "Most members of a group.", 1)
-    offset_metadata_max_bytes: int = declare_int(
-        "offset.metadata.max.bytes", 4096, "Longest text beside a committed offset."
-    )
-    offsets_retention_minutes: int = declare_int(
-        "offsets.retention.minutes", 10_080, "How long offsets outlive their group.", 1
-    )
-    offsets_retention_check_interval_ms: int = declare_long(
-        "offsets.retention.check.interval.ms",
-        600_000,
-        "Time between two looks for expired offsets.",
-        1,
-    )
-    offsets_topic_num_partitions: int = declare(
-        "offsets.topic.num.partitions",
-        Kind.INT,
-        50,
-        "Partitions of __consumer_offsets.",
-        minimum=1,
-        maximum=PARTITIONS_MAX,
-    )
-    offsets_topic_segment_bytes: int = declare_int(
-        "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", 1_048_576
-    )
-
     # --- transactions
     transaction_max_timeout_ms: int = declare_int(
         "transaction.max.timeout.ms", 900_000, "Longest transaction a producer may ask for.", 1
@@ -348,12 +309,7 @@ class BrokerConfig(SecuritySettings):
             if value is not None:
                 setting.parse(cast("str", setting.render(value)))
         self.check_overrides()
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise ConfigError(
-                "group.min.session.timeout.ms",
-                self.group_min_session_timeout_ms,
-                f"give at most group.max.session.timeout.ms ({self.group_max_session_timeout_ms})",
-            )
+        self.check_groups()
 
     @property
     def retention_ms(self) -> int:
@@ -431,6 +387,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
 
 IN_PROCESS_DEFAULTS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
+    "group.consumer.assignment.interval.ms": 0,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
 }

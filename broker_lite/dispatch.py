@@ -39,6 +39,7 @@ HANDLER_MODULES = (
     "admin",
     "cluster",
     "configs",
+    "consumer_groups",
     "features",
     "fetch",
     "group_offsets",

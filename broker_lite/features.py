@@ -36,11 +36,17 @@ class SupportedFeature(NamedTuple):
 
 
 TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+"""Its first level is the consumer group protocol (KIP-848)."""
 
 
 def known_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
     """What this broker knows. ``metadata.version`` is not among it, being about controllers."""
-    return (SupportedFeature(TRANSACTION_VERSION, 0, 2, config.onceflow_transaction_version),)
+    consumers = "consumer" in config.group_coordinator_rebalance_protocols
+    return (
+        SupportedFeature(GROUP_VERSION, 0, 1, int(consumers)),
+        SupportedFeature(TRANSACTION_VERSION, 0, 2, config.onceflow_transaction_version),
+    )
 
 
 class FeatureUpdate(NamedTuple):

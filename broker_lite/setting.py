@@ -14,6 +14,9 @@ from onceflow.sdk.errors import ConfigError
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
+PARTITIONS_MAX = 10_000
+"""Most partitions of one topic, and most that one request may make."""
+
 Value = bool | int | float | str | None
 """A parsed setting; lists stay text, separated by commas."""
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.config import PARTITIONS_MAX
+from onceflow.broker_lite.setting import PARTITIONS_MAX
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
@@ -107,11 +107,12 @@ class TopicRegistry:
     """All topics, by name and by id.
 
     Attributes:
+        changes: Rises whenever a topic comes, grows or goes.
         on_deleted: Called with each deleted topic and the time, after its logs are gone.
     """
 
     __slots__ = ("_by_id", "_by_name", "_config", "_log_manager", "_purgatory", "_random",
-                 "on_deleted")  # fmt: skip
+                 "changes", "on_deleted")  # fmt: skip
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class TopicRegistry:
         self._purgatory = purgatory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self.changes = 0
         self.on_deleted: list[Callable[[Topic, int], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
             overrides = dict(log_manager.topic_overrides(name))
@@ -268,6 +270,7 @@ class TopicRegistry:
                 manager.give_up_growth(topic.name)
             raise _storage_error(topic.name, error) from error
         finally:
+            self.changes += 1
             for index in range(len(topic.partitions), total):
                 log = manager.partition(topic.name, index)
                 if log is None:
@@ -297,6 +300,7 @@ class TopicRegistry:
         Raises:
             TopicError: KAFKA_STORAGE_ERROR; the topic is gone, files of it may be left.
         """
+        self.changes += 1
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         topic.deleted = True
@@ -311,6 +315,7 @@ class TopicRegistry:
                 callback(topic, now_ms)
 
     def _add(self, topic: Topic) -> None:
+        self.changes += 1
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
         for index, log in enumerate(topic.partitions):

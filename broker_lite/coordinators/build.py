@@ -32,6 +32,11 @@ _MINUTE_MS = 60_000
 logger = logging.getLogger("onceflow.broker_lite.coordinators")
 
 
+def names(text: str) -> tuple[str, ...]:
+    """The words of a setting that is a list."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def group_settings(config: BrokerConfig) -> GroupSettings:
     """Settings of the group coordinator, from the broker's."""
     return GroupSettings(
@@ -43,6 +48,13 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_retention_ms=config.offsets_retention_minutes * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         log_partitions=config.offsets_topic_num_partitions,
+        serves_consumer_protocol="consumer" in names(config.group_coordinator_rebalance_protocols),
+        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+        consumer_max_size=config.group_consumer_max_size,
+        consumer_assignors=names(config.group_consumer_assignors),
+        consumer_migration_policy=config.group_consumer_migration_policy.lower(),
     )
 
 
@@ -123,6 +135,8 @@ def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, Transactio
         InternalTopicLog(topics, CONSUMER_OFFSETS_TOPIC, for_groups.log_partitions),
         state.timers,
         state.random,
+        topics,
+        state.dynamic_config.group_value,
     )
     transactions = TransactionCoordinator(
         for_transactions,

@@ -7,12 +7,16 @@ the handlers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
+from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer_states import ConsumerGroupState
+from onceflow.broker_lite.coordinators.consumer_steps import ConsumerSteps
 from onceflow.broker_lite.coordinators.group import ClassicGroup
 from onceflow.broker_lite.coordinators.group_states import GroupState
-from onceflow.broker_lite.coordinators.group_table import GroupTable
+from onceflow.broker_lite.coordinators.group_table import Group, GroupTable
 from onceflow.broker_lite.coordinators.rebalance import Rebalancer
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
@@ -22,8 +26,9 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
-GROUP_TYPE = "classic"
-"""Type of every group here, as ListGroups version 5 names it."""
+CLASSIC_TYPE = "classic"
+CONSUMER_TYPE = "consumer"
+"""Types of groups, as ListGroups version 5 names them."""
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -48,6 +53,7 @@ class GroupDescription(NamedTuple):
     protocol_type: str = ""
     protocol_data: str = ""
     members: Sequence[MemberDescription] = ()
+    error_message: str | None = None
 
 
 class GroupListing(NamedTuple):
@@ -56,23 +62,46 @@ class GroupListing(NamedTuple):
     group_id: str
     protocol_type: str
     group_state: str
+    group_type: str
+
+
+class ConsumerDescription(NamedTuple):
+    """One group as ConsumerGroupDescribe shows it."""
+
+    group: ConsumerGroup
+    assignor_name: str
+    topic_names: Mapping[UUID, str]
 
 
 class GroupAdmin:
     """Administration of every group of the broker."""
 
-    __slots__ = ("_rebalancer", "_settings", "_table")
+    __slots__ = ("_rebalancer", "_settings", "_steps", "_table")
 
-    def __init__(self, settings: GroupSettings, table: GroupTable, rebalancer: Rebalancer) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        table: GroupTable,
+        rebalancer: Rebalancer,
+        steps: ConsumerSteps,
+    ) -> None:
         self._settings = settings
         self._table = table
         self._rebalancer = rebalancer
+        self._steps = steps
 
     def describe(self, group_id: str) -> GroupDescription:
         """Members and state of a group; subscriptions only while it is stable, as in Kafka."""
         group = self._table.get(group_id)
         if group is None:
-            return GroupDescription(ErrorCode.GROUP_ID_NOT_FOUND, group_id, GroupState.DEAD.value)
+            return GroupDescription(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                group_id,
+                GroupState.DEAD.value,
+                error_message=f"Group {group_id} not found."
+                if self._table.find(group_id) is None
+                else f"Group {group_id} is not a classic group.",
+            )
         stable = group.state is GroupState.STABLE
         members = [
             MemberDescription(
@@ -103,30 +132,86 @@ class GroupAdmin:
         """
         states = {name.lower() for name in state_filters}
         types = {name.lower() for name in type_filters}
-        if types and GROUP_TYPE not in types:
-            return []
-        return [
-            GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+        listed = [
+            GroupListing(
+                group.group_id,
+                CONSUMER_PROTOCOL_TYPE
+                if isinstance(group, ConsumerGroup)
+                else group.protocol_type or "",
+                group.state.value,
+                CONSUMER_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_TYPE,
+            )
             for group in self._table
-            if not states or group.state.value.lower() in states
         ]
+        return [
+            group
+            for group in listed
+            if (not states or group.group_state.lower() in states)
+            and (not types or group.group_type in types)
+        ]
+
+    def describe_consumer(self, group_id: str) -> ConsumerDescription | None:
+        """A consumer group with all that is known of it; None when there is none of that name."""
+        group = self._table.get_consumer(group_id)
+        if group is None:
+            return None
+        topic_ids = {t for m in group.members.values() for t in m.assigned}
+        topic_ids |= {t for target in group.targets.values() for t in target}
+        names = {t: name for t in topic_ids if (name := self._steps.topics.name_of(t)) is not None}
+        return ConsumerDescription(group, self._steps.default_assignor(group), names)
 
     def delete(self, group_id: str, now_ms: int) -> ErrorCode:
         """Delete a group without members, with its offsets."""
-        group = self._table.get(group_id)
+        group = self._table.find(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY:
+        if not _is_empty(group):
             return ErrorCode.NON_EMPTY_GROUP
         return self._remove(group, now_ms)
 
-    def _remove(self, group: ClassicGroup, now_ms: int) -> ErrorCode:
+    def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition], now_ms: int
+    ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
+        """Delete offsets of topics that the group does not read (KIP-496).
+
+        Returns:
+            A code for the whole request, or one for each partition.
+        """
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._table.find(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        kept: set[str] | None = set()
+        if isinstance(group, ConsumerGroup):
+            kept = group.subscribed_topics()
+        elif group.state is not GroupState.EMPTY:
+            if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                return ErrorCode.NON_EMPTY_GROUP
+            kept = self._subscribed(group)
+        codes = {
+            partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if kept is None or partition.topic in kept
+            else ErrorCode.NONE
+            for partition in partitions
+        }
+        known = group.offsets.partitions()
+        doomed = [tp for tp in known if codes.get(tp) is ErrorCode.NONE]
+        try:
+            self._table.forget_offsets(group, doomed, now_ms)
+        except StateLogError as error:
+            logger.error("%s: offsets were not deleted: %s", group_id, error)
+            return error.code
+        return codes
+
+    def _remove(self, group: Group, now_ms: int) -> ErrorCode:
         try:
             self._table.remove(group, now_ms)
         except StateLogError as error:
             logger.error("%s: group was not removed: %s", group.group_id, error)
             return error.code
-        self._rebalancer.dissolve(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if isinstance(group, ClassicGroup):
+            self._rebalancer.dissolve(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return ErrorCode.NONE
 
     def on_topics_deleted(self, topics: Iterable[str], now_ms: int) -> None:
@@ -148,12 +233,15 @@ class GroupAdmin:
         """Offsets past their retention go, and with the last one an empty group."""
         for group in self._table:
             self._forget(group, self._expired(group, now_ms), now_ms)
-            if group.state is GroupState.EMPTY and not group.offsets and not group.pending_members:
+            awaited = isinstance(group, ClassicGroup) and group.pending_members
+            if _is_empty(group) and not group.offsets and not awaited:
                 self._remove(group, now_ms)
 
-    def _expired(self, group: ClassicGroup, now_ms: int) -> list[TopicPartition]:
+    def _expired(self, group: Group, now_ms: int) -> list[TopicPartition]:
         retention_ms = self._settings.offsets_retention_ms
         offsets = group.offsets
+        if isinstance(group, ConsumerGroup):
+            return offsets.expired(now_ms, retention_ms, keep_topics=group.subscribed_topics())
         if group.state is GroupState.EMPTY:
             # The time runs from when the last member went, or from the commit if nobody ever was.
             return offsets.expired(now_ms, retention_ms, unused_since_ms=group.state_timestamp_ms)
@@ -174,8 +262,14 @@ class GroupAdmin:
             topics |= of_member
         return topics
 
-    def _forget(self, group: ClassicGroup, partitions: list[TopicPartition], now_ms: int) -> None:
+    def _forget(self, group: Group, partitions: list[TopicPartition], now_ms: int) -> None:
         try:
             self._table.forget_offsets(group, partitions, now_ms)
         except StateLogError as error:
             logger.error("%s: offsets were not removed: %s", group.group_id, error)
+
+
+def _is_empty(group: Group) -> bool:
+    if isinstance(group, ConsumerGroup):
+        return group.state is ConsumerGroupState.EMPTY
+    return group.state is GroupState.EMPTY

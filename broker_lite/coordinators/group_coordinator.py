@@ -11,12 +11,22 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
+from onceflow.broker_lite.coordinators.classic_bridge import ClassicBridge
+from onceflow.broker_lite.coordinators.classic_requests import (
+    JOIN_REQUIRES_KNOWN_MEMBER_FROM,
+    JoinRequest,
+    MemberIdentity,
+)
+from onceflow.broker_lite.coordinators.consumer_heartbeat import (
+    ConsumerGroups,
+    GroupConfig,
+    Random,
+)
+from onceflow.broker_lite.coordinators.consumer_steps import ConsumerSteps
+from onceflow.broker_lite.coordinators.consumer_topics import ConsumerTopics, TopicsView
 from onceflow.broker_lite.coordinators.group import (
     ClassicGroup,
-    GroupProtocol,
     JoinResult,
     Member,
     SyncResult,
@@ -24,6 +34,7 @@ from onceflow.broker_lite.coordinators.group import (
 from onceflow.broker_lite.coordinators.group_admin import GroupAdmin
 from onceflow.broker_lite.coordinators.group_states import GroupState
 from onceflow.broker_lite.coordinators.group_table import GroupTable
+from onceflow.broker_lite.coordinators.migration import Migration
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.rebalance import Rebalancer
 from onceflow.broker_lite.coordinators.settings import GroupSettings
@@ -33,9 +44,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
-JOIN_REQUIRES_KNOWN_MEMBER_FROM = 4
-"""First JoinGroup version in which a member first fetches its id (KIP-394)."""
-
 PENDING_MEMBERS_MAX = 10_000
 """Most ids of one group that were given out and not used yet, so that a peer which only ever asks
 for ids cannot fill the memory."""
@@ -44,77 +52,63 @@ JOIN_SKIPS_ASSIGNMENT_FROM = 9
 """First JoinGroup version that can tell a static leader to keep the assignment (KIP-814)."""
 
 
-class Random(Protocol):
-    """What the coordinator needs of a random source (``random.Random`` has it)."""
-
-    def getrandbits(self, bits: int, /) -> int:
-        """An integer of that many random bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
-    """A JoinGroup request as the coordinator sees it.
-
-    Attributes:
-        group_id: Group to join.
-        member_id: Id of a member that knows one, else empty.
-        group_instance_id: Name of a static member, or None.
-        client_id: As the client named itself, else empty.
-        client_host: Address with a leading slash.
-        session_timeout_ms: How long the member may be silent.
-        rebalance_timeout_ms: How long a rebalance may wait for it.
-        protocol_type: ``consumer`` for consumers.
-        protocols: Strategies in order of preference.
-        api_version: Version of the request.
-    """
-
-    group_id: str
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocol_type: str
-    protocols: tuple[GroupProtocol, ...]
-    api_version: int
-
-
-class MemberIdentity(NamedTuple):
-    """Who leaves, in LeaveGroup."""
-
-    member_id: str
-    group_instance_id: str | None = None
-
-
 class GroupCoordinator:
     """Membership of every group of the broker.
 
     Attributes:
         offsets: Commits and reads of offsets.
         admin: Describing, listing and deleting groups, expiry.
+        consumers: Heartbeats of the consumer protocol (KIP-848).
     """
 
     def __init__(
-        self, settings: GroupSettings, log: StateLog, timers: Timers, random: Random
+        self,
+        settings: GroupSettings,
+        log: StateLog,
+        timers: Timers,
+        random: Random,
+        topics: TopicsView,
+        config: GroupConfig = lambda group_id, name: None,
     ) -> None:
+        """Make the coordinator.
+
+        Args:
+            settings: Limits and delays.
+            log: ``__consumer_offsets``.
+            timers: Where deadlines are kept.
+            random: Source of member ids.
+            topics: The broker's topics.
+            config: Settings of single groups.
+        """
         self._settings = settings
         self._timers = timers
         self._random = random
         self._table = GroupTable(log)
         self._rebalancer = Rebalancer(settings, timers, self._table.write_generation)
         self._cleanup: Timer | None = None
-        self.offsets = OffsetCommits(settings, self._table, self._rebalancer)
-        self.admin = GroupAdmin(settings, self._table, self._rebalancer)
+        view = ConsumerTopics(topics)
+        migration = Migration(settings, self._table, self._rebalancer, view)
+        steps = ConsumerSteps(view, settings.consumer_assignors)
+        self.consumers = ConsumerGroups(
+            settings, self._table, steps, timers, random, migration, config
+        )
+        migration.on_upgraded = self.consumers.start_group
+        self._migration = migration
+        self._bridge = ClassicBridge(self.consumers, migration, random)
+        self.offsets = OffsetCommits(
+            settings, self._table, self._rebalancer, self.consumers.watch, topics
+        )
+        self.admin = GroupAdmin(settings, self._table, self._rebalancer, steps)
 
     # --- life of the coordinator
 
     def load(self, now_ms: int) -> None:
         """Reload every group; members of a stable group have one session to come back."""
         self._table.load(now_ms)
-        for group in self._table:
+        for group in self._table.classic():
             for member in group.members.values():
                 self._rebalancer.touch(group, member, now_ms)
+        self.consumers.start(now_ms)
 
     def start(self, now_ms: int) -> None:
         """Begin the periodic look for expired offsets."""
@@ -130,8 +124,9 @@ class GroupCoordinator:
         """Stop every timer and give up every parked answer with COORDINATOR_NOT_AVAILABLE."""
         if self._cleanup is not None:
             self._cleanup.cancel()
-        for group in self._table:
+        for group in self._table.classic():
             self._rebalancer.dissolve(group, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.consumers.close()
 
     def partition_for(self, group_id: str) -> int:
         """Partition of ``__consumer_offsets`` that the group belongs to (trap 51)."""
@@ -150,6 +145,14 @@ class GroupCoordinator:
             The answer, or a parked one when the join barrier has to complete first.
         """
         code = self._check_join(request)
+        consumers = self._table.get_consumer(request.group_id)
+        if code is ErrorCode.NONE and consumers is not None:
+            if consumers.members:
+                return self._bridge.join(consumers, request, now_ms)
+            try:
+                self._migration.retire(consumers, now_ms)
+            except StateLogError as error:
+                code = error.code
         group = self._table.get(request.group_id)
         if code is ErrorCode.NONE and group is None and request.member_id:
             code = ErrorCode.UNKNOWN_MEMBER_ID
@@ -357,6 +360,11 @@ class GroupCoordinator:
         """Ask for the assignment; the leader brings it for all (trap 55)."""
         if not group_id:
             return SyncResult(ErrorCode.INVALID_GROUP_ID)
+        consumers = self._table.get_consumer(group_id)
+        if consumers is not None:
+            return self._bridge.sync(
+                consumers, generation_id, identity, protocol_type, protocol_name, now_ms
+            )
         group = self._table.get(group_id)
         if group is None:
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -395,6 +403,9 @@ class GroupCoordinator:
         """A sign of life; REBALANCE_IN_PROGRESS tells the member to rejoin (trap 55)."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
+        consumers = self._table.get_consumer(group_id)
+        if consumers is not None:
+            return self._bridge.heartbeat(consumers, generation_id, identity, now_ms)
         group = self._table.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -420,6 +431,9 @@ class GroupCoordinator:
         """
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID, []
+        consumers = self._table.get_consumer(group_id)
+        if consumers is not None:
+            return ErrorCode.NONE, self._bridge.leave(consumers, identities, now_ms)
         group = self._table.get(group_id)
         if group is None:
             return ErrorCode.NONE, [ErrorCode.UNKNOWN_MEMBER_ID] * len(identities)

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from onceflow.broker_lite.coordinators.consumer_group_records import (
+    GROUP_KINDS,
+    NAMED_KINDS,
+    ConsumerKey,
+    decode_consumer_key,
+)
 from onceflow.broker_lite.coordinators.group import ClassicGroup, GroupProtocol, Member
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.state_log import KeyValue
@@ -53,7 +59,7 @@ def _value_version(data: bytes, known: tuple[int, int], what: str) -> int:
     return version
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
     """What a record is about; None for record types of other kinds of groups.
 
     Raises:
@@ -66,6 +72,8 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     if record_type == GROUP_KEY_TYPE:
         group_key, _ = GroupMetadataKey.decode(data, record_type, VERSION_SIZE)
         return GroupKey(group_key.group)
+    if record_type in GROUP_KINDS or record_type in NAMED_KINDS:
+        return decode_consumer_key(data, record_type)
     return None
 
 

@@ -9,9 +9,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
+from onceflow.broker_lite.coordinators.consumer_group import (
+    FIRST_EPOCH,
+    ConsumerGroup,
+    EpochChange,
+)
+from onceflow.broker_lite.coordinators.consumer_group_records import (
+    ConsumerKey,
+    decode_change,
+    encode_change,
+)
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.coordinators.group import ClassicGroup
+from onceflow.broker_lite.coordinators.group_draft import GroupDraft
 from onceflow.broker_lite.coordinators.group_records import (
     GroupKey,
     OffsetKey,
@@ -38,6 +50,9 @@ from onceflow.sdk.model import TopicPartition
 
 logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+"""A group of either protocol."""
+
 
 class GroupTable:
     """Groups by id."""
@@ -46,26 +61,50 @@ class GroupTable:
 
     def __init__(self, log: StateLog) -> None:
         self._log = log
-        self._groups: dict[str, ClassicGroup] = {}
+        self._groups: dict[str, Group] = {}
         # Which groups have pending offsets of a producer, by partition and producer: a marker
         # names only those.
         self._open: dict[tuple[int, int], set[str]] = {}
 
-    def __iter__(self) -> Iterator[ClassicGroup]:
+    def __iter__(self) -> Iterator[Group]:
         return iter(list(self._groups.values()))
 
-    def get(self, group_id: str) -> ClassicGroup | None:
-        """The group, None when there is none of that name."""
+    def classic(self) -> list[ClassicGroup]:
+        """Groups of the classic protocol, and those that only hold offsets."""
+        return [group for group in self._groups.values() if isinstance(group, ClassicGroup)]
+
+    def consumers(self) -> list[ConsumerGroup]:
+        """Groups of the consumer protocol."""
+        return [group for group in self._groups.values() if isinstance(group, ConsumerGroup)]
+
+    def find(self, group_id: str) -> Group | None:
+        """The group of either protocol, None when there is none of that name."""
         return self._groups.get(group_id)
 
+    def get(self, group_id: str) -> ClassicGroup | None:
+        """The classic group, None when there is none of that name."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def get_consumer(self, group_id: str) -> ConsumerGroup | None:
+        """The consumer group, None when there is none of that name."""
+        group = self._groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
     def get_or_create(self, group_id: str) -> ClassicGroup:
-        """The group; a new one lives in memory until something of it is written."""
+        """The classic group; a new one lives in memory until something of it is written."""
+        group = self.find_or_create(group_id)
+        assert isinstance(group, ClassicGroup), f"{group_id} is a consumer group"
+        return group
+
+    def find_or_create(self, group_id: str) -> Group:
+        """The group of either protocol; a new one is classic, and made as by `get_or_create`."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = ClassicGroup(group_id)
         return group
 
-    def discard(self, group: ClassicGroup) -> None:
+    def discard(self, group: Group) -> None:
         """Forget a group of which nothing is on record."""
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
@@ -86,9 +125,39 @@ class GroupTable:
         """
         self._append(group.group_id, [group_record(group, assignments)], now_ms)
 
+    def write_draft(self, draft: GroupDraft, now_ms: int) -> None:
+        """Write the changes of a consumer group in one batch; then they count.
+
+        Raises:
+            StateLogError: Nothing was written, and nothing changed.
+        """
+        group_id = draft.origin.group_id
+        records = draft.before + [encode_change(group_id, change) for change in draft.changes]
+        self._append(group_id, records, now_ms)
+        draft.origin.adopt(draft.group)
+        self._groups[group_id] = draft.origin
+        if draft.on_written is not None:
+            draft.on_written(now_ms)
+
+    def write_downgrade(
+        self, group: ConsumerGroup, successor: ClassicGroup, now_ms: int, *, with_members: bool
+    ) -> None:
+        """Write the end of a consumer group and the classic group that takes its place.
+
+        Raises:
+            StateLogError: Nothing was written, and nothing changed.
+        """
+        group_id = group.group_id
+        records = [encode_change(group_id, change) for change in group.dissolution()]
+        if with_members:
+            records.append(group_record(successor))
+        self._append(group_id, records, now_ms)
+        successor.offsets = group.offsets
+        self._groups[group_id] = successor
+
     def commit(
         self,
-        group: ClassicGroup,
+        group: Group,
         offsets: Sequence[tuple[TopicPartition, CommittedOffset]],
         now_ms: int,
         *,
@@ -115,7 +184,7 @@ class GroupTable:
             )
 
     def forget_offsets(
-        self, group: ClassicGroup, partitions: Iterable[TopicPartition], now_ms: int
+        self, group: Group, partitions: Iterable[TopicPartition], now_ms: int
     ) -> None:
         """Write tombstones for offsets, then drop them.
 
@@ -130,7 +199,7 @@ class GroupTable:
         for partition in doomed:
             group.offsets.forget(partition)
 
-    def remove(self, group: ClassicGroup, now_ms: int) -> None:
+    def remove(self, group: Group, now_ms: int) -> None:
         """Write tombstones for a group and its offsets, then forget it.
 
         Raises:
@@ -140,7 +209,9 @@ class GroupTable:
         records = [
             offset_tombstone(group_id, partition) for partition in group.offsets.partitions()
         ]
-        if group.generation_id > 0:
+        if isinstance(group, ConsumerGroup):
+            records += [encode_change(group_id, change) for change in group.dissolution()]
+        elif group.generation_id > 0:
             records.append(group_tombstone(group_id))
         if records:
             self._append(group_id, records, now_ms)
@@ -164,7 +235,7 @@ class GroupTable:
 
     def _note(
         self,
-        group: ClassicGroup,
+        group: Group,
         partition_index: int,
         producer_id: int,
         partition: TopicPartition,
@@ -207,7 +278,12 @@ class GroupTable:
                     self.end_transaction(partition_index, batch.producer_id, batch.committed)
         for group in list(self._groups.values()):
             # A group of which every record was a tombstone left only an empty shell.
-            if not group.members and not group.offsets and group.generation_id == 0:
+            if group.members or group.offsets:
+                continue
+            if isinstance(group, ConsumerGroup):
+                if group.group_epoch == FIRST_EPOCH:
+                    del self._groups[group.group_id]
+            elif group.generation_id == 0:
                 del self._groups[group.group_id]
 
     def _replay(self, partition_index: int, batch: StoredBatch) -> None:
@@ -216,7 +292,7 @@ class GroupTable:
             try:
                 key = decode_key(key_bytes)
                 if isinstance(key, OffsetKey):
-                    group = self.get_or_create(key.group_id)
+                    group = self.find_or_create(key.group_id)
                     if value is None:
                         group.offsets.forget(key.partition)
                     else:
@@ -226,6 +302,8 @@ class GroupTable:
                         )
                 elif isinstance(key, GroupKey):
                     self._replay_group(key.group_id, None if value is None else decode_group(value))
+                elif isinstance(key, ConsumerKey):
+                    self._replay_change(key, value)
             except (RemoteProtocolError, ValueError) as error:
                 logger.error(
                     "__consumer_offsets-%d: record at %d is not readable: %s",
@@ -236,6 +314,8 @@ class GroupTable:
 
     def _replay_group(self, group_id: str, stored: StoredGroup | None) -> None:
         old = self._groups.get(group_id)
+        if stored is None and isinstance(old, ConsumerGroup):
+            return  # The end of the classic group that it was before.
         group = ClassicGroup(group_id)
         if old is not None:
             group.offsets = old.offsets
@@ -253,3 +333,20 @@ class GroupTable:
             # The only way back to a generation that was agreed on before the restart: no rebalance
             # happened, so this does not go through the table of states.
             group.state = GroupState.STABLE
+
+    def _replay_change(self, key: ConsumerKey, value: bytes | None) -> None:
+        old = self._groups.get(key.group_id)
+        change = decode_change(key, value)
+        if isinstance(old, ConsumerGroup):
+            group = old
+        elif value is None:
+            return  # The end of the consumer group that was here before.
+        else:
+            group = ConsumerGroup(key.group_id)
+            if old is not None:
+                group.offsets = old.offsets
+            self._groups[key.group_id] = group
+        group.apply(change)
+        if isinstance(change, EpochChange) and change.epoch is None:
+            shell = self._groups[key.group_id] = ClassicGroup(key.group_id)
+            shell.offsets = group.offsets

@@ -8,9 +8,12 @@ is checked by the handlers before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer_member import ConsumerMember
+from onceflow.broker_lite.coordinators.consumer_topics import TopicsView
 from onceflow.broker_lite.coordinators.group import ClassicGroup
 from onceflow.broker_lite.coordinators.group_states import GroupState
 from onceflow.broker_lite.coordinators.group_table import GroupTable
@@ -74,12 +77,30 @@ _UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 class OffsetCommits:
     """Offsets of every group of the broker."""
 
-    __slots__ = ("_rebalancer", "_settings", "_table")
+    __slots__ = ("_rebalancer", "_settings", "_table", "_topics", "_touch_consumer")
 
-    def __init__(self, settings: GroupSettings, table: GroupTable, rebalancer: Rebalancer) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        table: GroupTable,
+        rebalancer: Rebalancer,
+        touch_consumer: Callable[[ConsumerGroup, ConsumerMember, int], None],
+        topics: TopicsView,
+    ) -> None:
+        """Make it.
+
+        Args:
+            settings: Limits.
+            table: The groups.
+            rebalancer: Sessions of classic members, which a commit keeps alive.
+            touch_consumer: The same for members of consumer groups that speak the classic protocol.
+            topics: The broker's topics, for the ids of partitions that members own.
+        """
         self._settings = settings
         self._table = table
         self._rebalancer = rebalancer
+        self._touch_consumer = touch_consumer
+        self._topics = topics
 
     def commit(
         self,
@@ -89,6 +110,7 @@ class OffsetCommits:
         *,
         retention_ms: int = -1,
         no_group_code: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+        knows_member_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets at once.
 
@@ -99,10 +121,17 @@ class OffsetCommits:
             retention_ms: How long the client wants them kept (OffsetCommit below 5), -1 for the
                 broker's rule.
             no_group_code: What a member of a group that is not there is told.
+            knows_member_epochs: Whether the request is of a version (9 and above) whose senders
+                know members by their epochs; others may not commit for them (trap 37).
 
         Returns:
             A code per partition.
         """
+        consumers = self._table.get_consumer(committer.group_id)
+        if consumers is not None:
+            return self._commit_for_consumer(
+                consumers, committer, offsets, now_ms, retention_ms, knows_member_epochs
+            )
         group = self._table.get(committer.group_id)
         code = self._check_committer(group, committer, no_group_code)
         if code is ErrorCode.NONE:
@@ -118,6 +147,62 @@ class OffsetCommits:
                 self._rebalancer.touch(group, member, now_ms)
         return result
 
+    def _commit_for_consumer(
+        self,
+        group: ConsumerGroup,
+        committer: Committer,
+        offsets: Sequence[OffsetToCommit],
+        now_ms: int,
+        retention_ms: int,
+        knows_member_epochs: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        member = group.members.get(committer.member_id)
+        code = self._check_member(group, committer, offsets)
+        new_protocol = member is not None and member.classic is None
+        if new_protocol and not knows_member_epochs:
+            code = ErrorCode.UNSUPPORTED_VERSION
+        if code is not ErrorCode.NONE:
+            return {offset.partition: code for offset in offsets}
+        expires_ms = now_ms + retention_ms if retention_ms >= 0 else -1
+        result = self._write(committer, offsets, now_ms, expires_ms)
+        if member is not None and member.classic is not None:
+            self._touch_consumer(group, member, now_ms)
+        return result
+
+    def _check_member(
+        self, group: ConsumerGroup, committer: Committer, offsets: Sequence[OffsetToCommit]
+    ) -> ErrorCode:
+        """May this member of a consumer group commit, in this epoch (traps 37, 58)?"""
+        epoch = committer.generation_id
+        if epoch < 0 and not group.members:
+            return ErrorCode.NONE
+        member = group.members.get(committer.member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        for offset in offsets:
+            topic = self._topics.get(offset.partition.topic)
+            topic_id = None if topic is None else topic.topic_id
+            if not member.may_commit(epoch, topic_id, offset.partition.partition):
+                classic = member.classic is not None
+                return ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
+
+    def check_reader(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """May this member read the group's offsets, in this epoch (KIP-848)?
+
+        Whoever names no member may; a member of a consumer group must be in its epoch.
+        """
+        group = self._table.get_consumer(group_id)
+        if group is None or (member_id is None and member_epoch < 0):
+            return ErrorCode.NONE
+        member = group.members.get(member_id or "")
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.member_epoch == member_epoch:
+            return ErrorCode.NONE
+        classic = member.classic is not None
+        return ErrorCode.ILLEGAL_GENERATION if classic else ErrorCode.STALE_MEMBER_EPOCH
+
     def commit_transactional(
         self,
         committer: Committer,
@@ -129,8 +214,19 @@ class OffsetCommits:
         """Commit offsets that show once the producer's transaction commits (trap 49).
 
         Members are checked as with plain commits, but the state of the group is not: a processor
-        ends its transaction also while the group rebalances (trap 55).
+        ends its transaction also while the group rebalances (trap 55). A member epoch that is out
+        of date is told as a generation that is: producers know no epochs of members.
         """
+        consumers = self._table.get_consumer(committer.group_id)
+        if consumers is not None:
+            code = ErrorCode.NONE
+            if committer.is_member:
+                code = self._check_member(consumers, committer, offsets)
+            if code is ErrorCode.STALE_MEMBER_EPOCH:
+                code = ErrorCode.ILLEGAL_GENERATION
+            if code is not ErrorCode.NONE:
+                return {offset.partition: code for offset in offsets}
+            return self._write(committer, offsets, now_ms, -1, producer_id, producer_epoch)
         group = self._table.get(committer.group_id)
         code = self._check_committer(group, committer, ErrorCode.ILLEGAL_GENERATION)
         if code is not ErrorCode.NONE:
@@ -189,8 +285,8 @@ class OffsetCommits:
             )
         if not accepted:
             return result
-        existed = self._table.get(committer.group_id) is not None
-        group = self._table.get_or_create(committer.group_id)
+        existed = self._table.find(committer.group_id) is not None
+        group = self._table.find_or_create(committer.group_id)
         try:
             self._table.commit(
                 group, accepted, now_ms, producer_id=producer_id, producer_epoch=producer_epoch
@@ -217,7 +313,7 @@ class OffsetCommits:
             require_stable: Answer UNSTABLE_OFFSET_COMMIT for a partition, and only that one,
                 whose offset an open transaction may change.
         """
-        group = self._table.get(group_id)
+        group = self._table.find(group_id)
         if group is None:
             return dict.fromkeys(partitions or (), _NOTHING)
         offsets = group.offsets

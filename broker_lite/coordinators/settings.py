@@ -59,6 +59,15 @@ class GroupSettings:
         offsets_retention_ms: ``offsets.retention.minutes`` in milliseconds.
         offsets_retention_check_interval_ms: ``offsets.retention.check.interval.ms``.
         log_partitions: ``offsets.topic.num.partitions``.
+        serves_consumer_protocol: ``consumer`` is in ``group.coordinator.rebalance.protocols``.
+        consumer_session_timeout_ms: ``group.consumer.session.timeout.ms``.
+        consumer_heartbeat_interval_ms: ``group.consumer.heartbeat.interval.ms``.
+        consumer_assignment_interval_ms: ``group.consumer.assignment.interval.ms``, the least time
+            between two divisions of a group's partitions (KIP-1263).
+        consumer_max_size: ``group.consumer.max.size``.
+        consumer_assignors: ``group.consumer.assignors``; the first is the default.
+        consumer_migration_policy: ``group.consumer.migration.policy``: disabled, upgrade,
+            downgrade or bidirectional.
     """
 
     min_session_timeout_ms: int = 6_000
@@ -70,3 +79,10 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * _DAY_MS
     offsets_retention_check_interval_ms: int = 10 * 60 * 1000
     log_partitions: int = 50
+    serves_consumer_protocol: bool = True
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_assignment_interval_ms: int = 1_000
+    consumer_max_size: int = 2**31 - 1
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    consumer_migration_policy: str = "bidirectional"

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.config import PARTITIONS_MAX
 from onceflow.broker_lite.config_resources import shown_topic_config
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.setting import PARTITIONS_MAX
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError

@@ -22,6 +22,8 @@ from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     TxnOffsetCommitRequest,
@@ -110,6 +112,7 @@ def offset_commit(
         no_group_code=ErrorCode.GROUP_ID_NOT_FOUND
         if context.api_version >= COMMIT_KNOWS_NO_GROUP_FROM
         else ErrorCode.ILLEGAL_GENERATION,
+        knows_member_epochs=context.api_version >= COMMIT_KNOWS_NO_GROUP_FROM,
     )
     return OffsetCommitResponse(
         topics=[
@@ -259,6 +262,10 @@ def _fetch_group(
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
     by_id = api_version >= FETCHES_BY_TOPIC_ID_FROM
     response = OffsetFetchResponse.OffsetFetchResponseGroup(group_id=group.group_id, topics=[])
+    refused = state.groups.offsets.check_reader(group.group_id, group.member_id, group.member_epoch)
+    if refused is not ErrorCode.NONE:
+        response.error_code = refused
+        return response
     if group.topics is None:
         fetched = state.groups.offsets.fetch(group.group_id, None, require_stable=require_stable)
         for name, offsets in _by_topic(fetched).items():
@@ -309,3 +316,40 @@ def _by_topic(
     for (name, index), offset in fetched.items():
         topics.setdefault(name, {})[index] = offset
     return topics
+
+
+@handles(OffsetDeleteRequest)
+def offset_delete(
+    state: BrokerState, context: RequestContext, request: OffsetDeleteRequest, now_ms: int
+) -> OffsetDeleteResponse:
+    """Delete offsets for topics that the group does not read (KIP-496)."""
+    asked = [
+        TopicPartition(topic.name, partition.partition_index)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    codes = {
+        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for partition in asked
+        if state.topics.partition(*partition) is None
+    }
+    known = [partition for partition in asked if partition not in codes]
+    outcome = state.groups.admin.delete_offsets(request.group_id, known, now_ms)
+    if isinstance(outcome, ErrorCode):
+        return OffsetDeleteResponse(error_code=outcome)
+    codes |= outcome
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=codes[TopicPartition(topic.name, partition.partition_index)],
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from onceflow.broker_lite.coordinators.classic_requests import JoinRequest, MemberIdentity
 from onceflow.broker_lite.coordinators.group import GroupProtocol, JoinResult, SyncResult
-from onceflow.broker_lite.coordinators.group_admin import GROUP_TYPE
-from onceflow.broker_lite.coordinators.group_coordinator import JoinRequest, MemberIdentity
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.handlers import group_offsets as group_offsets  # registers its handlers
 from onceflow.broker_lite.purgatory import Deferred
@@ -205,7 +204,7 @@ def describe_groups(
         groups.append(
             DescribeGroupsResponse.DescribedGroup(
                 error_code=found.error_code if tells else ErrorCode.NONE,
-                error_message=f"Group {group_id} not found." if tells else None,
+                error_message=found.error_message if tells else None,
                 group_id=group_id,
                 group_state=found.group_state,
                 protocol_type=found.protocol_type,
@@ -237,7 +236,7 @@ def list_groups(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.group_state,
-                group_type=GROUP_TYPE,
+                group_type=group.group_type,
             )
             for group in state.groups.admin.list_groups(request.states_filter, request.types_filter)
         ]

@@ -15,36 +15,15 @@ from typing import Final
 from onceflow.sdk.core.assignors import MemberSubscription
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model import TopicPartition
-from onceflow.sdk.protocol.schema import Message, Struct, array, bytes_, int32, string
+from onceflow.sdk.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from onceflow.sdk.protocol.schema import Message, Struct, array, int32, string
 
 NEWEST_VERSION: Final = 3
 
 _VERSION: Final = struct.Struct(">h")
-
-
-class ConsumerProtocolSubscription(Message, versions="0-3"):
-    """What a member wants to read and what it holds."""
-
-    class TopicPartition(Struct):
-        topic: str = string("1+")
-        partitions: list[int] = array(int32(), "1+")
-
-    topics: list[str] = array(string())
-    user_data: bytes | None = bytes_(nullable="0+", default=None)
-    owned_partitions: list[TopicPartition] = array(TopicPartition, "1+", default=[], ignorable=True)
-    generation_id: int = int32("2+", default=-1, ignorable=True)
-    rack_id: str | None = string("3+", nullable="3+", default=None, ignorable=True)
-
-
-class ConsumerProtocolAssignment(Message, versions="0-3"):
-    """What a member gets."""
-
-    class TopicPartition(Struct):
-        topic: str = string()
-        partitions: list[int] = array(int32())
-
-    assigned_partitions: list[TopicPartition] = array(TopicPartition)
-    user_data: bytes | None = bytes_(nullable="0+", default=None)
 
 
 class StickyUserData(Message, versions="0-1"):

@@ -240,8 +240,10 @@ class _EncoderSource(_Source):
         if not nullable:
             self.line(f"{encode}({value}, {self.writer})")
             return
+        # In its place the mark is an int8; in a tagged field it is an unsigned number.
+        null = "\\xff" if field.tag is None else "\\x00"
         with self.block(f"if {value} is None:"):
-            self.line(f"{self.writer}(b'\\xff')")
+            self.line(f"{self.writer}(b'{null}')")
         with self.block("else:"):
             self.line(f"{self.writer}(b'\\x01')")
             self.line(f"{encode}({value}, {self.writer})")
@@ -399,7 +401,8 @@ class _DecoderSource(_Source):
         mark = self.local("n")
         self.run.append(("b", 1, mark))
         self._flush()
-        self.line(f"if {mark} < 0: {target} = None")
+        null = f"{mark} < 0" if field.tag is None else f"{mark} == 0"
+        self.line(f"if {null}: {target} = None")
         self.line(f"else: {call}")
 
     def _bytes(self, field: Field, target: str, name: str, nullable: bool) -> None:

@@ -18,7 +18,7 @@ Kind 16 ConsumerGroupRegularExpression: the topics that a pattern selected
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from onceflow.sdk.protocol.schema import (
@@ -56,7 +56,10 @@ class ConsumerGroupMetadataValue(Message, versions="0", flexible="0+"):
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
-    """Kind 5; `classic_member_metadata` is there for members that speak the classic protocol."""
+    """Kind 5; `classic_member_metadata` is there for members that speak the classic protocol.
+
+    Apache Kafka writes it for the others too, as null: so its default is none of both.
+    """
 
     class ClassicMemberMetadata(Struct):
         """What the classic protocol knows of the member."""
@@ -80,8 +83,8 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
     subscribed_topic_regex: str | None = string(nullable="0+", default=None)
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+", default=None)
-    classic_member_metadata: ClassicMemberMetadata | None = struct(
-        ClassicMemberMetadata, nullable="0+", default=None, tag=0, tagged="0+"
+    classic_member_metadata: ClassicMemberMetadata | Literal[False] | None = struct(
+        ClassicMemberMetadata, nullable="0+", default=False, tag=0, tagged="0+"
     )
 
 

@@ -8,16 +8,14 @@ exception that nothing in the coordinators catches. `restart()` then reloads fro
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from onceflow.broker_lite.coordinators.classic_requests import JoinRequest, MemberIdentity
 from onceflow.broker_lite.coordinators.group import GroupProtocol, JoinResult, SyncResult
-from onceflow.broker_lite.coordinators.group_coordinator import (
-    GroupCoordinator,
-    JoinRequest,
-    MemberIdentity,
-)
+from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
@@ -219,14 +217,58 @@ class Disk:
 
 
 @dataclass
+class FakeClusterTopic:
+    """A topic of which only the number of partitions matters."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[int]
+
+
+class FakeTopics:
+    """The topics that consumer groups see."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.changes = 0
+        self._topics: dict[str, FakeClusterTopic] = {}
+        for name, count in partition_counts.items():
+            self.create(name, count)
+
+    def create(self, name: str, count: int) -> uuid.UUID:
+        """A new topic, or more partitions of one that is there."""
+        self.changes += 1
+        old = self._topics.get(name)
+        topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name} {self.changes}")
+        topic_id = topic_id if old is None else old.topic_id
+        self._topics[name] = FakeClusterTopic(name, topic_id, list(range(count)))
+        return topic_id
+
+    def delete(self, name: str) -> None:
+        self.changes += 1
+        del self._topics[name]
+
+    def get(self, name: str) -> FakeClusterTopic | None:
+        return self._topics.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> FakeClusterTopic | None:
+        return next((t for t in self._topics.values() if t.topic_id == topic_id), None)
+
+    def __iter__(self) -> Iterator[FakeClusterTopic]:
+        return iter(self._topics.values())
+
+
+@dataclass
 class Bench:
     """A broker's coordinators with everything around them in memory."""
 
     group_settings: GroupSettings = field(
-        default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0)
+        default_factory=lambda: GroupSettings(
+            initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0
+        )
     )
     transaction_settings: TransactionSettings = field(default_factory=TransactionSettings)
     disk: Disk = field(default_factory=Disk)
+    topics: FakeTopics = field(default_factory=lambda: FakeTopics())
     now_ms: int = START_MS
     seed: int = 7
 
@@ -242,7 +284,7 @@ class Bench:
         """A new process on the same disk."""
         self.timers = Timers()
         self.groups = GroupCoordinator(
-            self.group_settings, self.disk.offsets, self.timers, self.random
+            self.group_settings, self.disk.offsets, self.timers, self.random, self.topics
         )
         self.transactions = TransactionCoordinator(
             self.transaction_settings,

@@ -42,9 +42,9 @@ AK_4_3 = {
     11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 6), 16: (0, 5), 17: (0, 1), 18: (0, 4),
     19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 5), 23: (2, 4), 24: (0, 5), 25: (0, 4),
     26: (0, 5), 27: (1, 2), 28: (0, 5), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 5),
-    36: (0, 2), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 48: (0, 1),
-    49: (0, 1), 50: (0, 0), 51: (0, 0), 55: (0, 2), 57: (0, 2), 60: (0, 2),
-    61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 74: (0, 1), 75: (0, 0),
+    36: (0, 2), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1), 45: (0, 1), 46: (0, 0), 47: (0, 0),
+    48: (0, 1), 49: (0, 1), 50: (0, 0), 51: (0, 0), 55: (0, 2), 57: (0, 2), 60: (0, 2),
+    61: (0, 0), 64: (0, 0), 65: (0, 0), 66: (0, 2), 68: (0, 1), 69: (0, 1), 74: (0, 1), 75: (0, 0),
 }  # fmt: skip
 """What Apache Kafka 4.3 advertises for the keys that are served here."""
 
@@ -89,7 +89,7 @@ def test_advertised_versions_are_those_of_apache_kafka() -> None:
     assert advertised(SocketlessBroker()) == AK_4_3
 
 
-def test_features_tell_transactions_of_version_2_and_no_new_groups() -> None:
+def test_features_tell_transactions_of_version_2_and_consumer_groups() -> None:
     response = SocketlessBroker().ask(
         ApiVersionsRequest(client_software_name="test", client_software_version="1.0"), 4
     )
@@ -97,8 +97,11 @@ def test_features_tell_transactions_of_version_2_and_no_new_groups() -> None:
     assert {
         feature.name: (feature.min_version_level, feature.max_version_level)
         for feature in response.finalized_features
-    } == {"transaction.version": (2, 2)}
-    assert {feature.name for feature in response.supported_features} == {"transaction.version"}
+    } == {"transaction.version": (2, 2), "group.version": (1, 1)}
+    assert {feature.name for feature in response.supported_features} == {
+        "transaction.version",
+        "group.version",
+    }
 
 
 @pytest.mark.parametrize("name", ["", "-x", "x y", "ünï"])
@@ -111,7 +114,7 @@ def test_software_name_that_is_none_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "api_version"), [(0, 2), (0, 99), (1, 3), (999, 0), (68, 0), (-1, 0)]
+    ("api_key", "api_version"), [(0, 2), (0, 99), (1, 3), (999, 0), (76, 1), (-1, 0)]
 )
 def test_unserved_key_or_version_is_a_protocol_error(api_key: int, api_version: int) -> None:
     """Trap 62: it costs that connection, and nothing else."""

@@ -1,0 +1,121 @@
+"""What a consumer group sees of the cluster's topics: ids, partition counts, names for a pattern.
+
+It decides when a group must look again and what its patterns select. Which member gets what is
+decided by the assignors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from onceflow.broker_lite.coordinators.consumer_group import RegexChange
+from onceflow.broker_lite.coordinators.group_draft import GroupDraft
+from onceflow.broker_lite.coordinators.topic_regex import TopicRegex
+
+
+class TopicLike(Protocol):
+    """A topic as a coordinator sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def topic_id(self) -> UUID:
+        """Its id, another one for each topic of a name."""
+
+    @property
+    def partitions(self) -> Sequence[object]:
+        """Its partitions."""
+
+
+class TopicsView(Protocol):
+    """The broker's topics."""
+
+    @property
+    def changes(self) -> int:
+        """Rises whenever a topic comes, grows or goes."""
+
+    def get(self, name: str) -> TopicLike | None:
+        """The topic of that name."""
+
+    def get_by_id(self, topic_id: UUID) -> TopicLike | None:
+        """The topic of that id."""
+
+    def __iter__(self) -> Iterator[TopicLike]:
+        """All topics."""
+
+
+class ConsumerTopics:
+    """The topics, for all consumer groups of the broker."""
+
+    __slots__ = ("_compiled", "view")
+
+    def __init__(self, view: TopicsView) -> None:
+        self.view = view
+        self._compiled: dict[str, TopicRegex] = {}
+
+    def compile(self, regex: str) -> None:
+        """Check a pattern.
+
+        Raises:
+            RegexError: It is not understood.
+        """
+        if regex and regex not in self._compiled:
+            self._compiled[regex] = TopicRegex(regex)
+
+    def ids_of(self, names: Iterable[str]) -> dict[UUID, int]:
+        """Partition counts, by id, of those topics that exist."""
+        found = {}
+        for name in names:
+            topic = self.view.get(name)
+            if topic is not None:
+                found[topic.topic_id] = len(topic.partitions)
+        return found
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """Name of a topic, None when it is gone."""
+        topic = self.view.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def digest(self, names: Collection[str]) -> int:
+        """A number that changes with the topics' ids and partition counts; 0 for none."""
+        topics = [topic for name in sorted(names) if (topic := self.view.get(name)) is not None]
+        if not topics:
+            return 0
+        text = "\0".join(f"{t.name} {t.topic_id} {len(t.partitions)}" for t in topics)
+        data = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        return int.from_bytes(data, "big", signed=True)
+
+    def resolve(self, draft: GroupDraft, now_ms: int) -> bool:
+        """Bring the group's patterns up to date with the topics that there are.
+
+        Returns:
+            Whether any pattern selects other topics than before.
+        """
+        group = draft.group
+        used = group.used_regexes()
+        stale = group.regexes_seen != self.view.changes
+        changed = False
+        for regex in sorted(set(group.regexes) - used):
+            draft.add(RegexChange(regex, None))
+        for regex in sorted(used):
+            known = group.regexes.get(regex)
+            if known is not None and not stale:
+                continue
+            topics = self._matching(regex)
+            if known is None or known.topics != topics:
+                draft.add(RegexChange(regex, topics, self.view.changes, now_ms))
+                changed = True
+        draft.group.regexes_seen = self.view.changes
+        return changed
+
+    def _matching(self, regex: str) -> frozenset[str]:
+        """As in Apache Kafka a pattern selects internal topics too, if it matches their names."""
+        compiled = self._compiled.get(regex)
+        if compiled is None:  # From the log, after a restart.
+            compiled = self._compiled[regex] = TopicRegex(regex)
+        return frozenset(topic.name for topic in self.view if compiled.matches(topic.name))
