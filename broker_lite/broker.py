@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onceflow.broker_lite.broker")
 
+RECOVERY_POINTS_MS = 1000
+"""Time between two looks whether a recovery point moved."""
+
 COMPACTION_PAUSE_MS = 1
 """Time between two steps of a compaction."""
 
@@ -277,6 +280,7 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     manager = state.log_manager
     repeat(state.timers, config.log_retention_check_interval_ms, manager.apply_retention, now_ms)
     repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
+    repeat(state.timers, RECOVERY_POINTS_MS, manager.note_recovery_points, now_ms)
 
     def flush_due(now_ms: int) -> None:
         for log in manager.partitions():

@@ -155,6 +155,7 @@ async def _serve(data: Path | None, listeners: Sequence[Listener], config: Broke
     from onceflow.broker_lite.server import Server, SystemClock
 
     _keep_freed_memory()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
     clock = SystemClock()
     storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
     state = open_broker(storage, config, random.Random(), clock())
@@ -173,7 +174,6 @@ async def _serve(data: Path | None, listeners: Sequence[Listener], config: Broke
         state.log_manager.on_failure = disk_failed
         gc.collect()
         gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 20)
         ready = ",".join(_shown(each) if len(bound) == 1 else str(each) for each in bound)
         click.echo(
             f"onceflow broker ready on {ready} "

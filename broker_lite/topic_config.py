@@ -411,11 +411,31 @@ _LOG_CONFIG_FIELDS = frozenset(field.name for field in dataclasses.fields(LogCon
 
 def log_config(overrides: Mapping[str, str], config: BrokerConfig) -> LogConfig:
     """The settings in force for a topic's logs."""
+    defaults = _default_log_config(config)
+    own = {
+        field_name(name): TOPIC_SETTINGS[name].setting.parse(text)
+        for name, text in overrides.items()
+        if field_name(name) in _LOG_CONFIG_FIELDS
+    }
+    return dataclasses.replace(defaults, **own) if own else defaults  # type: ignore[arg-type]
+
+
+_LAST_DEFAULTS: dict[str, tuple[BrokerConfig, LogConfig]] = {}
+"""The defaults that were made last, with the settings that they were made of."""
+
+
+def _default_log_config(config: BrokerConfig) -> LogConfig:
+    """Those of a topic without settings of its own; a start asks for each topic."""
+    known = _LAST_DEFAULTS.get("config")
+    if known is not None and known[0] is config:
+        return known[1]
     values = {
-        field_name(name): effective_value(name, overrides, config)
+        field_name(name): effective_value(name, {}, config)
         for name in TOPIC_SETTINGS
         if field_name(name) in _LOG_CONFIG_FIELDS
     }
     values["producer_id_expiration_ms"] = config.producer_id_expiration_ms
     values["durability"] = config.onceflow_durability
-    return LogConfig(**values)  # type: ignore[arg-type] # each parsed by its declaration
+    made = LogConfig(**values)  # type: ignore[arg-type] # each parsed by its declaration
+    _LAST_DEFAULTS["config"] = (config, made)
+    return made

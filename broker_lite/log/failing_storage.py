@@ -232,6 +232,10 @@ class FailingStorage:
         self.check_running()
         return self.inner.files(directory)
 
+    def names(self, directory: str) -> set[str]:
+        self.check_running()
+        return self.inner.names(directory)
+
     def make_directory(self, directory: str) -> None:
         self.apply(Write(Change.MAKE_DIRECTORY, directory))
 

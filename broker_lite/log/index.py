@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
 
 from onceflow.broker_lite.log.storage import LogFile
 
@@ -20,6 +22,10 @@ PENDING_ENTRIES_MAX = 512
 
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
+
+
+def _strictly(values: Sequence[int]) -> bool:
+    return all(value < following for value, following in pairwise(values))
 
 
 class OffsetIndex:
@@ -104,6 +110,29 @@ class OffsetIndex:
         offset, position = self.entry(self._written - 1)
         # The first batch has no entry, so zeros are those of a preallocated file left untrimmed.
         return 0 < position < log_size and offset > self._base_offset
+
+    def grows(self) -> bool:
+        """Whether the entries on the disk grow from each to the next, as they were written."""
+        data = self._file.read(0, self._written * _OFFSET_ENTRY.size)
+        if len(data) % _OFFSET_ENTRY.size:
+            return False
+        relatives, positions = [], []
+        for relative, position in _OFFSET_ENTRY.iter_unpack(data):
+            relatives.append(relative)
+            positions.append(position)
+        return _strictly(relatives) and _strictly(positions)
+
+    def keep_below(self, offset: int) -> None:
+        """Drop the entries of batches that end at or after an offset.
+
+        Args:
+            offset: The first offset that does not count.
+        """
+        count = bisect_left(range(len(self)), offset, key=lambda at: self.entry(at)[0])
+        self.write_pending()
+        if count < self._written:
+            self._file.truncate(count * _OFFSET_ENTRY.size)
+            self._written = count
 
     def clear(self) -> None:
         """Forget every entry."""
@@ -199,6 +228,30 @@ class TimeIndex:
             return False
         # A preallocated file that was never trimmed ends with zeros.
         return not self._written or self.entry(self._written - 1)[0] >= self.entry(0)[0]
+
+    def grows(self) -> bool:
+        """Whether the entries on the disk grow from each to the next, as they were written."""
+        data = self._file.read(0, self._written * _TIME_ENTRY.size)
+        if len(data) % _TIME_ENTRY.size:
+            return False
+        times, relatives = [], []
+        for timestamp_ms, relative in _TIME_ENTRY.iter_unpack(data):
+            times.append(timestamp_ms)
+            relatives.append(relative)
+        return _strictly(times) and _strictly(relatives)
+
+    def keep_below(self, offset: int) -> None:
+        """Drop the entries of batches that end at or after an offset.
+
+        Args:
+            offset: The first offset that does not count.
+        """
+        count = bisect_left(range(len(self)), offset, key=lambda at: self.entry(at)[1])
+        self.write_pending()
+        if count < self._written:
+            self._file.truncate(count * _TIME_ENTRY.size)
+            self._written = count
+            self._last_timestamp_ms = self.entry(count - 1)[0] if count else -1
 
     def clear(self) -> None:
         """Forget every entry."""

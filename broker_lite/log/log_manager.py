@@ -83,6 +83,7 @@ class LogManager:
         self._topics: dict[str, tuple[uuid.UUID, dict[int, PartitionLog]]] = {}
         self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
         self._starts_moved = self._starts_wait = False
+        self._noted_recovery_points = 0
         self.node_id = node_id
         self.failure: OSError | None = None
         self.on_failure: Callable[[OSError], None] | None = None
@@ -210,7 +211,7 @@ class LogManager:
         if self.failure is not None:
             raise self.failure
         directory = f"{topic}-{partition}"
-        if self._storage.files(directory):
+        if self._storage.names(directory):
             # Left by a deletion or creation that failed: its records are not this topic's.
             self._folders.discard(topic, partition)
         try:
@@ -327,6 +328,13 @@ class LogManager:
         """
         self.flush_due(now_ms)
         self._write_checkpoints()
+
+    def note_recovery_points(self, now_ms: int) -> None:
+        """Write the recovery points if one moved: how much a start after a crash has to check."""
+        total = sum(log.recovery_point for log in self.partitions())
+        if total != self._noted_recovery_points:
+            self._noted_recovery_points = total
+            self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
 
     def next_flush_ms(self) -> int | None:
         """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""
@@ -505,6 +513,7 @@ class LogManager:
                 self._finish_deletion(topic, change, found)
         for topic, partitions in found.items():
             topic_id = self._settled_topic_id(topic, partitions)
+            config = self._config_for(self._overrides.get(topic, {}))
             for number in sorted(partitions):
                 if partitions[number] not in (topic_id, None):
                     # Left by a deletion that could not even be noted, before the name was used
@@ -512,7 +521,7 @@ class LogManager:
                     stray = self._folders.set_aside(topic, number, STRAY_SUFFIX)
                     _logger.error("%s-%d is of another topic id: kept as %s", topic, number, stray)
                     continue
-                self._load_partition(TopicPartition(topic, number), topic_id, noted, now_ms)
+                self._load_partition(TopicPartition(topic, number), topic_id, config, noted, now_ms)
         for topic, change in self._changes.pending().items():
             self._finish_growth(topic, change, now_ms)
 
@@ -535,6 +544,7 @@ class LogManager:
         self,
         topic_partition: TopicPartition,
         topic_id: uuid.UUID,
+        config: LogConfig,
         noted: _NotedOffsets,
         now_ms: int,
     ) -> None:
@@ -542,7 +552,7 @@ class LogManager:
         log = PartitionLog(
             self._storage,
             topic_partition,
-            self._config_for(self._overrides.get(topic, {})),
+            config,
             now_ms=now_ms,
             clean=self.clean_start,
             recovery_point=noted.recovery_points.get(topic_partition, 0),

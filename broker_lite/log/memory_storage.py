@@ -91,6 +91,9 @@ class MemoryStorage:
     def files(self, directory: str) -> dict[str, int]:
         return {name: len(data) for name, data in self.content.get(directory, {}).items()}
 
+    def names(self, directory: str) -> set[str]:
+        return set(self.content.get(directory, ()))
+
     def make_directory(self, directory: str) -> None:
         self.content.setdefault(directory, {})
 

@@ -77,7 +77,6 @@ class PartitionLog(LogView):
         shared_flush: SharedFlush | None = None,
     ) -> None:
         directory = str(topic_partition)
-        storage.make_directory(directory)
         loaded = load_log(
             storage,
             directory,

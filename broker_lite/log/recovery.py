@@ -136,6 +136,9 @@ class _Loader:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._names = storage.names(directory)
+        if not self._names:
+            storage.make_directory(directory)
 
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
         segments = self._open_segments(log_start_offset)
@@ -147,7 +150,7 @@ class _Loader:
             producers, from_offset = self._read_snapshot(end_offset)
             self._replay(segments, producers, from_offset, end_offset)
         else:
-            end_offset, producers = self._recover(segments, first, epochs)
+            end_offset, producers = self._recover(segments, first, epochs, recovery_point)
             recovery_point = min(recovery_point, end_offset)
         if end_offset < log_start_offset:
             _logger.warning(
@@ -194,19 +197,20 @@ class _Loader:
 
     def _open_segments(self, log_start_offset: int) -> list[Segment]:
         self._finish_swaps()
-        names = self._storage.files(self._directory)
-        bases = {_offset_of(name) for name in names if name.endswith(LOG_SUFFIX)}
-        for name in names:
+        bases = {_offset_of(name) for name in self._names if name.endswith(LOG_SUFFIX)}
+        for name in sorted(self._names):
             orphan = name.endswith(INDEX_SUFFIXES) and _offset_of(name) not in bases
             if orphan or name.endswith(_LEFTOVER_SUFFIXES):
                 self._storage.remove(self._path(name))
+                self._names.discard(name)
         segments = [self._segment(base) for base in sorted(base for base in bases if base >= 0)]
         return segments or [self._new_segment(log_start_offset)]
 
     def _finish_swaps(self) -> None:
         """Complete what a crash interrupted while compacted files took their place."""
-        names = self._storage.files(self._directory)
-        for name in sorted(name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        names = sorted(self._names)
+        swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+        for name in swaps:
             base_offset = _offset_of(name)
             last_offset = self._segment(base_offset, SWAP_SUFFIX).last_offset()
             replaced = range(base_offset, (base_offset if last_offset is None else last_offset) + 1)
@@ -214,6 +218,8 @@ class _Loader:
                 if _offset_of(old) in replaced and old.endswith((LOG_SUFFIX, *INDEX_SUFFIXES)):
                     self._storage.remove(self._path(old))
             self._storage.rename(self._path(name), self._path(name.removesuffix(SWAP_SUFFIX)))
+        if swaps:
+            self._names = self._storage.names(self._directory)
 
     def _drop(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
@@ -221,7 +227,9 @@ class _Loader:
         del segments[first:]
 
     def _read_epochs(self) -> LeaderEpochs:
-        data = self._storage.read_bytes(self._path(checkpoints.LEADER_EPOCH_FILE))
+        data = None
+        if checkpoints.LEADER_EPOCH_FILE in self._names:
+            data = self._storage.read_bytes(self._path(checkpoints.LEADER_EPOCH_FILE))
         try:
             return LeaderEpochs(checkpoints.parse_leader_epochs(data) if data else ())
         except ValueError:
@@ -248,7 +256,7 @@ class _Loader:
         self, segments: list[Segment], clean: bool, recovery_point: int
     ) -> int | None:
         """Index of the first segment that cannot be taken as it is."""
-        names = self._storage.files(self._directory)
+        names = self._names
         for number, segment in enumerate(segments):
             last = number + 1 == len(segments)
             unsafe = not clean and (last or segments[number + 1].base_offset > recovery_point)
@@ -262,18 +270,23 @@ class _Loader:
         return active.base_offset if last_offset is None else last_offset + 1
 
     def _recover(
-        self, segments: list[Segment], first: int, epochs: LeaderEpochs
+        self,
+        segments: list[Segment],
+        first: int,
+        epochs: LeaderEpochs,
+        recovery_point: int,
     ) -> tuple[int, ProducerState]:
         """Check from one segment on; returns the log's end and the producers there."""
-        base = segments[first].base_offset
+        base, position = self._checkpoint_in(segments[first], recovery_point)
         producers, from_offset = self._read_snapshot(base)
-        self._replay(segments[:first], producers, from_offset, base)
+        self._replay(segments[: first + bool(position)], producers, from_offset, base)
         next_offset = base
         for number in range(first, len(segments)):
             segment = segments[number]
             next_offset, sound_size = self._recover_segment(
-                segment, max(next_offset, segment.base_offset), producers, epochs
+                segment, max(next_offset, segment.base_offset), producers, epochs, position
             )
+            position = 0
             if sound_size < segment.size:
                 _logger.warning(
                     "%s: cut %d bytes and %d later segments at offset %d, where the log is torn",
@@ -287,13 +300,34 @@ class _Loader:
                 break
         return next_offset, producers
 
+    def _checkpoint_in(self, segment: Segment, recovery_point: int) -> tuple[int, int]:
+        """Offset and position from which a segment has to be checked: its last checkpoint.
+
+        A snapshot inside of a segment was written after the indexes up to there, and is below the
+        recovery point once all of it is on the disk.
+        """
+        base = segment.base_offset
+        for offset in reversed(self._snapshot_offsets()):
+            if base < offset <= recovery_point and self._read_snapshot(offset)[1] == offset:
+                position = segment.keep_indexes_below(offset)
+                return (base, 0) if position is None else (offset, position)
+        return base, 0
+
     def _recover_segment(
-        self, segment: Segment, next_offset: int, producers: ProducerState, epochs: LeaderEpochs
+        self,
+        segment: Segment,
+        next_offset: int,
+        producers: ProducerState,
+        epochs: LeaderEpochs,
+        position: int,
     ) -> tuple[int, int]:
-        """Check one segment and build its indexes; returns next offset and sound size."""
-        segment.clear_indexes()
-        position = 0
-        for batch in walk(segment, next_offset):
+        """Check one segment and build its indexes; returns next offset and sound size.
+
+        Up to ``position``, where ``next_offset`` lies, the segment is trusted.
+        """
+        if not position:
+            segment.clear_indexes()
+        for batch in walk(segment, next_offset, position):
             header = batch.header
             place = BatchPlace(len(batch.data), header.last_offset, header.max_timestamp)
             segment.note(batch.position, place)
@@ -311,11 +345,11 @@ class _Loader:
 
     def _read_snapshot(self, offset: int) -> tuple[ProducerState, int]:
         """The newest usable snapshot at or below an offset, and its offset."""
-        names = self._storage.files(self._directory)
-        found = sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        found = self._snapshot_offsets()
         for at in reversed([at for at in found if 0 <= at <= offset]):
             data = self._storage.read_bytes(self._path(file_name(at, SNAPSHOT_SUFFIX)))
-            window = self._storage.read_bytes(self._path(file_name(at, WINDOW_SUFFIX)))
+            name = file_name(at, WINDOW_SUFFIX)
+            window = self._storage.read_bytes(self._path(name)) if name in self._names else None
             try:
                 entries = parse_snapshot(data or b"", self._now_ms)
                 if window is not None:
@@ -347,19 +381,22 @@ class _Loader:
 
     def _drop_stray_snapshots(self, segments: list[Segment], end_offset: int) -> None:
         """Keep the snapshots that begin a segment, and the newest one."""
-        names = self._storage.files(self._directory)
-        found = sorted(_offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
-        usable = [at for at in found if at <= end_offset]
+        usable = [at for at in self._snapshot_offsets() if at <= end_offset]
         kept = {segment.base_offset for segment in segments}.union(usable[-1:])
-        for name in names:
+        for name in sorted(self._names):
             if name.endswith((SNAPSHOT_SUFFIX, WINDOW_SUFFIX)):
                 at = _offset_of(name)
                 if at not in kept or at > end_offset:
                     self._storage.remove(self._path(name))
 
+    def _snapshot_offsets(self) -> list[int]:
+        return sorted(_offset_of(name) for name in self._names if name.endswith(SNAPSHOT_SUFFIX))
+
     def _remove_snapshot(self, offset: int) -> None:
         for suffix in (SNAPSHOT_SUFFIX, WINDOW_SUFFIX):
-            self._storage.remove(self._path(file_name(offset, suffix)))
+            name = file_name(offset, suffix)
+            self._storage.remove(self._path(name))
+            self._names.discard(name)
 
 
 def _offset_of(name: str) -> int:

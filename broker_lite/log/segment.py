@@ -103,6 +103,7 @@ class Segment:
         "_ending",
         "_first_timestamp_ms",
         "_log",
+        "_stem",
         "_storage",
         "_torn",
         "aborted",
@@ -129,6 +130,7 @@ class Segment:
     ) -> None:
         self._storage = storage
         self.directory = directory
+        self._stem = f"{directory}/{file_name(base_offset, '')}"
         self._ending = ending
         self.base_offset = base_offset
         self.index_interval_bytes = index_interval_bytes
@@ -149,7 +151,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """Path of one of its files."""
-        return f"{self.directory}/{file_name(self.base_offset, suffix)}{self._ending}"
+        return self._stem + suffix + self._ending
 
     def create(self) -> None:
         """Make the log file, so that an empty segment is found again."""
@@ -244,6 +246,49 @@ class Segment:
         """Cut the log file; indexes are not touched."""
         self._log.truncate(size)
         self.size = size
+
+    def prepare_checkpoint(self) -> None:
+        """Write out the indexes as they are now, so that a start need not build them anew."""
+        self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def keep_indexes_below(self, offset: int) -> int | None:
+        """Cut the indexes at a checkpoint, if what they hold below it can be right.
+
+        Args:
+            offset: End of what the indexes were written out for.
+
+        Returns:
+            File position of that offset; None when anything is wrong, and nothing was cut.
+        """
+        if not (
+            len(self.time_index)
+            and self.offset_index.grows()
+            and self.time_index.grows()
+            and self.aborted.sound()
+        ):
+            return None
+        indexed = self.offset_index.position_before(offset - 1)
+        position = last = indexed
+        try:
+            for border in self.borders(indexed):
+                if border.base_offset >= offset:
+                    if border.base_offset > offset:
+                        return None
+                    break
+                last, position = border.position, border.end
+        except ReadError:
+            return None
+        if last - indexed > self.index_interval_bytes or position > self.size:
+            return None  # An entry should lie between them, or the log is shorter.
+        self.offset_index.keep_below(offset)
+        self.time_index.keep_below(offset)
+        self.aborted.keep_below(offset)
+        self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
+        self._bytes_since_entry = max(0, position - self.offset_index.last_position())
+        self._first_timestamp_ms = None
+        return position
 
     def clear_indexes(self) -> None:
         """Empty all indexes, so that they can be built anew."""

@@ -7,6 +7,7 @@ log.
 
 from __future__ import annotations
 
+import logging
 import zlib
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from onceflow.broker_lite.log.producer_snapshot import (
 )
 from onceflow.broker_lite.log.producer_state import ProducerState
 from onceflow.broker_lite.log.segment import (
+    ABORTED_SUFFIXES,
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
     BatchPlace,
@@ -28,8 +30,18 @@ from onceflow.broker_lite.log.segment import (
 from onceflow.broker_lite.log.segment_list import SegmentList
 from onceflow.broker_lite.log.storage import Buffer, Storage
 
+CHECKPOINT_BYTES = 64 * 1024 * 1024
+"""Bytes after which the active segment is checkpointed: about what a start has to check of each
+partition that was written to when the process died."""
+
+CHECKPOINT_BATCHES = 20_000
+"""The same as a number of batches, where they are small: each costs the check some microseconds."""
+
+_SNAPSHOTS = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)
 _OFFSET_ENTRY_BYTES = 8
 _TIME_ENTRY_BYTES = 12
+
+_logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class SegmentWriter:
@@ -49,6 +61,10 @@ class SegmentWriter:
     """
 
     __slots__ = (
+        "_batches",
+        "_bytes",
+        "_checkpoint_offset",
+        "_checkpoints_on_their_way",
         "_directory",
         "_producers",
         "_segments",
@@ -75,6 +91,10 @@ class SegmentWriter:
         self.recovery_point = recovery_point
         self._sync_failed = sync_failed
         self._snapshot_offset = -1
+        # Since the last checkpoint, and where that was if it does not begin a segment.
+        self._bytes = self._batches = 0
+        self._checkpoint_offset = -1
+        self._checkpoints_on_their_way = 0
         self._unflushed_since_ms = -1
 
     def write(
@@ -103,7 +123,12 @@ class SegmentWriter:
         segment = self._segments.active
         if self._roll_is_due(segment, places, config, now_ms):
             segment = self.roll(config, base_offset, now_ms)
+        elif self._bytes >= CHECKPOINT_BYTES or self._batches >= CHECKPOINT_BATCHES:
+            self._checkpoint(segment, config, base_offset)
+        before = segment.size
         segment.append(parts, places)
+        self._bytes += segment.size - before
+        self._batches += len(places)
         if self._unflushed_since_ms < 0:
             self._unflushed_since_ms = now_ms
         return segment
@@ -169,6 +194,7 @@ class SegmentWriter:
         )
         segment.create()
         self._segments.append(segment)
+        self._drop_checkpoint()
         self._unflushed_since_ms = -1
         # Below an older segment that is still on its way the recovery point cannot move.
         if config.durability == "kafka" and self.recovery_point >= old.base_offset:
@@ -177,6 +203,45 @@ class SegmentWriter:
                 files, lambda: self.flushed_below(end_offset), self._sync_failed
             )
         return segment
+
+    def _checkpoint(self, segment: Segment, config: LogConfig, end_offset: int) -> None:
+        """Let a start after a crash begin to check here and not at the segment's begin.
+
+        Everything below goes to the disk: the log, its indexes as they are, and the producers.
+        """
+        self._bytes = self._batches = 0
+        previous = self._checkpoint_offset
+        try:
+            segment.prepare_checkpoint()
+            if config.durability != "kafka":
+                segment.flush_all()
+            self.write_snapshot(end_offset)
+            if previous >= 0:
+                self.drop_snapshot(previous)
+        except OSError as error:
+            _logger.warning("%s: no checkpoint at %d: %s", self._directory, end_offset, error)
+            return
+        self._checkpoint_offset = end_offset
+        if config.durability == "kafka" and self.recovery_point >= segment.base_offset:
+            self._checkpoints_on_their_way += 1
+            files = [
+                *segment.paths(),
+                *(f"{self._directory}/{file_name(end_offset, each)}" for each in _SNAPSHOTS),
+            ]
+            self._storage.flush_later(
+                files, lambda: self._checkpointed(end_offset), self._sync_failed
+            )
+
+    def _checkpointed(self, end_offset: int) -> None:
+        self._checkpoints_on_their_way -= 1
+        self.flushed_below(end_offset)
+
+    def _drop_checkpoint(self) -> None:
+        """The snapshot that begins the new segment takes the place of the last checkpoint's."""
+        self._bytes = self._batches = 0
+        previous, self._checkpoint_offset = self._checkpoint_offset, -1
+        if previous >= 0:
+            self.drop_snapshot(previous)
 
     def flushed_below(self, offset: int) -> None:
         """Note that the log below an offset is safe; may run in the flushing thread."""
@@ -189,7 +254,12 @@ class SegmentWriter:
         first = self._segments.number_of(self.recovery_point)
         closed = [self._segments[number] for number in range(first, len(self._segments) - 1)]
         paths = [path for segment in closed for path in segment.paths()]
-        return [*paths, self._segments.active.path(LOG_SUFFIX)]
+        active = self._segments.active
+        paths.append(active.path(LOG_SUFFIX))
+        if len(active.aborted):
+            # A start that begins to check further on trusts these.
+            paths += [active.path(suffix) for suffix in ABORTED_SUFFIXES]
+        return paths
 
     def flush(self, end_offset: int) -> None:
         """Return when the log up to its end would survive a power loss.
@@ -202,7 +272,10 @@ class SegmentWriter:
             for number in range(first, len(self._segments) - 1):
                 # The next start trusts the indexes of closed segments.
                 self._segments[number].flush_all()
-            self._segments.active.flush()
+            if self._checkpoints_on_their_way or len(self._segments.active.aborted):
+                self._segments.active.flush_all()
+            else:
+                self._segments.active.flush()
             self.flushed_below(end_offset)
         self._unflushed_since_ms = -1
 

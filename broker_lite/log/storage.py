@@ -29,6 +29,8 @@ OPEN_FILES_MAX = 512
 
 LOCK_FILE = ".lock"
 
+_READ_AT_ONCE_BYTES = 1024 * 1024
+
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
@@ -115,6 +117,10 @@ class Storage(Protocol):
         """Names and sizes of a folder's files."""
         ...
 
+    def names(self, directory: str) -> set[str]:
+        """Names of a folder's files, empty when there is no such folder."""
+        ...
+
     def make_directory(self, directory: str) -> None:
         """Make a folder; one that is there already is left alone."""
         ...
@@ -178,13 +184,17 @@ class _RealFile:
 
     __slots__ = ("_fd", "_new", "_pool", "path", "recently_used", "size")
 
-    def __init__(self, path: str, pool: _HandlePool, size: int | None) -> None:
+    def __init__(self, path: str, pool: _HandlePool) -> None:
         self.path = path
         self._pool = pool
         self._fd = -1
         self.recently_used = False
-        self._new = size is None
-        self.size = size or 0
+        try:
+            self.size = os.stat(path).st_size
+            self._new = False
+        except FileNotFoundError:
+            self.size = 0
+            self._new = True
 
     def _open(self, flags: int = os.O_CREAT) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
@@ -411,6 +421,12 @@ class RealStorage:
         except FileNotFoundError:
             return {}
 
+    def names(self, directory: str) -> set[str]:
+        try:
+            return set(os.listdir(self._path(directory)))
+        except FileNotFoundError:
+            return set()
+
     def make_directory(self, directory: str) -> None:
         try:
             os.mkdir(self._path(directory))
@@ -430,19 +446,25 @@ class RealStorage:
         shutil.rmtree(self._path(directory), ignore_errors=False)
 
     def open(self, path: str) -> LogFile:
-        target = self._path(path)
-        try:
-            size = os.stat(target).st_size
-        except FileNotFoundError:
-            size = None
-        return _RealFile(target, self._pool, size)
+        return _RealFile(self._path(path), self._pool)
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
-            with open(self._path(path), "rb") as file:
-                return file.read()
+            fd = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
+        try:
+            # Not by a file object: a start reads several small files of each partition.
+            data = os.read(fd, _READ_AT_ONCE_BYTES)
+            if len(data) < _READ_AT_ONCE_BYTES:
+                return data
+            parts = [data]
+            while data:
+                data = os.read(fd, _READ_AT_ONCE_BYTES)
+                parts.append(data)
+            return b"".join(parts)
+        finally:
+            os.close(fd)
 
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         target = self._path(path)

@@ -91,6 +91,14 @@ class TransactionIndex:
             fields[0] == _VERSION for fields in _ENTRY.iter_unpack(data)
         )
 
+    def keep_below(self, offset: int) -> None:
+        """Drop the entries whose marker lies at or after an offset."""
+        count = bisect_left(range(self._count), offset, key=lambda at: self.entry(at).last_offset)
+        if count < self._count:
+            self._file.truncate(count * _ENTRY.size)
+            self._copy.truncate(count * _ENTRY.size)
+            self._count = count
+
     def clear(self) -> None:
         """Forget every entry."""
         if self._count or self._file.size or self._copy.size:
