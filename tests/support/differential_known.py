@@ -23,7 +23,9 @@ class Known(NamedTuple):
     holds: Callable[[Step, Plain, Plain], bool]
 
 
-PRODUCE, METADATA = 0, 3
+PRODUCE, LIST_OFFSETS, METADATA = 0, 2, 3
+MAX_TIMESTAMP = -3
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 CORRUPT_MESSAGE, INVALID_RECORD = 2, 87
 UNKNOWN_SERVER_ERROR, UNKNOWN_TOPIC_OR_PARTITION = -1, 3
 
@@ -41,7 +43,20 @@ def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
     return codes(theirs) in ({CORRUPT_MESSAGE}, {INVALID_RECORD}) and codes(theirs) < codes(ours)
 
 
+def _first_sequence(step: Step, theirs: Plain, ours: Plain) -> bool:
+    if theirs == "taken":
+        return bool(ours == "closed")
+    return codes(ours) - codes(theirs) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
+
+
+def _gone_record(step: Step, theirs: Plain, ours: Plain) -> bool:
+    asked = [p for topic in step["body"]["topics"] for p in topic["partitions"]]
+    return any(partition["timestamp"] == MAX_TIMESTAMP for partition in asked)
+
+
 KNOWN: list[Known] = [
+    Known(PRODUCE, "the first batch of an idempotent producer", _first_sequence),
+    Known(LIST_OFFSETS, "ListOffsets of the largest timestamp", _gone_record),
     Known(PRODUCE, "one malformed batch beside others", _one_batch_spoils_all),
     Known(None, "UNKNOWN_SERVER_ERROR", _kafka_failed),
     Known(METADATA, "Metadata of an unknown topic that may be created", _made_at_once),

@@ -24,6 +24,7 @@ from pathlib import Path
 VERSION = os.environ.get("ONCEFLOW_KAFKA_VERSION", "4.4.0")
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 120
+BROKER_ARTIFACTS = ("kafka_2.13", "kafka-tools")
 TOOL_CLASSES = {
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
@@ -66,7 +67,7 @@ def unavailable_reason() -> str | None:
         return "Maven is missing, and Apache Kafka's jars were not fetched before"
 
 
-def _pom(extra: str) -> str:
+def _pom(extra: str, artifacts: Sequence[str]) -> str:
     def dependency(group: str, artifact: str, version: str) -> str:
         inner = "".join(
             f"<{tag}>{text}</{tag}>"
@@ -74,7 +75,7 @@ def _pom(extra: str) -> str:
         )
         return f"<dependency>{inner}</dependency>"
 
-    wanted = [dependency("org.apache.kafka", n, VERSION) for n in ("kafka_2.13", "kafka-tools")]
+    wanted = [dependency("org.apache.kafka", name, VERSION) for name in artifacts]
     if extra:
         wanted.append(dependency("org.apache.logging.log4j", "log4j-slf4j-impl", extra))
     return (
@@ -84,8 +85,8 @@ def _pom(extra: str) -> str:
     )
 
 
-def _copy_jars(work: Path, extra: str = "") -> None:
-    (work / "pom.xml").write_text(_pom(extra))
+def _copy_jars(work: Path, extra: str = "", artifacts: Sequence[str] = BROKER_ARTIFACTS) -> None:
+    (work / "pom.xml").write_text(_pom(extra, artifacts))
     command = ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DincludeScope=runtime"]
     subprocess.run(
         [*command, f"-DoutputDirectory={work / 'jars'}"], cwd=work, check=True, timeout=900
@@ -108,6 +109,24 @@ def jars() -> Path:
             _copy_jars(work, core.stem.removeprefix("log4j-core-"))
             (folder.parent / "log4j2.properties").write_text(LOGGING)
             (work / "jars").rename(folder)
+    return folder
+
+
+def has_streams_jars() -> bool:
+    """Whether Kafka Streams' jars were fetched before."""
+    return (cache_folder() / "streams-jars").is_dir()
+
+
+def streams_jars() -> Path:
+    """The folder with Kafka Streams' jars and the Java clients, fetched on the first call."""
+    folder = cache_folder() / "streams-jars"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                _copy_jars(Path(temporary), artifacts=("kafka-streams",))
+                (Path(temporary) / "jars").rename(folder)
     return folder
 
 
