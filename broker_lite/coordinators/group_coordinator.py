@@ -444,7 +444,10 @@ class GroupCoordinator:
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity, now_ms: int) -> ErrorCode:
         member_id, instance_id = identity
         if instance_id is None and self._rebalancer.forget_pending(group, member_id):
-            self._rebalancer.check_barrier(group, now_ms)
+            if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+                self._rebalancer.rebalance(group, now_ms)  # Kafka asks nobody whether it helps.
+            else:
+                self._rebalancer.check_barrier(group, now_ms)
             return ErrorCode.NONE
         if instance_id is not None and not member_id:
             # An administrator removes a static member by its name alone.

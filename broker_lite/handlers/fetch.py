@@ -281,10 +281,8 @@ class _FetchAttempt:
             return data
         end = log.last_stable_offset if self._committed_only else log.high_watermark
         limit = min(left, asked.partition_max_bytes)
-        if asked.fetch_offset >= end:
+        if asked.fetch_offset >= end or (limit <= 0 and not at_least_one):
             return self._data(asked.partition, log, b"", [] if self._committed_only else None)
-        if limit <= 0 and not at_least_one:
-            return self._data(asked.partition, log, b"", None)
         try:
             result = log.read(
                 asked.fetch_offset,

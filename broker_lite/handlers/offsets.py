@@ -94,14 +94,14 @@ def _list_offset(
     isolation_level: int,
 ) -> ListResult:
     index = asked.partition_index
+    timestamp_ms = asked.timestamp
+    if timestamp_ms < 0 and api_version < SPECIAL_MIN_VERSION.get(timestamp_ms, 2**15):
+        return _no_offset(index, ErrorCode.UNSUPPORTED_VERSION)
     if log is None:
         return _no_offset(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     code = check_leader_epoch(log, asked.current_leader_epoch)
     if code:
         return _no_offset(index, code)
-    timestamp_ms = asked.timestamp
-    if timestamp_ms < 0 and api_version < SPECIAL_MIN_VERSION.get(timestamp_ms, 2**15):
-        return _no_offset(index, ErrorCode.UNSUPPORTED_VERSION)
     level = (
         IsolationLevel.READ_COMMITTED
         if isolation_level == IsolationLevel.READ_COMMITTED

@@ -31,7 +31,7 @@ from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.sdk.protocol.records import control_batch
+from onceflow.sdk.protocol.records import control_batch, set_log_append_time
 
 HIGH_WATERMARK = -1
 """Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
@@ -223,6 +223,8 @@ class PartitionLog(LogView):
             timestamp_ms=now_ms,
             leader_epoch=self._epochs.latest,
         )
+        if self.config.log_append_time:
+            set_log_append_time(data, now_ms)
         self._write([data], [BatchPlace(len(data), offset, now_ms)], now_ms)
         aborted = producers.append_marker(
             producer_id,

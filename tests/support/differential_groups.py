@@ -29,7 +29,7 @@ def join(plan: Plan) -> Step:
         "member_id": f"$member:{member}" if plan.chance(0.95) else rng.choice(("", "nobody")),
         "group_instance_id": instance,
         "protocol_type": "consumer" if plan.chance(0.97) else "connect",
-        "protocols": [] if plan.chance(0.02) else protocols,
+        "protocols": protocols,
     }
     version = plan.version(11, low=5 if instance else 0)
     return plan.step(11, body, version=version, connection=member, binds=member)

@@ -23,7 +23,10 @@ class Known(NamedTuple):
     holds: Callable[[Step, Plain, Plain], bool]
 
 
-PRODUCE, LIST_OFFSETS, METADATA = 0, 2, 3
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
+GROUP_ID_NOT_FOUND = 69
+UNKNOWN_TOPIC_ID = 100
 MAX_TIMESTAMP = -3
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 CORRUPT_MESSAGE, INVALID_RECORD = 2, 87
@@ -40,13 +43,36 @@ def _made_at_once(step: Step, theirs: Plain, ours: Plain) -> bool:
 
 
 def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
-    return codes(theirs) in ({CORRUPT_MESSAGE}, {INVALID_RECORD}) and codes(theirs) < codes(ours)
+    batches = [
+        partition["records"]["batch"]
+        for topic in step["body"]["topic_data"]
+        for partition in topic["partition_data"]
+    ]
+    malformed = any(len(some) > 1 or "fields" in some[0] for some in batches)
+    return (
+        malformed
+        and codes(theirs) in ({CORRUPT_MESSAGE}, {INVALID_RECORD})
+        and 0 not in codes(ours)
+    )
 
 
 def _first_sequence(step: Step, theirs: Plain, ours: Plain) -> bool:
-    if theirs == "taken":
-        return bool(ours == "closed")
+    if isinstance(theirs, str) or isinstance(ours, str):
+        return {theirs, ours} == {"taken", "closed"}  # acks=0, so that nobody says why.
     return codes(ours) - codes(theirs) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
+
+
+def _after_refused(step: Step, theirs: Plain, ours: Plain) -> bool:
+    return codes(theirs) - codes(ours) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
+
+
+def _nothing_in_it(step: Step, theirs: Plain, ours: Plain) -> bool:
+    both = (theirs.get("groups"), ours.get("groups"))
+    if None in both:
+        return codes(theirs) | codes(ours) == {0, GROUP_ID_NOT_FOUND}
+    return not any(group.get("members") for groups in both for group in groups) and any(
+        group.get("group_state", "") in ("", "Dead", "Empty") for groups in both for group in groups
+    )
 
 
 def _gone_record(step: Step, theirs: Plain, ours: Plain) -> bool:
@@ -54,8 +80,17 @@ def _gone_record(step: Step, theirs: Plain, ours: Plain) -> bool:
     return any(partition["timestamp"] == MAX_TIMESTAMP for partition in asked)
 
 
+def _deleted_in_a_session(step: Step, theirs: Plain, ours: Plain) -> bool:
+    return "binds" in step and codes(ours) - codes(theirs) == {UNKNOWN_TOPIC_ID}
+
+
 KNOWN: list[Known] = [
+    Known(FETCH, "a deleted topic in a fetch session", _deleted_in_a_session),
     Known(PRODUCE, "the first batch of an idempotent producer", _first_sequence),
+    Known(PRODUCE, "after a refused transactional batch", _after_refused),
+    Known(DESCRIBE_GROUPS, "a group in which nothing is", _nothing_in_it),
+    Known(LIST_GROUPS, "a group in which nothing is", _nothing_in_it),
+    Known(DELETE_GROUPS, "a group in which nothing is", _nothing_in_it),
     Known(LIST_OFFSETS, "ListOffsets of the largest timestamp", _gone_record),
     Known(PRODUCE, "one malformed batch beside others", _one_batch_spoils_all),
     Known(None, "UNKNOWN_SERVER_ERROR", _kafka_failed),

@@ -131,6 +131,8 @@ class Normal:
             return self.answer(value, version)
         if isinstance(value, list):
             items = [self._field(name, item, version) for item in value]
+            if name == "responses":
+                items = _by_topic(items)
             return sorted((item for item in items if self._is_ours(item)), key=_order)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value).hex()
@@ -190,6 +192,21 @@ class Normal:
             if "cut" not in str(error) and "short" not in str(error) and not batches:
                 batches.append({"invalid": type(error).__name__})
         return batches
+
+
+def _by_topic(items: list[Plain]) -> list[Plain]:
+    """Fetch answers with a topic's partitions together; Kafka repeats a topic between others."""
+    merged: dict[object, Plain] = {}
+    for item in items:
+        name = item.get("topic_id") or item.get("topic")
+        if "partitions" in item and name in merged:
+            merged[name]["partitions"] += item["partitions"]
+        else:
+            merged[name or len(merged)] = item
+    for item in merged.values():
+        if "partitions" in item:
+            item["partitions"].sort(key=_order)
+    return list(merged.values())
 
 
 def _as_default(setting: dict[str, Plain]) -> None:

@@ -167,7 +167,9 @@ def init_producer(plan: Plan, producer: str | None = None, *, fresh: bool = Fals
     return plan.step(22, body, binds=producer)
 
 
-def described_batch(plan: Plan, topic: str, partition: int, producer: str | None) -> Plain:
+def described_batch(
+    plan: Plan, topic: str, partition: int, producer: str | None, epoch: str | None
+) -> Plain:
     """One batch as a client would send it next, or with one thing off."""
     rng = plan.rng
     described: dict[str, Plain] = {
@@ -186,7 +188,7 @@ def described_batch(plan: Plan, topic: str, partition: int, producer: str | None
         shift = rng.choice(("+1", "-1", "-2", "-7")) if plan.chance(0.2) else ""
         described |= {
             "producer": producer,
-            "epoch": plan.epoch(producer),
+            "epoch": epoch,
             "sequence": f"$seq:{producer}:{topic}:{partition}{shift}",
         }
         if plan.chance(0.02):
@@ -194,23 +196,35 @@ def described_batch(plan: Plan, topic: str, partition: int, producer: str | None
         if plan.chance(0.05):
             described["sequence"] = 0
         described["transactional"] = producer in plan.transactional and plan.chance(0.93)
-    if plan.chance(0.06):
-        described["fields"] = rng.choice(ODD_FIELDS)
+        if producer in plan.transactional and not described["transactional"]:
+            # A later epoch outside of the transaction would leave Kafka without an end to it.
+            described["epoch"] = f"$epoch:{producer}"
     return described
+
+
+def malformed(plan: Plan, batches: list[Plain]) -> list[Plain]:
+    """Batches for one partition that break a rule; alone in their request, since Kafka then
+    refuses every partition of it.
+    """
+    if plan.chance(0.25):
+        return [*batches, *batches]
+    return [batches[0] | {"fields": plan.rng.choice(ODD_FIELDS)}]
 
 
 def produce(plan: Plan) -> Step:
     rng = plan.rng
     producer = rng.choice(plan.producers) if plan.chance(0.8) else None
+    epoch = plan.epoch(producer) if producer else None
     topics = []
     for topic in plan.some_topics():
         partitions = []
         for partition in plan.some_partitions(topic):
-            batches = [described_batch(plan, topic, partition, producer)]
-            if plan.chance(0.02):
-                batches.append(described_batch(plan, topic, partition, producer))
+            batches = [described_batch(plan, topic, partition, producer, epoch)]
             partitions.append({"index": partition, "records": {"batch": batches}})
         topics.append(plan.named(topic) | {"partition_data": partitions})
+    if len(topics) == 1 and len(topics[0]["partition_data"]) == 1 and plan.chance(0.1):
+        records = topics[0]["partition_data"][0]["records"]
+        records["batch"] = malformed(plan, records["batch"])
     transactional_id = plan.transactional.get(producer) if producer else None
     if plan.chance(0.03):
         transactional_id = rng.choice(("x0", None))
@@ -285,9 +299,7 @@ def committed_topics(plan: Plan) -> Plain:
                     "partition_index": partition,
                     "committed_offset": plan.rng.choice((0, 1, 2, 5, 10, -1)),
                     "committed_leader_epoch": plan.rng.choice((-1, 0, 3)),
-                    "committed_metadata": "x" * 5000
-                    if plan.chance(0.02)
-                    else plan.rng.choice(("", "m", None)),
+                    "committed_metadata": plan.rng.choice(("", "m", None)),
                 }
                 for partition in plan.some_partitions(topic)
             ]
