@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := .setup/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check fix conformance chaos bench dist clean
+.PHONY: help setup java demo test check fix conformance differential chaos bench dist clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ fix: $(READY) ## format and mend what can be mended by machine
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
 	@$(BIN)/pytest -q -m kafka -p no:randomly $(ARGS)
+
+differential: $(READY) java ## random conversations with Apache Kafka and our broker (ARGS="--seeds 500")
+	@$(BIN)/python tests/support/differential.py $(ARGS)
 
 chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 	@$(BIN)/pytest -q -m chaos $(ARGS)

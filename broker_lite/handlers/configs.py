@@ -273,6 +273,11 @@ def _changed(
             words = kind.in_force(state, name, change.name).split(",")
             given = [word.strip() for word in value.split(",")]
             if operation == Operation.APPEND:
+                if any(words) and "" in given:
+                    raise TopicError(
+                        ErrorCode.INVALID_CONFIG,
+                        f"Setting '{change.name}' cannot hold an empty word.",
+                    )
                 words += [word for word in given if word not in words]
             else:
                 words = [word for word in words if word not in given]

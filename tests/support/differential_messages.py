@@ -56,6 +56,7 @@ SETTINGS_LEFT_OUT = (
     "preallocate",
 )
 """Topic settings of what our broker does not have (docs/kafka-differences.md)."""
+KEPT_IN_THE_CLUSTER = ("min.insync.replicas", "unclean.leader.election.enable")
 NAMES = ("name", "topic", "topic_name", "group_id", "transactional_id", "resource_name")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
@@ -122,6 +123,9 @@ class Normal:
             value = self._field(name, getattr(message, name), version)
             if value is not None or field.is_nullable(version):
                 shown[name] = value
+        if not shown.get("records") and not shown.get("aborted_transactions"):
+            # Null or empty depends on where Kafka cuts the records of the partition before.
+            shown.pop("aborted_transactions", None)
         return shown
 
     def _field(self, name: str, value: Plain, version: int) -> Plain:
@@ -151,7 +155,7 @@ class Normal:
             return True
         if "is_sensitive" in item and item["name"].startswith(SETTINGS_LEFT_OUT):
             return False
-        if "is_sensitive" in item and item["name"] == "min.insync.replicas":
+        if "is_sensitive" in item and item["name"] in KEPT_IN_THE_CLUSTER:
             _as_default(item)
         name = next((item[key] for key in NAMES if isinstance(item.get(key), str)), None)
         listed = "protocol_type" in item or "transaction_state" in item or "is_internal" in item
