@@ -125,18 +125,11 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
         for assignment in wish.assignments:
             _check_assignment(state, assignment.broker_ids)
         return len(indexes)
-    if wish.replication_factor != BROKER_DEFAULT:
-        if wish.replication_factor <= 0:
-            raise TopicError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                "Replication factor must be larger than 0, or -1 to use the default value.",
-            )
-        if wish.replication_factor > len(state.placement.running):
-            raise TopicError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Replication factor {wish.replication_factor} cannot be reached: "
-                f"{len(state.placement.running)} of the brokers run.",
-            )
+    if wish.replication_factor != BROKER_DEFAULT and wish.replication_factor <= 0:
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
     count = wish.num_partitions
     if count == BROKER_DEFAULT:
         count = state.config.num_partitions
@@ -144,6 +137,12 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
             "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
+    if wish.replication_factor > len(state.placement.running):
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {wish.replication_factor} cannot be reached: "
+            f"{len(state.placement.running)} of the brokers run.",
         )
     return count
 
