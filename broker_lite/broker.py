@@ -24,7 +24,7 @@ from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.profiles import profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
-from onceflow.broker_lite.security import ScramUsers
+from onceflow.broker_lite.security import Authorizer, ScramUsers
 from onceflow.broker_lite.setting import LONG_MAX
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.broker_lite.topics import TopicRegistry
@@ -55,6 +55,7 @@ class BrokerState:
 
     Attributes:
         config: Settings of the broker in force; replaced when some are changed.
+        authorizer: Who decides what clients may do; None lets everybody do everything.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         cluster_metadata: What is known of the cluster beside topics, and survives restarts.
         node_id: Id of the first node, which is the only one as a rule.
@@ -83,6 +84,7 @@ class BrokerState:
 
     __slots__ = (
         "addresses",
+        "authorizer",
         "cluster_id",
         "cluster_metadata",
         "config",
@@ -150,6 +152,7 @@ class BrokerState:
         self.router: Router | None = None
         self.interceptor: Interceptor | None = None
         self.wire: WireTaps | None = None
+        self.authorizer: Authorizer | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes = 0
 
@@ -227,6 +230,8 @@ def open_broker(
     )
     try:
         state.cluster_metadata = ClusterMetadata(storage)
+        if config.authorizer_class_name:
+            state.authorizer = Authorizer(config, state.cluster_metadata)
         state.scram_users = ScramUsers(
             state.cluster_metadata, config.onceflow_sasl_scram_credentials
         )

@@ -36,6 +36,7 @@ OPEN_KEYS = (API_VERSIONS_KEY, *SASL_KEYS)
 """What an unauthenticated connection may ask where authentication is required (trap 70)."""
 
 HANDLER_MODULES = (
+    "acls",
     "admin",
     "cluster",
     "configs",
@@ -396,15 +397,7 @@ def dispatch(
     registration = state.registry.get(header.api_key)
     if registration is None:
         raise RemoteProtocolError(f"api key {header.api_key} is not served")
-    if connection.must_authenticate:
-        if header.api_key not in OPEN_KEYS:
-            raise CloseConnection(f"api key {header.api_key} before authentication")
-    elif (
-        connection.session_expires_ms is not None
-        and now_ms > connection.session_expires_ms
-        and header.api_key != SASL_HANDSHAKE_KEY
-    ):
-        raise CloseConnection("the session has ended and was not renewed")
+    _check_standing(connection, header.api_key, now_ms)
     api_version = header.api_version
     if not registration.min_version <= api_version <= registration.max_version:
         if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:
@@ -427,6 +420,10 @@ def dispatch(
         connection.listener,
         connection,
     )
+    if state.authorizer is not None:
+        from onceflow.broker_lite.security.access import guarded
+
+        registration = guarded(registration)
     interceptor = state.interceptor
     if interceptor is None:
         result = serve(registration, state, context, request, now_ms)
@@ -473,6 +470,23 @@ def serve(
     if state.router is None:
         return registration.handler(state, context, request, now_ms)
     return state.router.handle(registration, context, request, now_ms)
+
+
+def _check_standing(connection: ConnectionState, api_key: int, now_ms: int) -> None:
+    """Hold a client to the requests that its authentication allows.
+
+    Raises:
+        CloseConnection: This is none of them.
+    """
+    if connection.must_authenticate:
+        if api_key not in OPEN_KEYS:
+            raise CloseConnection(f"api key {api_key} before authentication")
+    elif (
+        connection.session_expires_ms is not None
+        and now_ms > connection.session_expires_ms
+        and api_key != SASL_HANDSHAKE_KEY
+    ):
+        raise CloseConnection("the session has ended and was not renewed")
 
 
 def _too_new_api_versions(registration: Registration) -> Response:

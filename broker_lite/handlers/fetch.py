@@ -18,6 +18,8 @@ from onceflow.broker_lite.handlers.fetch_sessions import (
 from onceflow.broker_lite.handlers.offsets import ANY_EPOCH, check_leader_epoch
 from onceflow.broker_lite.log import ReadError
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
@@ -103,6 +105,7 @@ class _FetchAttempt:
     """A Fetch request from its first look to its answer."""
 
     __slots__ = (
+        "_access",
         "_committed_only",
         "_context",
         "_knows_zstd",
@@ -119,6 +122,8 @@ class _FetchAttempt:
         api_version = context.api_version
         self._state = state
         self._context = context
+        # Looked at when it is read: a session, and a parked request, outlive a change of ACLs.
+        self._access = None if state.authorizer is None else Access(state, context)
         self._request = request
         self._plan = plan
         self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
@@ -188,7 +193,9 @@ class _FetchAttempt:
 
     def _refusal(self, source: _Source, log: PartitionLog) -> ErrorCode:
         asked = source.asked
-        topic = source.topic
+        access, topic = self._access, source.topic
+        if access and topic and not access.topic(Operation.READ, topic.name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         node_id = self._context.connection.node_id
         placement = self._state.placement
         if topic is not None and not placement.leads(node_id, topic.name, asked.partition):
@@ -270,6 +277,9 @@ class _FetchAttempt:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if isinstance(name, uuid.UUID) and self._state.topics.get_by_id(name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
+            shown = name if isinstance(name, str) else source.topic and source.topic.name
+            if self._access and shown and not self._access.topic(Operation.READ, shown):
+                code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return _refused(asked.partition, code, aborted=[])
         refusal = self._refusal(source, log)
         if refusal:

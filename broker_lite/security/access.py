@@ -1,0 +1,181 @@
+"""What a client may do, asked before a handler runs: the frame of all guards.
+
+A guard stands before the handler of one request kind. It takes out of the request what the client
+may not do and puts the refusals into the answer, so that handlers know nothing of ACLs. A kind
+without a guard is refused altogether. Which resources a request is about is in the modules
+``guards_*``; without an authorizer none of this runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security.acl_model import (
+    CLUSTER_NAME,
+    OPERATIONS,
+    Operation,
+    ResourceType,
+)
+from onceflow.sdk.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from onceflow.broker_lite.broker import BrokerState
+
+NO_BITS = -(2**31)
+"""What an answer says of operations that were not asked for."""
+
+GUARD_MODULES = ("guards_admin", "guards_groups", "guards_topics", "guards_transactions")
+
+T = TypeVar("T")
+RequestT = TypeVar("RequestT", bound=Request)
+Verdict: TypeAlias = Response | Callable[[Response], None] | None
+"""A refusal of all of it; what is to be done with the handler's answer; or None for "go on"."""
+
+
+class Access:
+    """What one client may do.
+
+    Attributes:
+        state: The broker.
+        context: Who asks.
+        api_version: Version of the request.
+    """
+
+    __slots__ = ("_host", "_principal", "api_version", "context", "state")
+
+    def __init__(self, state: BrokerState, context: RequestContext) -> None:
+        self.state = state
+        self.context = context
+        self.api_version = context.api_version
+        self._principal = context.principal
+        self._host = context.client_host.removeprefix("/")
+
+    def may(self, operation: int, resource_type: int, name: str) -> bool:
+        """Whether it may do something with a resource."""
+        authorizer = self.state.authorizer
+        return authorizer is None or authorizer.allows(
+            self._principal, self._host, operation, resource_type, name
+        )
+
+    def topic(self, operation: int, name: str) -> bool:
+        """Whether it may do something with a topic."""
+        return self.may(operation, ResourceType.TOPIC, name)
+
+    def group(self, operation: int, name: str) -> bool:
+        """Whether it may do something with a group."""
+        return self.may(operation, ResourceType.GROUP, name)
+
+    def transactional_id(self, operation: int, name: str) -> bool:
+        """Whether it may do something with a transactional id."""
+        return self.may(operation, ResourceType.TRANSACTIONAL_ID, name)
+
+    def cluster(self, operation: int) -> bool:
+        """Whether it may do something with the cluster."""
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def may_write_idempotently(self) -> bool:
+        """Whether it may have a producer id without being transactional (KIP-679)."""
+        authorizer = self.state.authorizer
+        return (
+            authorizer is None
+            or self.cluster(Operation.IDEMPOTENT_WRITE)
+            or authorizer.allows_any(
+                self._principal, self._host, Operation.WRITE, ResourceType.TOPIC
+            )
+        )
+
+    def bits(self, resource_type: ResourceType, name: str) -> int:
+        """What it may do with a resource, as answers tell it (KIP-430)."""
+        allowed = (
+            each for each in OPERATIONS[resource_type] if self.may(each, resource_type, name)
+        )
+        return sum(1 << operation for operation in allowed)
+
+    def name_of(self, name: str | None, topic_id: UUID) -> str | None:
+        """Name of a topic that a request names or identifies; None for an unknown id."""
+        if name:
+            return name
+        topic = self.state.topics.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
+
+def split(items: Iterable[T], allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """Those that are allowed, and the others, each in their order."""
+    good: list[T] = []
+    denied: list[T] = []
+    for item in items:
+        (good if allowed(item) else denied).append(item)
+    return good, denied
+
+
+Guard: TypeAlias = Callable[[Access, RequestT], Verdict]
+
+_GUARDS: dict[int, Guard[Request]] = {}
+
+
+def guards(request_type: type[RequestT]) -> Callable[[Guard[RequestT]], Guard[RequestT]]:
+    """Register the decorated function as the guard of a request kind."""
+
+    def register(guard: Guard[RequestT]) -> Guard[RequestT]:
+        assert request_type.api_key not in _GUARDS
+        _GUARDS[request_type.api_key] = guard  # type: ignore[assignment] # looked up by its key
+        return guard
+
+    return register
+
+
+def load_guards() -> dict[int, Guard[Request]]:
+    """Import the guard modules, which register themselves, and return all guards by key."""
+    for module in GUARD_MODULES:
+        importlib.import_module(f"onceflow.broker_lite.security.{module}")
+    return _GUARDS
+
+
+@functools.cache
+def guarded(registration: Registration) -> Registration:
+    """The same request with its guard before the handler."""
+    guard = load_guards().get(registration.request_type.api_key)
+    handler = registration.handler
+
+    def handle(
+        state: BrokerState, context: RequestContext, request: Request, now_ms: int
+    ) -> object:
+        if guard is None:
+            raise CloseConnection(f"{registration.request_type.__name__} is not guarded by ACLs")
+        verdict = guard(Access(state, context), request)
+        if isinstance(verdict, Response):
+            return verdict
+        result = handler(state, context, request, now_ms)
+        if verdict is None or result is None:
+            return result
+        if isinstance(result, Deferred):
+            return _then(result, verdict)
+        assert isinstance(result, Response)
+        verdict(result)
+        return result
+
+    return Registration(
+        registration.request_type,
+        registration.min_version,
+        registration.max_version,
+        registration.advertised_min_version,
+        handle,
+    )
+
+
+def _then(inner: Deferred[Response], edit: Callable[[Response], None]) -> Deferred[Response]:
+    outer: Deferred[Response] = Deferred(on_disconnect=inner.disconnect)
+
+    def finish(response: Response) -> None:
+        edit(response)
+        outer.complete(response)
+
+    inner.add_done_callback(finish)
+    return outer
