@@ -22,7 +22,7 @@ import pytest
 
 ROOT = house_rules.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-COME_ALONG = {"cryptography": "pyjwt", "py4j": "pyspark", "referencing": "jsonschema"}
+COME_ALONG = {"cryptography": "jwt", "py4j": "pyspark", "referencing": "jsonschema"}
 """Imported packages that come with a declared one and are made for it."""
 
 
