@@ -21,7 +21,7 @@ from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.nodes import Placement, Router
 from onceflow.broker_lite.nodes.placement import make_nodes
-from onceflow.broker_lite.profiles import profile_of
+from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.security import Authorizer, ScramUsers
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         WireTaps,
     )
 
-logger = logging.getLogger("onceflow.broker_lite.broker")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 
 RECOVERY_POINTS_MS = 1000
 """Time between two looks whether a recovery point moved."""
@@ -134,7 +134,7 @@ class BrokerState:
         nodes: int = 1,
         racks: Sequence[str | None] = (),
     ) -> None:
-        self.profile = profile_of(config.onceflow_profile)
+        self.profile: Profile | None = profile_of(config.onceflow_profile)
         if self.profile is not None:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
             config = dataclasses.replace(config, onceflow_transaction_version=level)
@@ -143,18 +143,18 @@ class BrokerState:
         self.random = rng
         self.timers = Timers()
         self.purgatory = Purgatory(self.timers)
-        self.fetch_sessions = FetchSessions(
+        self.fetch_sessions: FetchSessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots,
             config.min_incremental_fetch_session_eviction_ms,
             rng,
         )
-        self.placement = Placement(make_nodes(nodes, config.node_id, racks))
+        self.placement: Placement = Placement(make_nodes(nodes, config.node_id, racks))
         self.router: Router | None = None
         self.interceptor: Interceptor | None = None
         self.wire: WireTaps | None = None
         self.authorizer: Authorizer | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
-        self.unsent_bytes = 0
+        self.unsent_bytes: int = 0
 
     def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
         """Host and port of a node for an answer; never a wildcard address (trap 67).

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.request_pool import RequestPool
     from onceflow.broker_lite.server import Endpoint, Server
 
-logger = logging.getLogger("onceflow.broker_lite.server")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
 WAITING_BYTES_MAX = 1_048_576
 """Bytes of whole requests that may wait behind a parked one before reading pauses."""
@@ -107,8 +107,8 @@ class ClientConnection(asyncio.Protocol):
         self._opening: Timer | None = None
         self._held_bytes = 0
         self._starved = False
-        self.address = ""
-        self.last_active_ms = 0
+        self.address: str = ""
+        self.last_active_ms: int = 0
         self.state: ConnectionState | None = None
 
     # --- asyncio.Protocol

@@ -11,7 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.errors import RemoteProtocolError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.security.listener_security import ListenerSecurity
     from onceflow.sdk.protocol.primitives import Buffer
 
-logger = logging.getLogger("onceflow.broker_lite.dispatch")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.dispatch")
 
 API_VERSIONS_KEY = 18
 SASL_KEYS = (17, 36)
@@ -143,18 +143,18 @@ class ConnectionState:
         security: ListenerSecurity | None = None,
     ) -> None:
         self.client_id: str | None = None
-        self.connection_id = connection_id
-        self.client_host = client_host
-        self.listener = listener
-        self.node_id = node_id
-        self.local_address = local_address
-        self.principal = "User:ANONYMOUS"
-        self.security = security
-        self.sasl = SaslProgress()
-        self.must_authenticate = must_authenticate
-        self.raw_tokens = False
+        self.connection_id: int = connection_id
+        self.client_host: str = client_host
+        self.listener: str = listener
+        self.node_id: int = node_id
+        self.local_address: tuple[str, int] = local_address
+        self.principal: str = "User:ANONYMOUS"
+        self.security: ListenerSecurity | None = security
+        self.sasl: SaslProgress = SaslProgress()
+        self.must_authenticate: bool = must_authenticate
+        self.raw_tokens: bool = False
         self.session_expires_ms: int | None = None
-        self.failed = False
+        self.failed: bool = False
 
 
 class RequestContext(NamedTuple):
@@ -290,7 +290,7 @@ class HandlerRegistry:
 REGISTRY = HandlerRegistry()
 """Handlers of this broker; filled by :func:`load_handlers`."""
 
-handles = REGISTRY.handles
+handles: Final = REGISTRY.handles
 
 
 def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:

@@ -161,13 +161,13 @@ class DynamicConfig:
     def __init__(self, metadata: ClusterMetadata, static: BrokerConfig, node_id: int) -> None:
         self._metadata = metadata
         self._node = str(node_id)
-        self.static = static
+        self.static: BrokerConfig = static
         self.on_change: list[Callable[[BrokerConfig], None]] = []
         self._brokers = _kept(metadata, "broker-configs")
         self._groups = _kept(metadata, "group-configs")
         self._client_metrics = _kept(metadata, "client-metrics-configs")
         try:
-            self.current = self._effective(self._brokers)
+            self.current: BrokerConfig = self._effective(self._brokers)
         except ConfigError as error:
             raise DataFolderError(
                 f"a setting that was changed at run time cannot be used: {error}; start with the "

@@ -32,7 +32,7 @@ class Deferred(Generic[T]):
     __slots__ = ("_callbacks", "_value", "completed", "on_disconnect")
 
     def __init__(self, on_disconnect: Callable[[], None] | None = None) -> None:
-        self.completed = False
+        self.completed: bool = False
         self.on_disconnect = on_disconnect
         self._value: T | None = None
         self._callbacks: list[Callable[[T], object]] | None = None
@@ -89,7 +89,7 @@ class Timer:
 
     def __init__(self, owner: Timers, at_ms: int, callback: Callable[[int], None]) -> None:
         self._owner = owner
-        self.at_ms = at_ms
+        self.at_ms: int = at_ms
         self.callback: Callable[[int], None] | None = callback
 
     @property
@@ -193,7 +193,7 @@ class ParkedOperation:
         self._try_complete = try_complete
         self._on_expire = on_expire
         self._timer: Timer | None = None
-        self.active = True
+        self.active: bool = True
 
     def cancel(self) -> None:
         """Forget it; without effect when it completed, expired or was cancelled before."""

@@ -24,7 +24,7 @@ from onceflow.sdk.errors import ConfigError
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-logger = logging.getLogger("onceflow.broker_lite.server")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
 BACKLOG = 128
 
@@ -80,9 +80,9 @@ class Endpoint:
     __slots__ = ("acceptor", "listener", "node_id", "security")
 
     def __init__(self, listener: Listener, node_id: int, security: ListenerSecurity) -> None:
-        self.listener = listener
-        self.node_id = node_id
-        self.security = security
+        self.listener: Listener = listener
+        self.node_id: int = node_id
+        self.security: ListenerSecurity = security
         self.acceptor: asyncio.Server | None = None
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class Server:
         self.endpoints: list[Endpoint] = []
         self.node_ports: dict[tuple[int, str], int] = {}
         limit = broker.config.queued_max_request_bytes
-        self.pool = RequestPool(limit) if limit > 0 else None
+        self.pool: RequestPool | None = RequestPool(limit) if limit > 0 else None
         self._limits = ConnectionLimits(broker.config)
         self._connections: set[ClientConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog
     from onceflow.broker_lite.purgatory import Purgatory
 
-logger = logging.getLogger("onceflow.broker_lite.topics")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.topics")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
@@ -73,13 +73,13 @@ class Topic:
         overrides: dict[str, str],
         config: LogConfig,
     ) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.partitions = partitions
-        self.overrides = overrides
-        self.config = config
-        self.internal = name in INTERNAL_TOPICS
-        self.deleted = False
+        self.name: str = name
+        self.topic_id: uuid.UUID = topic_id
+        self.partitions: list[PartitionLog] = partitions
+        self.overrides: dict[str, str] = overrides
+        self.config: LogConfig = config
+        self.internal: bool = name in INTERNAL_TOPICS
+        self.deleted: bool = False
 
 
 def check_topic_name(name: str) -> None:

@@ -104,7 +104,7 @@ class App:
     ) -> None:
         check_name("application name", name)
         self.name = name
-        self.settings = AppSettings(
+        self.settings: AppSettings = AppSettings(
             bootstrap_servers=bootstrap_servers,
             group_id=group_id,
             state_dir=Path(state_dir) if isinstance(state_dir, str) else state_dir,

@@ -53,9 +53,9 @@ class Context:
     __slots__ = ("_open", "_outputs", "attempt", "processor", "record")
 
     def __init__(self, record: ConsumerRecord, attempt: int, processor: str) -> None:
-        self.record = record
-        self.attempt = attempt
-        self.processor = processor
+        self.record: ConsumerRecord = record
+        self.attempt: int = attempt
+        self.processor: str = processor
         self._outputs: list[Output] = []
         self._open = True
 

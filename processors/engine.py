@@ -41,7 +41,7 @@ from onceflow.sdk.errors import RecordTooLargeError
 from onceflow.sdk.model import ConsumerRecord
 from onceflow.sdk.record_checks import check_timestamp, check_topic_name, to_headers
 
-logger = logging.getLogger("onceflow.processors")
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 Wait = Callable[[int], Awaitable[bool]]
 """Waits some milliseconds; False when the record is not ours any more and is to be left alone."""
@@ -94,7 +94,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
-        self.is_async = spec.signature.is_async
+        self.is_async: bool = spec.signature.is_async
         self._function = spec.signature.function
         self._buffer = buffer
         self._bytes_max = record_bytes_max

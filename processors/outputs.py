@@ -73,8 +73,8 @@ class Lane:
     )
 
     def __init__(self, topic: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.topic = topic
-        self.declared = False
+        self.topic: str = topic
+        self.declared: bool = False
         self._clock = clock
         self._refusal: Exception | None = None
         self._refused_s = 0.0

@@ -40,9 +40,9 @@ class Pacing:
         self._commit_records = commit_records
         self._aborts_max = aborts_max
         self._careful: dict[TopicPartition, int] = {}
-        self.aborts = 0
-        self.uncommitted = 0
-        self.due_s = 0.0
+        self.aborts: int = 0
+        self.uncommitted: int = 0
+        self.due_s: float = 0.0
 
     @property
     def limit(self) -> int:

@@ -18,7 +18,7 @@ from onceflow.processors.stores.base import StoreIdentity
 from onceflow.processors.topology import ProcessorSpec, Topology
 from onceflow.sdk.model import NewTopic
 
-logger = logging.getLogger("onceflow.processors.topics")
+logger: logging.Logger = logging.getLogger("onceflow.processors.topics")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from onceflow.processors.stores.base import TaskStore
 from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 
-logger = logging.getLogger("onceflow.processors.state")
+logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
 PROGRESS_INTERVAL_S = 5.0
 """Time between two lines of progress in the log."""

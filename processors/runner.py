@@ -34,7 +34,7 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 from onceflow.transactions import Abort, SessionConfig, SessionListener, TransactionSession
 
-logger = logging.getLogger("onceflow.processors")
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 IDLE_POLL_MS = 1_000
 RESTORE_POLL_MS = 20

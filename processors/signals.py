@@ -17,7 +17,7 @@ from typing import Self
 
 from onceflow.processors.errors import ForcedShutdown
 
-logger = logging.getLogger("onceflow.processors")
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -37,8 +37,8 @@ class StateStore:
     __slots__ = ("_committed", "codec", "name", "overlay", "unsent")
 
     def __init__(self, name: str, codec: StateCodec, committed: ReadsKeys) -> None:
-        self.name = name
-        self.codec = codec
+        self.name: str = name
+        self.codec: StateCodec = codec
         self._committed = committed
         self.overlay: dict[bytes, bytes | None] = {}
         self.unsent: dict[bytes, bytes | None] = {}
@@ -83,7 +83,7 @@ class State(Generic[*Ts]):
         self._key = stored_key
         self._value: object = _UNCHANGED
         self._open = True
-        self.key = key
+        self.key: object = key
         """The record's key: bytes, or decoded with the two-part annotation."""
 
     @overload

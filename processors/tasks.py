@@ -21,7 +21,7 @@ from onceflow.processors.topology import ProcessorSpec, StoreKind, Topology
 from onceflow.sdk.model import TopicPartition
 from onceflow.transactions.clients import SentRun
 
-logger = logging.getLogger("onceflow.processors.state")
+logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
 COMPLETE_NOTED_S = 600.0
 """How often a running worker notes that its stores are complete; see ``TaskStore``."""
@@ -48,8 +48,8 @@ class Task:
     __slots__ = ("_sent", "partition", "spec", "states", "status", "store")
 
     def __init__(self, spec: ProcessorSpec, partition: TopicPartition) -> None:
-        self.spec = spec
-        self.partition = partition
+        self.spec: ProcessorSpec = spec
+        self.partition: TopicPartition = partition
         self.status = TaskStatus.OPENING if spec.states else TaskStatus.RUNNING
         self.store: TaskStore | None = None
         self.states: dict[str, StateStore] = {}

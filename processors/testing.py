@@ -88,7 +88,7 @@ class TestDriver:
     __test__ = False  # Not a test class, for pytest.
 
     def __init__(self, app: App, *, partitions: int = 1, start_ms: int = 0) -> None:
-        self.now_ms = start_ms
+        self.now_ms: int = start_ms
         self._partitions = partitions
         self._topology = app.topology()
         self._buffer = OutputBuffer()

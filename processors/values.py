@@ -132,7 +132,7 @@ class StateCodec:
     __slots__ = ("_decode", "_encode", "what")
 
     def __init__(self, kind: object, what: str) -> None:
-        self.what = what
+        self.what: str = what
         self._encode = msgspec.msgpack.Encoder().encode
         try:
             self._decode = msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode

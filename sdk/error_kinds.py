@@ -96,6 +96,6 @@ class UnlistedError(BrokerError):
             code: The number that the broker answered.
         """
         super().__init__(message)
-        self.args = (message, code)
+        self.args: tuple[object, ...] = (message, code)
         self.code = code
-        self.name = f"CODE_{code}"
+        self.name: str = f"CODE_{code}"

@@ -24,10 +24,10 @@ from onceflow.sdk.metrics import (
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
-except ImportError as missing:
+except ImportError as _missing:
     raise ConfigError(
         "prometheus", "prometheus-client", "it is not installed: pip install onceflow[prometheus]"
-    ) from missing
+    ) from _missing
 
 __all__ = ["ClientCollector", "Measured"]
 

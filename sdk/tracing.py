@@ -23,12 +23,12 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.propagators.textmap import Getter, Setter
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-except ImportError as missing:
+except ImportError as _missing:
     raise ConfigError(
         "opentelemetry",
         "opentelemetry-api",
         "it is not installed: pip install onceflow[opentelemetry]",
-    ) from missing
+    ) from _missing
 
 __all__ = ["TracingConsumerInterceptor", "TracingProducerInterceptor", "process_span"]
 

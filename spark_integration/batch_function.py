@@ -29,7 +29,7 @@ from onceflow.spark_integration.writer import write_task
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-logger = logging.getLogger("onceflow.spark_integration")
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 ATTEMPTS_MAX = 5
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onceflow.spark_integration.reader import OnceflowReader, OnceflowStreamReader
     from onceflow.spark_integration.writer import OnceflowStreamWriter
 
-logger = logging.getLogger("onceflow.spark_integration")
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 
 class OnceflowDataSource(DataSource):

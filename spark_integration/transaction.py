@@ -35,7 +35,7 @@ from onceflow.sdk.settings import ProducerSettings
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
 
-logger = logging.getLogger("onceflow.spark_integration")
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 TRANSACTION_TIMEOUT_MS = 300_000
 """Default for ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""

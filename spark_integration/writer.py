@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from onceflow.sdk import Admin, Producer, TopicPartition
     from onceflow.sdk.settings import ProducerSettings
 
-logger = logging.getLogger("onceflow.spark_integration")
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 
 class TaskRowWriter:

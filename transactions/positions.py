@@ -15,7 +15,7 @@ from onceflow.sdk.model import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import Records, SessionConsumer
 from onceflow.transactions.colour import settle
 
-logger = logging.getLogger("onceflow.transactions.session")
+logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
 
 class Positions:

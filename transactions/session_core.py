@@ -40,7 +40,7 @@ from onceflow.transactions.listener import Abort, Offsets, SessionClients, Sessi
 from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
-logger = logging.getLogger("onceflow.transactions.session")
+logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
 # After these from the end of a transaction it is certain what became of it (or, for the first,
 # that only the committed offsets can tell). After any other error the offsets have to tell too:
@@ -67,7 +67,7 @@ class SessionCore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
-        self.in_transaction = False
+        self.in_transaction: bool = False
         self.last_abort: Abort | None = None
         self._name = config.own_transactional_id
         self._clients = clients

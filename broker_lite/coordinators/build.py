@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MINUTE_MS = 60_000
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators")
 
 
 def names(text: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.coordinators.transaction_log import TransactionLog
     from onceflow.broker_lite.purgatory import Timer, Timers
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
 
 WhenSafe = Callable[[Callable[[bool], None]], None]
 """Tells once everything written before is on the disk (True), or never can be (False)."""

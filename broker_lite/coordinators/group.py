@@ -112,18 +112,18 @@ class Member:
         protocols: tuple[GroupProtocol, ...],
         assignment: bytes = b"",
     ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocols = protocols
-        self.assignment = assignment
-        self.is_new = False
+        self.member_id: str = member_id
+        self.group_instance_id: str | None = group_instance_id
+        self.client_id: str = client_id
+        self.client_host: str = client_host
+        self.rebalance_timeout_ms: int = rebalance_timeout_ms
+        self.session_timeout_ms: int = session_timeout_ms
+        self.protocols: tuple[GroupProtocol, ...] = protocols
+        self.assignment: bytes = assignment
+        self.is_new: bool = False
         self.awaiting_join: Deferred[JoinResult] | None = None
         self.awaiting_sync: Deferred[SyncResult] | None = None
-        self.session_deadline_ms = 0
+        self.session_deadline_ms: int = 0
         self.session_timer: Timer | None = None
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -183,9 +183,9 @@ class ClassicGroup:
     )
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.state = GroupState.EMPTY
-        self.generation_id = 0
+        self.group_id: str = group_id
+        self.state: GroupState = GroupState.EMPTY
+        self.generation_id: int = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
@@ -193,12 +193,12 @@ class ClassicGroup:
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, Timer] = {}
         self.pending_sync: set[str] = set()
-        self.offsets = GroupOffsets()
+        self.offsets: GroupOffsets = GroupOffsets()
         self.state_timestamp_ms: int | None = None
         self.barrier_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self.initial_delay_left_ms: int | None = None
-        self.joined_in_delay = False
+        self.joined_in_delay: bool = False
 
     def enter(self, state: GroupState) -> None:
         """Move to ``state``."""

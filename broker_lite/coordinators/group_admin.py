@@ -24,7 +24,7 @@ from onceflow.broker_lite.coordinators.subscription_metadata import subscribed_t
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"

@@ -48,7 +48,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model import TopicPartition
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 """A group of either protocol."""

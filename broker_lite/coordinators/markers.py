@@ -20,7 +20,7 @@ from onceflow.broker_lite.log import AppendError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.markers")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.markers")
 
 
 class ProducerView(Protocol):

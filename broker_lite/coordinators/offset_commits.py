@@ -28,7 +28,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.offsets")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.offsets")
 
 
 class OffsetToCommit(NamedTuple):

@@ -17,7 +17,7 @@ from onceflow.broker_lite.coordinators.state_log import StateLogError
 from onceflow.broker_lite.purgatory import Deferred, Timers
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 _CAN_REBALANCE = (GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)
 

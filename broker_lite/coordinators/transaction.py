@@ -43,7 +43,7 @@ from onceflow.broker_lite.purgatory import Timer, Timers
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
 
 PRODUCE_ADDS_FROM = 12
 """First Produce version that adds its partitions to the transaction itself (KIP-890)."""
@@ -106,7 +106,9 @@ class TransactionCoordinator:
         self.markers = markers
         self._producer_ids = producer_ids
         self._timers = timers
-        self.decided = DecidedTransactions(settings, self._log, markers, timers, when_safe)
+        self.decided: DecidedTransactions = DecidedTransactions(
+            settings, self._log, markers, timers, when_safe
+        )
         self._periodic: list[Timer] = []
 
     # --- life of the coordinator

@@ -29,7 +29,7 @@ from onceflow.sdk.protocol.internal_topics import (
     read_version,
 )
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
 
 _KEY_VERSION = 0
 

@@ -43,9 +43,9 @@ class SessionPartition:
     __slots__ = ("asked", "high_watermark", "log_start_offset")
 
     def __init__(self, asked: FetchPartition) -> None:
-        self.asked = asked
-        self.high_watermark = EMPTY_LAG
-        self.log_start_offset = EMPTY_LAG
+        self.asked: FetchPartition = asked
+        self.high_watermark: int = EMPTY_LAG
+        self.log_start_offset: int = EMPTY_LAG
 
     def must_report(self, data: PartitionData) -> bool:
         """Whether an incremental answer mentions this partition; notes what is reported."""
@@ -76,10 +76,10 @@ class FetchSession:
     __slots__ = ("epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
-        self.session_id = session_id
-        self.epoch = INITIAL_EPOCH + 1
-        self.uses_topic_ids = uses_topic_ids
-        self.last_used_ms = now_ms
+        self.session_id: int = session_id
+        self.epoch: int = INITIAL_EPOCH + 1
+        self.uses_topic_ids: bool = uses_topic_ids
+        self.last_used_ms: int = now_ms
         self.partitions: dict[PartitionKey, SessionPartition] = {}
 
     def update(self, request: FetchRequest) -> None:
@@ -121,11 +121,11 @@ class FetchPlan:
         session: FetchSession | None = None,
         wants_session: bool = False,
     ) -> None:
-        self.error = error
-        self.session = session
-        self.partitions = partitions
-        self.incremental = session is not None
-        self.wants_session = wants_session
+        self.error: ErrorCode = error
+        self.session: FetchSession | None = session
+        self.partitions: list[tuple[PartitionKey, FetchPartition]] = partitions
+        self.incremental: bool = session is not None
+        self.wants_session: bool = wants_session
 
 
 def requested_partitions(

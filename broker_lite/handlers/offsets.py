@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.log import PartitionLog
 
-logger = logging.getLogger("onceflow.broker_lite.handlers")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.handlers")
 
 LATEST = -1
 EARLIEST = -2

@@ -18,7 +18,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-logger = logging.getLogger("onceflow.broker_lite.security")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 Described = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
 Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult

@@ -31,7 +31,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-logger = logging.getLogger("onceflow.broker_lite.security")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 REAUTHENTICATION_PAUSE_MS = 1_000
 """A client may not begin to authenticate again more often than this (as Kafka)."""

@@ -178,8 +178,8 @@ class Compaction:
         self._newest: dict[bytes, int] = {}
         self._aborted = [entry for segment in segments for entry in segment.aborted.entries_from(0)]
         self.removed_bases: list[int] = []
-        self.cleaned_offset = 0
-        self.swapping = False
+        self.cleaned_offset: int = 0
+        self.swapping: bool = False
 
     def run(self, first_dirty_offset: int) -> Iterator[None]:
         """Do the round; each step reads about ``STEP_BYTES``.

@@ -118,9 +118,9 @@ class FailingStorage:
     """
 
     def __init__(self, inner: MemoryStorage | None = None, *, durable: bool = False) -> None:
-        self.inner = inner or MemoryStorage()
+        self.inner: MemoryStorage = inner or MemoryStorage()
         self.writes: list[Write] = []
-        self.start = _copied(self.inner)
+        self.start: MemoryStorage = _copied(self.inner)
         self._durable = durable
         self._failures: dict[int, tuple[int, int]] = {}
         self._stop_at: int | None = None

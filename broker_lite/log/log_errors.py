@@ -38,7 +38,7 @@ class AppendError(LogError):
         self, code: ErrorCode, message: str, record_errors: tuple[RecordIssue, ...] = ()
     ) -> None:
         super().__init__(code, message)
-        self.args = (code, message, record_errors)
+        self.args: tuple[object, ...] = (code, message, record_errors)
         self.record_errors = record_errors
 
 

@@ -93,11 +93,11 @@ class LogManager:
             self.shared_flush.on_failure = self._sync_failed
         storage.lock()
         try:
-            self.cluster_id = settle_meta(storage, node_id, cluster_id, new_uuid)
+            self.cluster_id: str = settle_meta(storage, node_id, cluster_id, new_uuid)
             self._overrides = read_overrides(storage)
             self._folders = PartitionFolders(storage, new_uuid)
             self._changes = TopicChanges(storage)
-            self.clean_start = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
+            self.clean_start: bool = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
             storage.remove(checkpoints.CLEAN_SHUTDOWN_FILE)
             self._load(now_ms)
         except BaseException:

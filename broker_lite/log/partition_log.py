@@ -97,7 +97,7 @@ class PartitionLog(LogView):
         self._storage = storage
         self.config = config
         self.listeners: list[Callable[[], None]] = []
-        self.compacted_offset = 0
+        self.compacted_offset: int = 0
         self._replicated = replicated or shared_flush is not None
         self._shared_flush = shared_flush
         self._flushes_each = config.durability == "always"

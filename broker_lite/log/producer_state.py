@@ -88,13 +88,13 @@ class ProducerEntry:
         transaction_first_offset: int = NO_OFFSET,
         batches: Iterable[RememberedBatch] = (),
     ) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.coordinator_epoch = coordinator_epoch
-        self.last_timestamp_ms = last_timestamp_ms
-        self.last_append_ms = last_append_ms
-        self.transaction_first_offset = transaction_first_offset
-        self.batches = deque(batches, REMEMBERED_BATCHES)
+        self.producer_id: int = producer_id
+        self.producer_epoch: int = producer_epoch
+        self.coordinator_epoch: int = coordinator_epoch
+        self.last_timestamp_ms: int = last_timestamp_ms
+        self.last_append_ms: int = last_append_ms
+        self.transaction_first_offset: int = transaction_first_offset
+        self.batches: deque[RememberedBatch] = deque(batches, REMEMBERED_BATCHES)
 
     @property
     def last_sequence(self) -> int:

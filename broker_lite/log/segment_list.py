@@ -31,7 +31,7 @@ class SegmentList:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._positions: dict[int, tuple[Segment, int]] = {}
-        self.dropped = 0
+        self.dropped: int = 0
 
     def __len__(self) -> int:
         return len(self._segments)

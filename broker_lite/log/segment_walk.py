@@ -43,9 +43,9 @@ class FoundBatch:
 
     def __init__(self, position: int, header: BatchHeader, data: memoryview) -> None:
         self.aborts: AbortedTransaction | None = None
-        self.position = position
-        self.header = header
-        self.data = data
+        self.position: int = position
+        self.header: BatchHeader = header
+        self.data: memoryview[int] = data
 
 
 def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[FoundBatch]:

@@ -88,7 +88,7 @@ class SegmentWriter:
         self._directory = directory
         self._segments = segments
         self._producers = producers
-        self.recovery_point = recovery_point
+        self.recovery_point: int = recovery_point
         self._sync_failed = sync_failed
         self._snapshot_offset = -1
         # Since the last checkpoint, and where that was if it does not begin a segment.

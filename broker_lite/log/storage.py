@@ -376,7 +376,7 @@ class RealStorage:
     def __init__(
         self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX, durable: bool = False
     ) -> None:
-        self.root = str(root)
+        self.root: str = str(root)
         os.makedirs(self.root, exist_ok=True)
         self._durable = durable
         self._pool = _HandlePool(open_files_max, durable=durable)

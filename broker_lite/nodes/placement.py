@@ -58,7 +58,7 @@ class Placement:
     __slots__ = ("_leaders", "_order", "_replicas", "_topics", "nodes", "on_moved")
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = {node.node_id: node for node in nodes}
+        self.nodes: dict[int, Node] = {node.node_id: node for node in nodes}
         self._order = tuple(self.nodes)
         self._topics: TopicRegistry | None = None
         # Only what differs from the rule: the first replica that runs leads.

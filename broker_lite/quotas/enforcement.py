@@ -48,7 +48,7 @@ class QuotaEnforcement:
                  "measures_requests", "quotas")  # fmt: skip
 
     def __init__(self, quotas: ClientQuotas, config: BrokerConfig) -> None:
-        self.quotas = quotas
+        self.quotas: ClientQuotas = quotas
         self._windows = (config.quota_window_num, config.quota_window_size_seconds * SECOND_MS)
         self._controller_windows = (
             config.controller_quota_window_num,
@@ -57,8 +57,8 @@ class QuotaEnforcement:
         self._rates: dict[tuple[str, Sharers], WindowedRate] = {}
         self._buckets: dict[Sharers, TokenBucket] = {}
         self._addresses: dict[str, WindowedRate] = {}
-        self.active = False
-        self.measures_requests = False
+        self.active: bool = False
+        self.measures_requests: bool = False
         quotas.on_change.append(self._note_what_is_set)
         self._note_what_is_set()
 
@@ -186,7 +186,7 @@ class MutationQuota:
         self._limit = limit
         self._strict = strict
         self._now_ms = now_ms
-        self.throttle_ms = 0
+        self.throttle_ms: int = 0
 
     def take(self, partitions: int) -> bool:
         """Count partitions that come or go; False when they must not."""

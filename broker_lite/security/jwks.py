@@ -21,7 +21,7 @@ from onceflow.sdk.errors import ConfigError
 if TYPE_CHECKING:
     from jwt import PyJWK
 
-logger = logging.getLogger("onceflow.broker_lite.security")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 KEYS_BYTES_MAX = 1_048_576
@@ -54,7 +54,7 @@ class JwksKeys:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.missing = False
+        self.missing: bool = False
         self._keys: dict[str | None, PyJWK] = {}
         self._stamp: tuple[int, int] | None = None
         parts = urlsplit(url)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.security.scram_users import ScramUsers
 
-logger = logging.getLogger("onceflow.broker_lite.security")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -67,7 +67,7 @@ class ListenerSecurity:
         self.mechanisms: tuple[str, ...] = ()
         self.tls_context: ssl.SSLContext | None = None
         self.jwks: JwksKeys | None = None
-        self.jwks_refresh_ms = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        self.jwks_refresh_ms: int = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
         self._plain_users: Mapping[str, str] = {}
         self._token_rules: TokenRules | None = None
         if listener.protocol.uses_tls:

@@ -31,8 +31,8 @@ class TlsChannel:
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self.established = False
-        self.peer_closed = False
+        self.established: bool = False
+        self.peer_closed: bool = False
 
     def receive(self, data: bytes) -> bytes:
         """Take bytes of the peer.

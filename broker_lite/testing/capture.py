@@ -15,7 +15,7 @@ from pathlib import Path
 
 from onceflow.sdk.protocol.primitives import Buffer
 
-logger = logging.getLogger("onceflow.broker_lite.testing")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 CAPTURE_BYTES_MAX = 1 << 30
 """A capture ends at this size."""

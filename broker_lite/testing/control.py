@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from onceflow.sdk.errors import ConfigError
 
-logger = logging.getLogger("onceflow.broker_lite.testing")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 HEAD_BYTES_MAX = 16_384
 """Longest request line with headers."""
@@ -81,7 +81,7 @@ class ControlServer:
         self._answer = answer
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
-        self.port = 0
+        self.port: int = 0
 
     async def start(self, port: int) -> None:
         """Listen.

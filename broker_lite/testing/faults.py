@@ -31,7 +31,7 @@ from onceflow.sdk.protocol.schema import Request, Response
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-logger = logging.getLogger("onceflow.broker_lite.testing")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 RULES_MAX = 10_000
 """Most rules at a time."""
@@ -55,7 +55,7 @@ class FaultInjector:
         self._run_on_loop = run_on_loop
         self._clock = clock
         self._wire = wire
-        self.journal = Journal()
+        self.journal: Journal = Journal()
         wire.refusal = self.refuses
         self._rules: list[FaultRule] = []
 

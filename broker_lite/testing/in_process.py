@@ -118,7 +118,7 @@ class Broker:
         self._keeps_storage = storage is not None
         self._journal_file = journal_file
         self._wire = WireWatch(self._clock)
-        self.faults = FaultInjector(self._call_if_running, self._clock, self._wire)
+        self.faults: FaultInjector = FaultInjector(self._call_if_running, self._clock, self._wire)
         self.faults.recording = journal
         self._control_port = control
         self._control: ControlServer | None = None

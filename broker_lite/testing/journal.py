@@ -76,7 +76,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.recording = False
-        self.dropped = 0
+        self.dropped: int = 0
         self._entries: deque[JournalEntry] = deque()
         self._bytes = 0
         self._last_number = 0

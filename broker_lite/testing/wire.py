@@ -42,8 +42,8 @@ class ConnectionWire:
         self._watch = watch
         self._withheld: deque[tuple[list[Buffer], int]] = deque()
         self._pieces: deque[tuple[bytes, int]] = deque()
-        self.connection = connection
-        self.state = state
+        self.connection: ClientConnection = connection
+        self.state: ConnectionState = state
         self.shapes: dict[int, FaultRule] = {}
         self.isolated_by: FaultRule | None = None
 

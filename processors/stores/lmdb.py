@@ -26,7 +26,7 @@ import msgspec
 from onceflow.processors.errors import StateDirectoryError
 from onceflow.processors.stores.base import StoreIdentity, Writes
 
-logger = logging.getLogger("onceflow.processors.state")
+logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
 MAP_SIZE_START_BYTES = 64 * 1024 * 1024
 MAP_SIZE_GROWTH = 2

@@ -19,7 +19,7 @@ from onceflow.sdk.core.metrics import Traffic
 from onceflow.sdk.core.retry import Backoff
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError
 
-log = logging.getLogger("onceflow.pool")
+log: logging.Logger = logging.getLogger("onceflow.pool")
 
 BOOTSTRAP = "bootstrap"
 DEFAULT = "default"
@@ -55,7 +55,7 @@ class Connector:
         self._failures: dict[tuple[str, int], tuple[int, int]] = {}
         self._bootstrap_turn = 0
         self._closed = False
-        self.traffic = Traffic()
+        self.traffic: Traffic = Traffic()
 
     def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
         """The open connection to a node for a purpose, None when there is none."""

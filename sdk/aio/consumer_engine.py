@@ -28,6 +28,7 @@ from onceflow.sdk.core.group_member import GroupMember
 from onceflow.sdk.core.group_steps import GroupSettings, RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
 from onceflow.sdk.core.metadata import ClusterMetadata
+from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import PartitionState, Subscription
 from onceflow.sdk.errors import ConfigError, IllegalStateError, KafkaError, RequestTimedOutError
@@ -40,7 +41,7 @@ from onceflow.sdk.model import (
 )
 from onceflow.sdk.serde import LookupNeeded
 
-logger = logging.getLogger("onceflow.sdk.consumer")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
 RebalanceCallback = Callable[[list[TopicPartition]], object]
 """``callback(partitions)``; on an asynchronous consumer it may return an awaitable."""
@@ -97,16 +98,20 @@ class ConsumerEngine:
 
     def __init__(self, config: ConsumerConfig) -> None:
         self.config = config
-        self.pool = ConnectionPool(config)
-        self.subscription = Subscription(config.auto_offset_reset)
-        self.cursor = RecordCursor(self.subscription)
+        self.pool: ConnectionPool = ConnectionPool(config)
+        self.subscription: Subscription = Subscription(config.auto_offset_reset)
+        self.cursor: RecordCursor = RecordCursor(self.subscription)
         self._waker = Waker()
         self._attention = True
         self._lookups = Lookups(self._waker.wake)
-        self.fetching = FetchRunner(self.pool, config, self.subscription, self._on_fetched)
-        self.counters = self.fetching.counters
-        self.interception = ConsumerInterception(config.interceptors, self.counters)
-        self.intercepts = bool(config.interceptors)
+        self.fetching: FetchRunner = FetchRunner(
+            self.pool, config, self.subscription, self._on_fetched
+        )
+        self.counters: ConsumerCounters = self.fetching.counters
+        self.interception: ConsumerInterception = ConsumerInterception(
+            config.interceptors, self.counters
+        )
+        self.intercepts: bool = bool(config.interceptors)
         self._topics = TopicWatch(self.pool, config, self.subscription, self._on_metadata)
         self._group: GroupRunner | None = None
         self._commits: OffsetCommits | None = None

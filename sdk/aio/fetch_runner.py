@@ -26,7 +26,7 @@ from onceflow.sdk.model import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-logger = logging.getLogger("onceflow.sdk.fetcher")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")
 
 FETCH_CONNECTION: Final = "fetch"
 """Fetches wait at the broker, which answers in order: nothing else may queue behind them."""
@@ -62,8 +62,8 @@ class FetchRunner:
         self._config = config
         self._subscription = subscription
         self._on_change = on_change
-        self.reader = OffsetReader(pool)
-        self.fetcher = Fetcher(
+        self.reader: OffsetReader = OffsetReader(pool)
+        self.fetcher: Fetcher = Fetcher(
             FetchSettings(
                 isolation_level=config.isolation,
                 min_bytes=config.fetch_min_bytes,
@@ -84,7 +84,7 @@ class FetchRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._closed = False
-        self.counters = ConsumerCounters()
+        self.counters: ConsumerCounters = ConsumerCounters()
 
     @property
     def has_failure(self) -> bool:

@@ -30,7 +30,7 @@ from onceflow.sdk.model import ConsumerGroupMetadata
 from onceflow.sdk.protocol.api.groups import HeartbeatResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-logger = logging.getLogger("onceflow.sdk.group")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 GROUP_CONNECTION: Final = "group"
 """For JoinGroup, SyncGroup and heartbeats; everything else uses another one."""
@@ -57,7 +57,7 @@ class GroupRunner:
             settings: The member's settings.
             on_change: Called when a poll may have something to do.
         """
-        self.member = GroupMember(settings)
+        self.member: GroupMember = GroupMember(settings)
         self._pool = pool
         self._group_id = settings.group_id
         self._on_change = on_change

@@ -24,7 +24,7 @@ from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutEr
 from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-logger = logging.getLogger("onceflow.sdk.consumer")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 GivenOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]

@@ -26,7 +26,7 @@ from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-logger = logging.getLogger("onceflow.sdk.offsets")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.offsets")
 
 T = TypeVar("T")
 

@@ -38,7 +38,7 @@ from onceflow.sdk.protocol.api.cluster import (
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Request, Response
 
-log = logging.getLogger("onceflow.pool")
+log: logging.Logger = logging.getLogger("onceflow.pool")
 
 T = TypeVar("T")
 
@@ -59,9 +59,11 @@ class ConnectionPool:
         self, config: ClientConfig, *, random_source: Callable[[], float] = random.random
     ) -> None:
         self.config = config
-        self.metadata = ClusterMetadata()
+        self.metadata: ClusterMetadata = ClusterMetadata()
         self.metadata_listeners: list[Callable[[ClusterMetadata], None]] = []
-        self.backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source)
+        self.backoff: Backoff = Backoff(
+            config.retry_backoff_ms, config.retry_backoff_max_ms, random_source
+        )
         self._random = random_source
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False

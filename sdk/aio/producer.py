@@ -43,7 +43,7 @@ from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
 from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings import ProducerSettings
 
-log = logging.getLogger("onceflow.producer")
+log: logging.Logger = logging.getLogger("onceflow.producer")
 
 CLOSE_TIMEOUT_MS = 30_000
 """How long closing tries to send what waits, unless it is told otherwise."""

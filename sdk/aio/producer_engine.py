@@ -39,7 +39,7 @@ from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
 from onceflow.sdk.protocol.schema import Response
 
-log = logging.getLogger("onceflow.producer")
+log: logging.Logger = logging.getLogger("onceflow.producer")
 
 D = TypeVar("D", bound=DeliveryHandle)
 PRODUCE = "produce"
@@ -73,12 +73,12 @@ class ProducerEngine(Generic[D]):
                 the loop's own thread.
         """
         self.config = config
-        self.pool = ConnectionPool(config)
+        self.pool: ConnectionPool = ConnectionPool(config)
         codec = CODEC_NAMES[config.compression_type or "none"]
         require_codec(codec)
         owner = config.resumed_identity or config.joined_identity
         transactional_id = config.transactional_id if owner is None else owner.transactional_id
-        self.transactions = TransactionManager(
+        self.transactions: TransactionManager = TransactionManager(
             transactional_id, is_joined=config.joined_identity is not None
         )
         self.accumulator: Accumulator[D] = Accumulator(
@@ -94,7 +94,7 @@ class ProducerEngine(Generic[D]):
             codec=codec,
             level=config.compression_level,
         )
-        self.sender = Sender(
+        self.sender: Sender = Sender(
             cast("Accumulator[DeliveryHandle]", self.accumulator),
             self.transactions,
             self.pool.backoff,
@@ -113,7 +113,7 @@ class ProducerEngine(Generic[D]):
         self._memory_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._next_refresh_ms = 0
-        self.gate = Gate(self.accumulator, self.sender, self.transactions)
+        self.gate: Gate = Gate(self.accumulator, self.sender, self.transactions)
         self._topics = ProducerTopics(cast("ProducerEngine[DeliveryHandle]", self))
 
     # life

@@ -20,7 +20,7 @@ from onceflow.sdk.record_checks import check_topic_name
 if TYPE_CHECKING:
     from onceflow.sdk.aio.producer_engine import ProducerEngine
 
-log = logging.getLogger("onceflow.producer")
+log: logging.Logger = logging.getLogger("onceflow.producer")
 
 _WAITABLE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

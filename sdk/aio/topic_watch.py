@@ -20,7 +20,7 @@ from onceflow.sdk.core.subscription import Subscription
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-logger = logging.getLogger("onceflow.sdk.consumer")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
 _HOPELESS: Final = frozenset(
     {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}

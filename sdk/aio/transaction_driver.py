@@ -45,7 +45,7 @@ from onceflow.sdk.model import (
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 
-log = logging.getLogger("onceflow.transactions")
+log: logging.Logger = logging.getLogger("onceflow.transactions")
 
 D = TypeVar("D", bound=DeliveryHandle)
 S = TransactionState

@@ -31,7 +31,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.protocol.schema import Request, Response
 
-log = logging.getLogger("onceflow.connection")
+log: logging.Logger = logging.getLogger("onceflow.connection")
 
 SOFTWARE_VERSION = "0.1.0"
 

@@ -7,6 +7,7 @@ Which batch may go when is decided by the sender, and why appending is refused b
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -70,20 +71,20 @@ class PartitionQueue:
     )
 
     def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
+        self.topic: str = topic
+        self.partition: int = partition
         self.open: ProducerBatch | None = None
         self.sealed: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.next_sequence = 0
-        self.bump_needed = False
-        self.known_until_ms = 0
-        self.retry_at_ms = 0
-        self.failures = 0
+        self.producer_id: int = -1
+        self.producer_epoch: int = -1
+        self.next_sequence: int = 0
+        self.bump_needed: bool = False
+        self.known_until_ms: int = 0
+        self.retry_at_ms: int = 0
+        self.failures: int = 0
         self.last_error: KafkaError | None = None
-        self.transaction = 0
+        self.transaction: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -136,13 +137,15 @@ class TopicState:
         available: Sequence[int],
         random: Callable[[], float],
     ) -> None:
-        self.topic = topic
-        self.queues = [PartitionQueue(topic, number) for number in range(partition_count)]
-        self.partition_count = partition_count
+        self.topic: str = topic
+        self.queues: list[PartitionQueue] = [
+            PartitionQueue(topic, number) for number in range(partition_count)
+        ]
+        self.partition_count: int = partition_count
         self.partition_of_key: dict[bytes, int] = {}
-        self.topic_id = ZERO_UUID
+        self.topic_id: uuid.UUID = ZERO_UUID
         self.available: Sequence[int] = tuple(available) or range(partition_count)
-        self.sticky = StickyPartition(self.available, random)
+        self.sticky: StickyPartition = StickyPartition(self.available, random)
 
     def update(self, partition_count: int, available: Sequence[int]) -> None:
         """Take over newer metadata; partitions are never taken away."""
@@ -214,18 +217,18 @@ class Accumulator(Generic[D]):
         self.topics: dict[str, TopicState] = {}
         self.active: dict[PartitionQueue, None] = {}
         self.incomplete: dict[ProducerBatch, None] = {}
-        self.memory_used = 0
+        self.memory_used: int = 0
         self.memory_waiters = 0
         self.flush_count = 0
         self.next_wake_ms = NEVER_MS
         self.transaction = 0
-        self.batch_sealed = False
+        self.batch_sealed: bool = False
         self.refusal: Callable[[], KafkaError | None] = lambda: None
         self.on_ready = on_ready
         self.clock_ms = clock_ms
         self.linger_ms = linger_ms
         self.delivery_type = delivery_type
-        self.batch_size = min(batch_size, max_request_size)
+        self.batch_size: int = min(batch_size, max_request_size)
         self.codec = codec
         self.level = level
         self._random = random

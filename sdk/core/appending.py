@@ -134,7 +134,7 @@ class BulkAppend:
         self._wanted = partitions
         self.timestamps_ms = timestamps_ms
         self._headers = headers
-        self.position = 0
+        self.position: int = 0
         self.partitions: list[int] = []
         self.parts: dict[int, list[tuple[ProducerBatch, int, int]]] = {}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model import RecordMetadata
+from onceflow.sdk.protocol.batch_building import AppendRecord
 from onceflow.sdk.protocol.records import RecordBatchBuilder
 
 NO_OFFSET = -1
@@ -80,25 +81,25 @@ class ProducerBatch:
         order: tuple[int, ...] = (0,),
         transaction: int = 0,
     ) -> None:
-        self.topic = topic
-        self.partition = partition
+        self.topic: str = topic
+        self.partition: int = partition
         self.builder: RecordBatchBuilder | None = RecordBatchBuilder(batch_size, codec, level)
-        self.append = self.builder.append_raw
-        self.count = 0
-        self.created_ms = created_ms
-        self.order = order
-        self.reserved = 0
-        self.transaction = transaction
+        self.append: AppendRecord = self.builder.append_raw
+        self.count: int = 0
+        self.created_ms: int = created_ms
+        self.order: tuple[int, ...] = order
+        self.reserved: int = 0
+        self.transaction: int = transaction
         self.data: bytearray | None = None
-        self.base_sequence = NO_SEQUENCE
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.attempts = 0
-        self.rejected = False
-        self.done = False
+        self.base_sequence: int = NO_SEQUENCE
+        self.producer_id: int = -1
+        self.producer_epoch: int = -1
+        self.attempts: int = 0
+        self.rejected: bool = False
+        self.done: bool = False
         self.error: KafkaError | None = None
-        self.base_offset = NO_OFFSET
-        self.log_append_time_ms = -1
+        self.base_offset: int = NO_OFFSET
+        self.log_append_time_ms: int = -1
         self._record_errors: Mapping[int, KafkaError] | None = None
         self._callbacks: list[Callable[[], object]] = []
         self._children: Sequence[tuple[int, ProducerBatch]] = ()

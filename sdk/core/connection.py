@@ -66,8 +66,8 @@ class Connection:
         self._splitter = FrameSplitter(max_response_bytes)
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 1
-        self.last_used_ms = now_ms
-        self.muted_until_ms = 0
+        self.last_used_ms: int = now_ms
+        self.muted_until_ms: int = 0
 
     @property
     def in_flight_count(self) -> int:

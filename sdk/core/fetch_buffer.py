@@ -87,10 +87,12 @@ class FetchedData:
         Raises:
             RecordError: The bytes cannot be batches.
         """
-        self.topic_partition = topic_partition
-        self.stamp = stamp
-        self.position = self.next_offset = fetch_offset
-        self.position_epoch = self.leader_epoch = -1
+        self.topic_partition: TopicPartition = topic_partition
+        self.stamp: int = stamp
+        self.position: int = fetch_offset
+        self.next_offset: int = fetch_offset
+        self.position_epoch: int = -1
+        self.leader_epoch: int = -1
         self._data = data
         self._aborted = aborted
         self._check_crcs = check_crcs

@@ -59,7 +59,7 @@ class FetchSession:
     """The client's side of a session with one broker."""
 
     def __init__(self) -> None:
-        self.session_id = 0
+        self.session_id: int = 0
         self._epoch = INITIAL_EPOCH
         self._partitions: dict[TopicPartition, FetchTarget] = {}
 

@@ -31,7 +31,7 @@ from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
 from onceflow.sdk.serde import LookupNeeded
 
-logger = logging.getLogger("onceflow.sdk.fetcher")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")
 
 TOPIC_IDS_FROM: Final = 13
 """First version of Fetch that names topics by id (KIP-516)."""
@@ -137,7 +137,7 @@ class Fetcher:
         self._buffers: dict[TopicPartition, deque[FetchedData]] = {}
         self._buffered_bytes = 0
         self._nodes: dict[int, _NodeState] = {}
-        self.leaders_missing = False
+        self.leaders_missing: bool = False
         self.unknown_nodes: set[int] = set()
 
     # --- what to ask ---

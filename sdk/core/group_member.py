@@ -45,7 +45,7 @@ from onceflow.sdk.protocol.api.groups import (
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Response
 
-logger = logging.getLogger("onceflow.sdk.group")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 PROTOCOL_TYPE = "consumer"
 
@@ -65,11 +65,11 @@ class GroupMember:
             assignor.name: assignor for assignor in settings.assignors
         }
         # As in Kafka, a list of strategies is cooperative only if all of its members are.
-        self.cooperative = all(assignor.cooperative for assignor in self._assignors.values())
-        self.state = MemberState.UNJOINED
-        self.coordinator_known = False
-        self.generation_id = -1
-        self.member_id = ""
+        self.cooperative: bool = all(assignor.cooperative for assignor in self._assignors.values())
+        self.state: MemberState = MemberState.UNJOINED
+        self.coordinator_known: bool = False
+        self.generation_id: int = -1
+        self.member_id: str = ""
         self._topics: frozenset[str] = frozenset()
         self._owned: frozenset[TopicPartition] = frozenset()
         self._last_assignment: tuple[TopicPartition, ...] = ()

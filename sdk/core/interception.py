@@ -19,7 +19,7 @@ from onceflow.sdk.interceptors import (
 )
 from onceflow.sdk.model import ConsumerRecord, Headers, OffsetAndMetadata, TopicPartition
 
-log = logging.getLogger("onceflow.interceptors")
+log: logging.Logger = logging.getLogger("onceflow.interceptors")
 
 T = TypeVar("T")
 

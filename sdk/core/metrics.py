@@ -33,8 +33,8 @@ class Meter:
     )
 
     def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
+        self.count: int = 0
+        self.total: float = 0.0
         self._started = False
         self._start = self._before = (0, 0, 0.0)
         self._max = self._before_max = 0.0
@@ -104,9 +104,11 @@ class Traffic:
     __slots__ = ("closed", "failed", "opened", "received", "sent")
 
     def __init__(self) -> None:
-        self.received = Meter()
-        self.sent = Meter()
-        self.opened = self.closed = self.failed = 0
+        self.received: Meter = Meter()
+        self.sent: Meter = Meter()
+        self.opened: int = 0
+        self.closed: int = 0
+        self.failed: int = 0
 
 
 class ProducerCounters:
@@ -130,15 +132,15 @@ class ProducerCounters:
     """
 
     def __init__(self) -> None:
-        self.records = Meter()
-        self.batch_bytes = Meter()
-        self.compression = Meter()
-        self.queue_ms = Meter()
-        self.request_records = Meter()
-        self.latency_ms = Meter()
-        self.throttle_ms = Meter()
-        self.retries = Meter()
-        self.errors = Meter()
+        self.records: Meter = Meter()
+        self.batch_bytes: Meter = Meter()
+        self.compression: Meter = Meter()
+        self.queue_ms: Meter = Meter()
+        self.request_records: Meter = Meter()
+        self.latency_ms: Meter = Meter()
+        self.throttle_ms: Meter = Meter()
+        self.retries: Meter = Meter()
+        self.errors: Meter = Meter()
         self.splits = 0
         self.buffer_waits = 0
         self.transactions_committed = 0
@@ -165,12 +167,12 @@ class ConsumerCounters:
     """
 
     def __init__(self) -> None:
-        self.records = Meter()
-        self.fetch_bytes = Meter()
-        self.latency_ms = Meter()
-        self.throttle_ms = Meter()
+        self.records: Meter = Meter()
+        self.fetch_bytes: Meter = Meter()
+        self.latency_ms: Meter = Meter()
+        self.throttle_ms: Meter = Meter()
         self.fetch_errors = 0
-        self.commit_ms = Meter()
+        self.commit_ms: Meter = Meter()
         self.commit_errors = 0
         self.rebalances = 0
         self.partitions_revoked = 0

@@ -63,7 +63,7 @@ class StickyPartition:
     def __init__(self, available: Sequence[int], random: Callable[[], float]) -> None:
         self._random = random
         self._available = tuple(available)
-        self.current = self._pick(None)
+        self.current: int = self._pick(None)
 
     def update(self, available: Sequence[int]) -> None:
         """Take over the partitions that have a leader now."""

@@ -102,7 +102,7 @@ class Sender:
         max_in_flight: int,
     ) -> None:
         self.in_flight_count: dict[int, int] = {}
-        self.metadata_stale = False
+        self.metadata_stale: bool = False
         self.connection_error: KafkaError | None = None
         self.failures: list[ProducerBatch] = []
         self._accumulator = accumulator
@@ -116,7 +116,7 @@ class Sender:
         self._max_request_size = max_request_size
         self._max_in_flight = max_in_flight
         self._in_flight_queues: dict[PartitionQueue, None] = {}
-        self.counters = ProducerCounters()
+        self.counters: ProducerCounters = ProducerCounters()
         self._now_ms = 0
 
     # choosing what to send

@@ -18,7 +18,7 @@ from typing import Final
 from onceflow.sdk.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError
 from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 
-logger = logging.getLogger("onceflow.sdk.subscription")
+logger: logging.Logger = logging.getLogger("onceflow.sdk.subscription")
 
 LATEST_TIMESTAMP: Final = -1
 """ListOffsets target: the end of what may be read (high watermark or last stable offset)."""
@@ -100,24 +100,24 @@ class PartitionState:
     )
 
     def __init__(self, topic_partition: TopicPartition, stamp: int) -> None:
-        self.topic_partition = topic_partition
-        self.stamp = stamp
-        self.phase = PartitionPhase.LOADING
-        self.position = -1
-        self.position_epoch = -1
-        self.fetch_offset = -1
-        self.fetch_epoch = -1
-        self.validated_epoch = -1
-        self.reset_timestamp = LATEST_TIMESTAMP
+        self.topic_partition: TopicPartition = topic_partition
+        self.stamp: int = stamp
+        self.phase: PartitionPhase = PartitionPhase.LOADING
+        self.position: int = -1
+        self.position_epoch: int = -1
+        self.fetch_offset: int = -1
+        self.fetch_epoch: int = -1
+        self.validated_epoch: int = -1
+        self.reset_timestamp: int = LATEST_TIMESTAMP
         self.failure: KafkaError | None = None
-        self.paused = False
-        self.revoking = False
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.retry_at_ms = 0
+        self.paused: bool = False
+        self.revoking: bool = False
+        self.high_watermark: int = -1
+        self.last_stable_offset: int = -1
+        self.log_start_offset: int = -1
+        self.retry_at_ms: int = 0
         self.preferred_replica: int | None = None
-        self.preferred_until_ms = 0
+        self.preferred_until_ms: int = 0
 
     @property
     def has_position(self) -> bool:
@@ -153,7 +153,7 @@ class Subscription:
     """The one owner of all partition states of a consumer."""
 
     def __init__(self, auto_offset_reset: str = "latest") -> None:
-        self.mode = SubscriptionMode.NONE
+        self.mode: SubscriptionMode = SubscriptionMode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.auto_offset_reset = auto_offset_reset

@@ -108,17 +108,17 @@ class TransactionManager:
     def __init__(self, transactional_id: str | None, *, is_joined: bool = False) -> None:
         self.transactional_id = transactional_id
         self.is_joined = is_joined
-        self.state = S.UNINITIALIZED
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.protocol_version = 1
+        self.state: TransactionState = S.UNINITIALIZED
+        self.producer_id: int = -1
+        self.producer_epoch: int = -1
+        self.protocol_version: int = 1
         self.error: KafkaError | None = None
-        self.bump_required = False
-        self.number = 0
+        self.bump_required: bool = False
+        self.number: int = 0
         self.registered: set[TopicPartition] = set()
-        self.has_content = False
-        self.began_ms = 0
-        self.already_aborted = False
+        self.has_content: bool = False
+        self.began_ms: int = 0
+        self.already_aborted: bool = False
         self._foreign_sequences = False
 
     @property

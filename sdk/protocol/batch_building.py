@@ -6,7 +6,7 @@ and how long it waits for more, is decided by `core.accumulator`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
@@ -22,10 +22,15 @@ from onceflow.sdk.protocol.batch_header import (
 )
 from onceflow.sdk.protocol.compression import Codec, compress
 from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.record_codec import RecordSize
 
 RecordHeaders = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, RecordHeaders]
 """A record to encode: timestamp in milliseconds, key, value, headers."""
+
+
+AppendRecord = Callable[[int, int, Buffer | None, Buffer | None, RecordHeaders], RecordSize | None]
+"""``append(offset, timestamp_ms, key, value, headers)``; None when the batch is full."""
 
 
 class RecordBatchBuilder:
@@ -61,10 +66,10 @@ class RecordBatchBuilder:
         self._builder = record_codec.new_builder(
             MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
         )
-        self.append_raw = self._builder.append
-        self.codec = codec
-        self.level = level
-        self.records_count = 0
+        self.append_raw: AppendRecord = self._builder.append
+        self.codec: int = codec
+        self.level: int | None = level
+        self.records_count: int = 0
 
     def append(
         self,

@@ -70,7 +70,7 @@ class InvalidBatchError(RecordError, RemoteProtocolError):
     ) -> None:
         super().__init__(message, code, record_issues)
         self.code = code
-        self.record_issues = tuple(record_issues)
+        self.record_issues: tuple[RecordIssue, ...] = tuple(record_issues)
 
     def __str__(self) -> str:
         return str(self.args[0])

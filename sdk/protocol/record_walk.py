@@ -59,7 +59,7 @@ class RecordStream:
         self._data: Buffer = b""
         self._position = 0
         self._end = 0
-        self.consumed = 0
+        self.consumed: int = 0
 
     def at_end(self) -> bool:
         """Whether every byte was read."""

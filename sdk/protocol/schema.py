@@ -112,14 +112,14 @@ class Field:
         element: Field | None = None,
         struct_type: type[Message] | None = None,
     ) -> None:
-        self.kind = kind
-        self.versions = version_range(versions if tag is None else tagged)
-        self.default = default
-        self.nullable = version_range(nullable)
-        self.tag = tag
-        self.ignorable = ignorable
-        self.element = element
-        self.struct_type = struct_type
+        self.kind: str = kind
+        self.versions: VersionRange = version_range(versions if tag is None else tagged)
+        self.default: Any = default
+        self.nullable: VersionRange = version_range(nullable)
+        self.tag: int | None = tag
+        self.ignorable: bool = ignorable
+        self.element: Field | None = element
+        self.struct_type: type[Message] | None = struct_type
         if (tag is None) != (not tagged):
             raise TypeError("tag= and tagged= belong together")
         if tag is not None and default is REQUIRED:
@@ -419,8 +419,6 @@ class Message(metaclass=MessageMeta):
         if type(self) is not type(other):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self._names())
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         """Fields that differ from their default; byte strings only by length (may be secret)."""

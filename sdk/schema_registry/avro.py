@@ -28,10 +28,10 @@ from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy
 
 try:
     import fastavro
-except ImportError as missing:
-    raise ConfigError("avro", "fastavro", "it is not installed: pip install onceflow[avro]") from (
-        missing
-    )
+except ImportError as _missing:
+    raise ConfigError(
+        "avro", "fastavro", "it is not installed: pip install onceflow[avro]"
+    ) from _missing
 
 RECURSIVE_FAST_BYTES_MAX: Final = 2_048
 """Longest value of a recursive schema that the compiled reader is trusted with: it descends on the

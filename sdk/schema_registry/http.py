@@ -27,7 +27,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig
 
-log = logging.getLogger("onceflow.schema_registry")
+log: logging.Logger = logging.getLogger("onceflow.schema_registry")
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})

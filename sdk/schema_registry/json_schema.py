@@ -27,10 +27,10 @@ try:
     import jsonschema
     import referencing
     import referencing.jsonschema
-except ImportError as missing:
+except ImportError as _missing:
     raise ConfigError(
         "json_schema", "jsonschema", "it is not installed: pip install onceflow[json-schema]"
-    ) from missing
+    ) from _missing
 
 
 def json_schema_serde(

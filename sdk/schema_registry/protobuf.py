@@ -28,10 +28,10 @@ from onceflow.sdk.schema_registry.wire import read_indexes, write_indexes
 
 try:
     from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
-except ImportError as missing:
+except ImportError as _missing:
     raise ConfigError(
         "protobuf", "protobuf", "it is not installed: pip install onceflow[protobuf]"
-    ) from missing
+    ) from _missing
 
 BUILT_IN = "google/protobuf/"
 """Import paths that every registry and every reader has."""

@@ -40,7 +40,7 @@ class Portal:
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name=f"onceflow-{name}", daemon=True

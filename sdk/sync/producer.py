@@ -52,7 +52,7 @@ from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.portal import Portal
 
-log = logging.getLogger("onceflow.producer")
+log: logging.Logger = logging.getLogger("onceflow.producer")
 
 EXIT_TIMEOUT_MS = 5_000
 """How long the end of the program waits for a producer that was not closed."""
