@@ -128,7 +128,7 @@ class TopicRegistry:
         self._purgatory = purgatory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
-        self.changes = 0
+        self.changes: int = 0
         self.on_deleted: list[Callable[[Topic, int], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
             overrides = dict(log_manager.topic_overrides(name))

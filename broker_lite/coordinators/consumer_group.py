@@ -142,21 +142,21 @@ class ConsumerGroup:
     )
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.offsets = GroupOffsets()
+        self.group_id: str = group_id
+        self.offsets: GroupOffsets = GroupOffsets()
         self.members: dict[str, ConsumerMember] = {}
         self.static_members: dict[str, str] = {}
-        self.group_epoch = FIRST_EPOCH
-        self.assignment_epoch = FIRST_EPOCH
-        self.assigned_at_ms = 0
-        self.metadata_hash = 0
+        self.group_epoch: int = FIRST_EPOCH
+        self.assignment_epoch: int = FIRST_EPOCH
+        self.assigned_at_ms: int = 0
+        self.metadata_hash: int = 0
         self.targets: dict[str, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.sessions: dict[str, Timer] = {}
         self.rebalances: dict[str, Timer] = {}
         self.became_empty_ms: int | None = None
-        self.topics_seen = -1
-        self.regexes_seen = -1
+        self.topics_seen: int = -1
+        self.regexes_seen: int = -1
         self._owners: dict[tuple[UUID, int], str] = {}
 
     # --- what follows from members and epochs

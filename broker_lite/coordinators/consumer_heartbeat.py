@@ -44,7 +44,7 @@ from onceflow.broker_lite.coordinators.topic_regex import RegexError
 from onceflow.broker_lite.purgatory import Timer, Timers
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 EXPEL_RETRY_MS = 1_000
 """When a member that is due to go is tried again, after the log refused it."""

@@ -41,7 +41,7 @@ class ConsumerSteps:
             topics: The cluster's topics.
             assignors: Assignors on offer; the first serves groups without a preference.
         """
-        self.topics = topics
+        self.topics: ConsumerTopics = topics
         self._assignors = assignors
 
     def subscribe(self, draft: GroupDraft, member: ConsumerMember) -> bool:

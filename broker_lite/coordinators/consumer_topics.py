@@ -55,7 +55,7 @@ class ConsumerTopics:
     __slots__ = ("_compiled", "view")
 
     def __init__(self, view: TopicsView) -> None:
-        self.view = view
+        self.view: TopicsView = view
         self._compiled: dict[str, TopicRegex] = {}
 
     def compile(self, regex: str) -> None:

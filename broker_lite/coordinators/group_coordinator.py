@@ -42,7 +42,7 @@ from onceflow.broker_lite.coordinators.state_log import StateLog, StateLogError
 from onceflow.broker_lite.purgatory import Deferred, Timer, Timers
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 PENDING_MEMBERS_MAX = 10_000
 """Most ids of one group that were given out and not used yet, so that a peer which only ever asks
@@ -89,16 +89,16 @@ class GroupCoordinator:
         view = ConsumerTopics(topics)
         migration = Migration(settings, self._table, self._rebalancer, view)
         steps = ConsumerSteps(view, settings.consumer_assignors)
-        self.consumers = ConsumerGroups(
+        self.consumers: ConsumerGroups = ConsumerGroups(
             settings, self._table, steps, timers, random, migration, config
         )
         migration.on_upgraded = self.consumers.start_group
         self._migration = migration
         self._bridge = ClassicBridge(self.consumers, migration, random)
-        self.offsets = OffsetCommits(
+        self.offsets: OffsetCommits = OffsetCommits(
             settings, self._table, self._rebalancer, self.consumers.watch, topics
         )
-        self.admin = GroupAdmin(settings, self._table, self._rebalancer, steps)
+        self.admin: GroupAdmin = GroupAdmin(settings, self._table, self._rebalancer, steps)
 
     # --- life of the coordinator
 

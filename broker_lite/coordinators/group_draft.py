@@ -27,8 +27,8 @@ class GroupDraft:
     __slots__ = ("before", "changes", "group", "on_written", "origin")
 
     def __init__(self, origin: ConsumerGroup) -> None:
-        self.origin = origin
-        self.group = origin
+        self.origin: ConsumerGroup = origin
+        self.group: ConsumerGroup = origin
         self.before: list[KeyValue] = []
         self.changes: list[GroupChange] = []
         self.on_written: Callable[[int], None] | None = None

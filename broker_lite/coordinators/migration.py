@@ -46,7 +46,7 @@ from onceflow.broker_lite.coordinators.subscription_metadata import (
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 

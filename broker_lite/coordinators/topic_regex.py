@@ -81,7 +81,7 @@ class TopicRegex:
         Raises:
             RegexError: It is not understood.
         """
-        self.pattern = pattern
+        self.pattern: str = pattern
         part = _Parser(pattern).parse()
         self._first, self._last = part.first, part.last
 

@@ -118,6 +118,9 @@ class Segment:
         "time_index",
     )
 
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+
     def __init__(
         self,
         storage: Storage,
@@ -129,17 +132,21 @@ class Segment:
         ending: str = "",
     ) -> None:
         self._storage = storage
-        self.directory = directory
+        self.directory: str = directory
         self._stem = f"{directory}/{file_name(base_offset, '')}"
         self._ending = ending
-        self.base_offset = base_offset
-        self.index_interval_bytes = index_interval_bytes
-        self.created_ms = created_ms
+        self.base_offset: int = base_offset
+        self.index_interval_bytes: int = index_interval_bytes
+        self.created_ms: int = created_ms
         self._log = storage.open(self.path(LOG_SUFFIX))
         self.size = self._log.size
-        self.offset_index = OffsetIndex(storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset)
-        self.time_index = TimeIndex(storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset)
-        self.aborted = TransactionIndex(
+        self.offset_index: OffsetIndex = OffsetIndex(
+            storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset
+        )
+        self.time_index: TimeIndex = TimeIndex(
+            storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset
+        )
+        self.aborted: TransactionIndex = TransactionIndex(
             storage.open(self.path(TRANSACTION_INDEX_SUFFIX)),
             storage.open(self.path(TRANSACTION_COPY_SUFFIX)),
         )
@@ -245,7 +252,7 @@ class Segment:
     def truncate(self, size: int) -> None:
         """Cut the log file; indexes are not touched."""
         self._log.truncate(size)
-        self.size = size
+        self.size: int = size
 
     def prepare_checkpoint(self) -> None:
         """Write out the indexes as they are now, so that a start need not build them anew."""
