@@ -252,7 +252,7 @@ class Segment:
     def truncate(self, size: int) -> None:
         """Cut the log file; indexes are not touched."""
         self._log.truncate(size)
-        self.size: int = size
+        self.size = size
 
     def prepare_checkpoint(self) -> None:
         """Write out the indexes as they are now, so that a start need not build them anew."""
