@@ -6,6 +6,7 @@ case ids are resolved. Small texts with faults show that a fault would be found.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ ROOT = house_rules.ROOT
 CODE = (*house_rules.AREAS, "tests", "bench", "examples", "tools")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+TRAPS = 79
 TRAP = re.compile(r"(?:\b|_)traps?[ _](\d+)((?:(?:, |_| and )\d+)*)")
 CASE = re.compile(
     r"\bFC-(\d\d)\b|\b(?:test_)?fc_?(\d\d)(?=_|\b)|[Ff]ield cases? ((?:\d+(?:, | and )?)+)"
@@ -116,6 +118,29 @@ def test_every_trap_that_the_code_names_is_written_down() -> None:
     written = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.M)}
     named = {n for text in code_texts() for n in numbers_of(TRAP.findall(text))}
     assert named - written == set()
+
+
+def test_every_trap_has_a_test_that_names_its_number() -> None:
+    page = (ROOT / "docs" / "protocol-traps.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| .+ \| `(tests/[\w/]+\.py)::(\w+)` \|$", page, re.M)
+    assert [int(number) for number, _, _ in rows] == list(range(1, TRAPS + 1))
+    unnamed = [
+        number
+        for number, path, name in rows
+        if int(number) not in numbers_of(TRAP.findall(source_of(ROOT / path, name).lower()))
+    ]
+    assert unnamed == []
+
+
+def source_of(path: Path, name: str) -> str:
+    """The text of one function of a file."""
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            found = ast.get_source_segment(text, node)
+            # Names of parameters may carry the number too.
+            return "\n".join([*map(ast.unparse, node.decorator_list), found or ""])
+    return ""
 
 
 def test_every_field_case_that_the_code_names_is_written_down() -> None:

@@ -98,6 +98,7 @@ async def test_unknown_topic_partition_and_id_are_errors_of_that_partition(wire:
 async def test_records_that_are_no_batch_are_refused(
     wire: Wire, records: bytes | None, code: ErrorCode
 ) -> None:
+    """Traps 8 and 9."""
     result = await produce(wire, "t", records)
     assert (result.error_code, result.base_offset) == (code, -1)
     assert (await fetch(wire, "t")).high_watermark == 0

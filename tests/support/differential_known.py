@@ -24,7 +24,7 @@ class Known(NamedTuple):
 
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS = 15, 16, 42
+DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 15, 16, 42, 47
 GROUP_ID_NOT_FOUND = 69
 UNKNOWN_TOPIC_ID = 100
 MAX_TIMESTAMP = -3
@@ -90,6 +90,7 @@ KNOWN: list[Known] = [
     Known(PRODUCE, "after a refused transactional batch", _after_refused),
     Known(DESCRIBE_GROUPS, "a group in which nothing is", _nothing_in_it),
     Known(LIST_GROUPS, "a group in which nothing is", _nothing_in_it),
+    Known(OFFSET_DELETE, "a group in which nothing is", _nothing_in_it),
     Known(DELETE_GROUPS, "a group in which nothing is", _nothing_in_it),
     Known(LIST_OFFSETS, "ListOffsets of the largest timestamp", _gone_record),
     Known(PRODUCE, "one malformed batch beside others", _one_batch_spoils_all),

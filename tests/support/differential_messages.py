@@ -123,6 +123,12 @@ class Normal:
             value = self._field(name, getattr(message, name), version)
             if value is not None or field.is_nullable(version):
                 shown[name] = value
+        if shown.get("records") and shown.get("aborted_transactions"):
+            # Kafka's index is coarse: its list may go beyond what it returned.
+            last = shown["records"][-1]
+            end = last["base_offset"] + last.get("last_offset_delta", 0)
+            listed = shown["aborted_transactions"]
+            shown["aborted_transactions"] = [one for one in listed if one["first_offset"] <= end]
         if not shown.get("records") and not shown.get("aborted_transactions"):
             # Null or empty depends on where Kafka cuts the records of the partition before.
             shown.pop("aborted_transactions", None)

@@ -29,6 +29,7 @@ from onceflow.broker_lite.coordinators.coordinator_hash import (
     ],
 )
 def test_hash_is_javas(text: str, value: int) -> None:
+    """Trap 51."""
     assert java_string_hash(text) == value
 
 

@@ -126,6 +126,7 @@ class TestErrorNames:
 
     @pytest.mark.parametrize("version", range(6))
     def test_init(self, broker: SocketlessBroker, version: int) -> None:
+        """Trap 41."""
         old = begin(broker)
         assert init(broker, version).error_code == 0
         if version >= 3:

@@ -91,6 +91,7 @@ def pad(log: PartitionLog, count: int = 12) -> None:
 
 
 def test_only_the_newest_record_of_each_key_stays_at_its_offset() -> None:
+    """Traps 27 and 72: offsets have holes, and no record moves."""
     log = open_log(config=CONFIG)
     for turn in range(8):
         put(log, *[(b"k%d" % key, b"%d" % turn * 20) for key in range(4)])
@@ -135,6 +136,7 @@ def test_a_batch_with_fewer_records_keeps_codec_times_headers_and_place(codec: i
 
 
 def test_tombstones_stay_until_their_time_and_then_go() -> None:
+    """Trap 73."""
     log = open_log(config=CONFIG)
     put(log, (b"gone", b"value"), (b"kept", b"value"))
     put(log, (b"gone", None))
@@ -155,6 +157,7 @@ def test_tombstones_stay_until_their_time_and_then_go() -> None:
 
 
 def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
+    """Trap 72."""
     log = open_log(config=CONFIG)
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
@@ -173,6 +176,7 @@ def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
 
 
 def test_the_newest_batch_of_a_producer_stays_so_that_sequences_go_on() -> None:
+    """Trap 72."""
     storage = MemoryStorage()
     log = open_log(storage, CONFIG)
     sent = batch(b"old", producer_id=5, producer_epoch=0, base_sequence=0)
@@ -192,6 +196,7 @@ def test_the_newest_batch_of_a_producer_stays_so_that_sequences_go_on() -> None:
 
 
 def test_markers_go_after_their_data_and_their_time() -> None:
+    """Trap 72."""
     log = open_log(config=CONFIG)
     for number in range(4):
         data = batch(

@@ -77,6 +77,7 @@ def check_recovered(log: PartitionLog, model: ModelLog, least_end: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_interrupted_write_leaves_a_log_with_all_that_came_before(seed: int) -> None:
+    """Trap 75."""
     storage, model, reached = recorded_run(seed, steps=70)
     for count in range(reached[0], len(storage.writes)):
         size = len(storage.writes[count].data)
@@ -133,6 +134,7 @@ def test_flush_messages_1_survives_a_power_loss() -> None:
 
 
 def test_the_window_of_five_batches_survives_a_clean_stop_and_a_crash() -> None:
+    """Trap 74."""
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     sent = [idempotent(number, b"x" * 300) for number in range(30)]
@@ -265,6 +267,7 @@ def test_a_log_that_lost_everything_begins_again_at_its_start_offset() -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", ["missing", "odd", "zeros"])
 def test_damaged_indexes_are_built_anew_even_after_a_clean_stop(suffix: str, damage: str) -> None:
+    """Trap 79."""
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for number in range(40):

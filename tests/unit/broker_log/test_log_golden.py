@@ -51,6 +51,7 @@ def test_a_folder_of_kafka_is_understood(clean: bool) -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex"])
 def test_indexes_built_from_the_log_are_those_of_kafka(suffix: str) -> None:
+    """Trap 79: the offset index names the last offset of a batch."""
     storage = kafka_folder()
     for name in list(storage.content["t-0"]):
         if name.endswith(suffix):

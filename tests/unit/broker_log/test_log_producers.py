@@ -57,6 +57,7 @@ def test_a_repeated_sequence_with_another_length_is_out_of_order() -> None:
 
 
 def test_sequences_go_on_at_zero_after_the_greatest_one() -> None:
+    """Trap 3."""
     log = open_log()
     log.append(batch(b"x"), now_ms=NOW_MS)
     log.append(idempotent(SEQUENCE_MAX - 1, b"a"), now_ms=NOW_MS)
@@ -86,6 +87,7 @@ def test_a_lower_epoch_is_refused_and_a_higher_one_begins_at_zero() -> None:
 
 
 def test_an_unknown_producer_may_go_on_anywhere_in_a_log_that_held_records() -> None:
+    """Trap 4."""
     log = open_log()
     assert code_of(log, idempotent(5, b"a")) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     log.append(batch(b"x"), now_ms=NOW_MS)
@@ -96,6 +98,7 @@ def test_an_unknown_producer_may_go_on_anywhere_in_a_log_that_held_records() -> 
 
 
 def test_after_a_failed_batch_the_ones_behind_it_fail_too() -> None:
+    """Trap 6."""
     log = open_log(config=LogConfig(max_message_bytes=200))
     log.append(idempotent(0, b"a"), now_ms=NOW_MS)
     assert code_of(log, idempotent(1, b"x" * 300)) is ErrorCode.MESSAGE_TOO_LARGE

@@ -104,6 +104,7 @@ def test_a_request_that_is_never_answered_does_not_wait() -> None:
 
 
 def test_a_throttled_answer_mutes_the_connection() -> None:
+    """Trap 68, the client's half."""
     connection = Connection("me", 1 << 20, 0)
     number = ask_metadata(connection)
     connection.receive(metadata_answer(number, throttle_time_ms=250), 100)

@@ -256,6 +256,7 @@ def test_a_coordinator_that_moved_is_found_again(trouble: InitProducerIdResponse
 
 
 def test_a_loading_coordinator_is_asked_again_and_not_forgotten() -> None:
+    """Trap 57."""
     _, steps = play(
         init_producer_id("x", 60_000, BACKOFF),
         InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),

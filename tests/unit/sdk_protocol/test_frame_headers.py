@@ -50,6 +50,7 @@ def test_request_headers_are_read_as_written(version: int, client_id: str | None
 
 
 def test_tagged_fields_of_a_request_header_are_skipped() -> None:
+    """Traps 63 and 65."""
     frame = b"\0\x0c\0\x04\0\0\0\x07\xff\xff\x02\x00\x01x\x05\x00message"
     assert decode_request_header(frame) == RequestHeader(12, 4, 7, None, 16)
 

@@ -127,6 +127,7 @@ def test_a_marker_without_its_value_is_refused() -> None:
 
 
 def test_control_records_of_other_kinds_are_neither_commit_nor_abort() -> None:
+    """Trap 78."""
     data = batch(record(0, key=b"\x00\x00\x00\x02", value=b"raft"), 1, attributes=0x20)
     control = parse_control_batch(data)
     assert (control.type, control.is_commit, control.is_abort) == (2, False, False)

@@ -97,6 +97,7 @@ def test_numbers_are_big_endian() -> None:
 
 
 def test_a_flexible_version_ends_with_its_tagged_fields() -> None:
+    """Trap 65."""
     both_ways(NUMBERS, 1, NUMBERS_BYTES + b"\0")
 
 
@@ -184,6 +185,7 @@ def test_null_in_a_tagged_array_differs_from_its_empty_default() -> None:
 
 
 def test_more_than_127_unknown_tags_survive() -> None:
+    """Trap 65."""
     tree = Tree(leaves=[], unknown_tagged_fields=dict.fromkeys(range(300, 600), b"x"))
     assert Tree.decode(tree.encode(2), 2)[0] == tree
 
