@@ -72,9 +72,19 @@ class ValidBatch(NamedTuple):
     max_timestamp: int
 
 
+class _NotInOnePassError(Exception):
+    """The quick look at a batch did not find it good; the careful one says why, or that it is."""
+
+
 class _Rules(NamedTuple):
     require_keys: bool
     timestamp_range: tuple[int, int] | None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether more than offsets and the largest time has to be looked at."""
+        limits = self.timestamp_range
+        return self.require_keys or (limits is not None and limits[0] > 0)
 
 
 def validate_batch(
@@ -187,20 +197,48 @@ class _RecordCheck:
 
     def held(self, batch: Buffer, count: int) -> None:
         """Check `count` further records, which fill `batch` behind a header that counts them."""
-        # The compiled reader checks lengths and counts while it reads. Records come in groups, so
-        # that the comparisons run over lists and no more than a group is alive.
-        reader = compiled_reader()(batch)
-        try:
-            if count <= _GROUP_RECORDS:
-                self._group(list(reader))
+        # The compiled reader checks lengths and counts while it reads.
+        if not self._rules.one_by_one:
+            first, largest = self._next_delta, self.max_timestamp
+            try:
+                self._pass_over(compiled_reader()(batch))
                 return
-            records: Iterator[RawRecord] = chain.from_iterable((reader,))
+            except _NotInOnePassError:
+                self._next_delta, self.max_timestamp = first, largest
+        try:
+            records: Iterator[RawRecord] = chain.from_iterable((compiled_reader()(batch),))
             while group := list(islice(records, _GROUP_RECORDS)):
                 self._group(group)
         except UnicodeDecodeError:
             raise
         except READ_ERRORS as error:
             raise InvalidBatchError(f"the records are malformed: {error}") from None
+
+    def _pass_over(self, reader: Iterator[RawRecord]) -> None:
+        """Check records one after the other, none kept: of each only offset and time are looked at.
+
+        Raises:
+            _NotInOnePassError: Something is not as it mostly is; nothing is decided.
+        """
+        expected, largest = self._next_delta, self.max_timestamp
+        try:
+            for record in reader:
+                if record.offset != expected:
+                    break
+                expected += 1
+                timestamp = record.timestamp
+                if timestamp > largest:  # type: ignore[operator] # None is the exception below
+                    largest = timestamp  # type: ignore[assignment]
+            else:
+                limits = self._rules.timestamp_range
+                if limits is None or largest <= limits[1]:
+                    self._next_delta, self.max_timestamp = expected, largest
+                    return
+        except UnicodeDecodeError:
+            raise
+        except READ_ERRORS:
+            pass
+        raise _NotInOnePassError
 
     def stream(self, data: Buffer, *, by_hand: bool = False) -> None:
         """Check all records piece by piece, for batches that are too large to be held.
