@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.coordinators import abort_hanging, build_coordinators
-from onceflow.broker_lite.dispatch import load_handlers
+from onceflow.broker_lite.dispatch import lazy_handlers
 from onceflow.broker_lite.dynamic_config import DynamicConfig
 from onceflow.broker_lite.features import TRANSACTION_VERSION, Features, known_features
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
@@ -217,7 +217,7 @@ def open_broker(
         DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
     state = BrokerState(config, rng, nodes, racks)
-    state.registry = load_handlers()
+    state.registry = lazy_handlers()
     profile = state.profile
     if profile is not None:
         state.registry = state.registry.limited_to(profile.versions)

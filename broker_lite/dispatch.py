@@ -209,13 +209,41 @@ class Registration:
     handler: Callable[[BrokerState, RequestContext, Request, int], object]
 
 
+class Served(NamedTuple):
+    """What has to be known of a served request before its handler is imported.
+
+    Attributes:
+        module: Module of ``onceflow.broker_lite.handlers``.
+        min_version: Lowest version that is advertised.
+        max_version: Highest version that is served.
+    """
+
+    module: str
+    min_version: int
+    max_version: int
+
+
+def _served(registration: Registration) -> Served:
+    return Served(
+        registration.handler.__module__.rpartition(".")[2],
+        registration.advertised_min_version,
+        registration.max_version,
+    )
+
+
 class HandlerRegistry:
     """Served requests by api key."""
 
-    __slots__ = ("_by_key",)
+    __slots__ = ("_by_key", "_lazily")
 
-    def __init__(self) -> None:
+    def __init__(self, lazily: Mapping[int, Served] | None = None) -> None:
+        """Make one.
+
+        Args:
+            lazily: What is served, where handlers are imported at the first request of their kind.
+        """
         self._by_key: dict[int, Registration] = {}
+        self._lazily: Mapping[int, Served] = lazily or {}
 
     def handles(
         self,
@@ -259,7 +287,17 @@ class HandlerRegistry:
 
     def get(self, api_key: int) -> Registration | None:
         """The registration of a key, or None when it is not served."""
-        return self._by_key.get(api_key)
+        found = self._by_key.get(api_key)
+        if found is None and api_key in self._lazily:
+            load_handlers((self._lazily[api_key].module,))
+            found = self._by_key[api_key] = REGISTRY._by_key[api_key]
+        return found
+
+    def served(self) -> dict[int, Served]:
+        """What ApiVersions tells, by api key; imports nothing."""
+        if self._lazily:
+            return dict(self._lazily)
+        return {each.request_type.api_key: _served(each) for each in self.registrations()}
 
     def limited_to(self, versions: Mapping[int, tuple[int, int]]) -> HandlerRegistry:
         """The same, of which only certain kinds and versions are served.
@@ -284,6 +322,8 @@ class HandlerRegistry:
 
     def registrations(self) -> list[Registration]:
         """Every registration, by api key."""
+        for api_key in self._lazily:
+            self.get(api_key)
         return [self._by_key[api_key] for api_key in sorted(self._by_key)]
 
 
@@ -298,6 +338,13 @@ def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
     for module in modules:
         importlib.import_module(f"onceflow.broker_lite.handlers.{module}")
     return REGISTRY
+
+
+def lazy_handlers() -> HandlerRegistry:
+    """All handlers, each imported at the first request of its kind: a start is to be short."""
+    from onceflow.broker_lite.served_requests import SERVED
+
+    return HandlerRegistry({api_key: Served(*entry) for api_key, entry in SERVED.items()})
 
 
 class Interceptor(Protocol):

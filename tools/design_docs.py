@@ -20,6 +20,7 @@ from onceflow.sdk.core import transaction_manager
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "design.md"
+SERVED = TARGET.parent.parent / "broker_lite" / "served_requests.py"
 AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
 S = TypeVar("S", bound=enum.Enum)
 Arrow = tuple[str, str]
@@ -124,8 +125,35 @@ def with_diagrams(text: str) -> str:
     return text
 
 
+def served_requests() -> str:
+    """The module that lists what the broker's handlers declare, so that a start needs none of them.
+
+    The handlers are the truth: this only saves importing all of them for ApiVersions.
+    """
+    from onceflow.broker_lite.dispatch import load_handlers
+
+    rows = "".join(
+        f'    {api_key}: ("{served.module}", {served.min_version}, {served.max_version}),\n'
+        for api_key, served in load_handlers().served().items()
+    )
+    return f'''"""What the broker serves, as its handlers declare it. Made by tools/design_docs.py.
+
+By api key: the handler's module, the lowest version that is advertised, the highest one.
+"""
+
+from __future__ import annotations
+
+SERVED = {{
+{rows}}}
+'''
+
+
 def main() -> None:
     """Write or check."""
+    served = served_requests()
+    if "--check" in sys.argv and SERVED.read_text() != served:
+        sys.exit(f"{SERVED} is out of date: run python tools/design_docs.py")
+    SERVED.write_text(served)
     text = TARGET.read_text()
     drawn = with_diagrams(text)
     if "--check" in sys.argv:

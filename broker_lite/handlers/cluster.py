@@ -70,11 +70,9 @@ def api_versions(
         error_code=0,
         api_keys=[
             ApiVersionsResponse.ApiVersion(
-                api_key=registration.request_type.api_key,
-                min_version=registration.advertised_min_version,
-                max_version=registration.max_version,
+                api_key=api_key, min_version=served.min_version, max_version=served.max_version
             )
-            for registration in state.registry.registrations()
+            for api_key, served in state.registry.served().items()
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)

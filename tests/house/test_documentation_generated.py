@@ -59,6 +59,11 @@ def test_every_module_is_in_the_map_of_files() -> None:
     assert found == {name for name in modules if not name.endswith("__init__.py")}
 
 
+def test_the_list_of_what_is_served_is_what_the_handlers_declare() -> None:
+    module = tool("design_docs")
+    assert module.SERVED.read_text() == module.served_requests(), "run make fix"
+
+
 def test_modules_that_the_design_names_exist() -> None:
     text = re.sub(r"^```.*?^```$", "", design().partition("## Map of files")[0], flags=re.M | re.S)
     places = [ROOT, ROOT / "sdk", ROOT / "sdk" / "protocol", ROOT / "broker_lite"]
