@@ -75,6 +75,8 @@ class BrokerState:
         quotas: Who may take how much, and who took too much.
         random: Source of uuids and member ids.
         scram_users: Users of SASL SCRAM.
+        work_clock_ns: Time spent on requests, for `request_percentage`; stands still without a
+            server, or with a clock that is moved by hand.
         unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
         router: Refuses what came to the wrong node; None with one node.
@@ -108,6 +110,7 @@ class BrokerState:
         "transactions",
         "unsent_bytes",
         "wire",
+        "work_clock_ns",
     )
 
     config: BrokerConfig
@@ -155,6 +158,7 @@ class BrokerState:
         self.authorizer: Authorizer | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes: int = 0
+        self.work_clock_ns: Callable[[], int] = lambda: 0
 
     def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
         """Host and port of a node for an answer; never a wildcard address (trap 67).

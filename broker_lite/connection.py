@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 import socket
-import struct
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawT
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.security.principal_rules import NoMatchingRule
 from onceflow.broker_lite.security.tls_channel import TlsChannel, TlsFailed
+from onceflow.broker_lite.transport_reset import reset
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.frame import FrameSplitter, encode_response
 from onceflow.sdk.protocol.primitives import Buffer
@@ -49,9 +49,6 @@ TLS_WRITE_BYTES = 65_536
 WRITEV_PARTS_MAX = 256
 """Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
 
-LINGER_NOT = struct.pack("ii", 1, 0)
-"""``SO_LINGER`` switched on with no time: closing drops what was not sent and resets."""
-
 REFILL_BYTES = 65_536
 """What the transport gets of an answer that the kernel did not take whole. When it is through,
 the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
@@ -67,6 +64,7 @@ class ClientConnection(asyncio.Protocol):
         "_fd",
         "_held_bytes",
         "_isolated",
+        "_muted",
         "_opening",
         "_outgoing",
         "_paused_reading",
@@ -97,6 +95,7 @@ class ClientConnection(asyncio.Protocol):
         self._deferred: Deferred[Response] | Deferred[Response | None] | None = None
         self._closing = False
         self._isolated = False
+        self._muted: Timer | None = None
         self._paused_reading = False
         self._paused_writing = False
         self._pump_scheduled = False
@@ -121,7 +120,7 @@ class ClientConnection(asyncio.Protocol):
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
         wire = server.broker.wire
         if wire is not None and wire.refuses(endpoint.node_id):
-            _reset(transport)
+            reset(transport)
             return
         if not server.admit(self, endpoint):
             logger.warning("connection refused: max.connections=%d reached",
@@ -142,6 +141,10 @@ class ClientConnection(asyncio.Protocol):
         if self.state.must_authenticate:
             self._limit_requests()
         self.last_active_ms = server.clock()
+        self._opening = server.hold_off(self)
+        if self._opening is not None:
+            transport.pause_reading()
+            return
         if wire is not None:
             address = (peer[0], peer[1]) if isinstance(peer, tuple) else ("", 0)
             self._tap = wire.opened(self, self.state, address)
@@ -302,6 +305,8 @@ class ClientConnection(asyncio.Protocol):
             server.forget(self, self._endpoint)
         if self._opening is not None:
             self._opening.cancel()
+        if self._muted is not None:
+            self._muted.cancel()
         if server.pool is not None:
             server.pool.forget(self)
             held, self._held_bytes = self._held_bytes, 0
@@ -314,8 +319,8 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while a request is parked or waits to be handled."""
-        return self._deferred is not None or bool(self._waiting)
+        """True while a request is parked or waits to be handled, and while the peer must wait."""
+        return self._deferred is not None or bool(self._waiting) or self._muted is not None
 
     def close(self) -> None:
         """Close after what was answered is sent; nothing more is handled."""
@@ -357,13 +362,28 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             self._schedule_pump()
 
+    def _mute(self, throttle_ms: int) -> None:
+        """Handle nothing for so long, as the client was told in its answer (KIP-219)."""
+        if self._muted is not None:
+            self._muted.cancel()
+        server = self._server
+        self._muted = server.broker.timers.schedule(server.clock() + throttle_ms, self._unmute)
+
+    def _unmute(self, now_ms: int) -> None:
+        self._muted = None
+        self._schedule_pump()
+
     def _pump(self) -> None:
         """Handle what waits, until a request parks, the peer stops reading, or the turn is over."""
         server = self._server
         waiting = self._waiting
         turns = REQUESTS_PER_TURN_MAX
         while (
-            waiting and self._deferred is None and not self._paused_writing and not self._isolated
+            waiting
+            and self._deferred is None
+            and self._muted is None
+            and not self._paused_writing
+            and not self._isolated
         ):
             if not turns:
                 self._schedule_pump()
@@ -421,6 +441,8 @@ class ClientConnection(asyncio.Protocol):
             )
             return True
         if result is None:
+            if answer.throttle_ms:
+                self._mute(answer.throttle_ms)
             return True
         return self._write(result, answer.api_version, answer.correlation_id)
 
@@ -450,6 +472,9 @@ class ClientConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return False
+        throttle_ms = getattr(response, "throttle_time_ms", 0)
+        if throttle_ms:
+            self._mute(throttle_ms)
         try:
             if isinstance(response, RawToken):
                 parts: list[Buffer] = [len(response.token).to_bytes(4, "big"), response.token]
@@ -564,11 +589,3 @@ class ClientConnection(asyncio.Protocol):
             error,
         )
         self.close()
-
-
-def _reset(transport: asyncio.Transport) -> None:
-    """Close a connection so that the peer sees a reset, not an orderly end."""
-    plain_socket = transport.get_extra_info("socket")
-    if plain_socket is not None:
-        plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
-    transport.abort()

@@ -28,11 +28,15 @@ class ConnectionLimits:
     __slots__ = ("_by_address", "_by_listener", "_config", "_overrides", "_total")
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._config = config
-        self._overrides = _parse(config.max_connections_per_ip_overrides)
+        self.apply(config)
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
         self._total = 0
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Go by other settings; connections that are open stay."""
+        self._config = config
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
     def admit(self, listener: str, address: str) -> str | None:
         """Count a connection, or say which bound it would break."""
@@ -59,7 +63,12 @@ class ConnectionLimits:
             del self._by_address[address]
 
 
-def _parse(text: str) -> dict[str, int]:
+def parse_overrides(text: str) -> dict[str, int]:
+    """Most connections by address.
+
+    Raises:
+        ConfigError: The text is no list of ADDRESS:COUNT.
+    """
     overrides: dict[str, int] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         address, colon, count = entry.rpartition(":")

@@ -11,6 +11,7 @@ import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from onceflow.broker_lite.purgatory import Deferred
@@ -410,11 +411,13 @@ class PendingAnswer(NamedTuple):
         correlation_id: For the response header.
         result: The answer, a deferred one, or None when the request gets none. A deferred None
             asks for the connection to be closed: nothing true can be answered.
+        throttle_ms: How long the peer is to wait where there is no answer that says so.
     """
 
     api_version: int
     correlation_id: int
     result: Response | Deferred[Response] | Deferred[Response | None] | RawToken | None
+    throttle_ms: int = 0
 
 
 def dispatch(
@@ -472,6 +475,8 @@ def dispatch(
 
         registration = guarded(registration)
     interceptor = state.interceptor
+    quotas = state.quotas
+    began_ns = state.work_clock_ns() if quotas.active else 0
     if interceptor is None:
         result = serve(registration, state, context, request, now_ms)
     else:
@@ -479,7 +484,23 @@ def dispatch(
     flush = state.log_manager.shared_flush
     if flush is not None and result is not None and header.api_key not in SHOWN_WHEN_SAFE_KEYS:
         result = _held(flush, result)
-    return PendingAnswer(api_version, header.correlation_id, result)  # type: ignore[arg-type]
+    throttle_ms = 0
+    if quotas.active:
+        throttle_ms = quotas.charge(
+            context, header.api_key, len(frame), state.work_clock_ns() - began_ns, now_ms
+        )
+        _tell(result, throttle_ms)
+    return PendingAnswer(api_version, header.correlation_id, result, throttle_ms)  # type: ignore[arg-type]
+
+
+def _tell(result: object, throttle_ms: int) -> None:
+    """Have an answer say how long its peer is to wait, if it does not say more already."""
+    if not throttle_ms:
+        return
+    if isinstance(result, Deferred):
+        result.add_done_callback(partial(_tell, throttle_ms=throttle_ms))
+    elif hasattr(result, "throttle_time_ms"):
+        result.throttle_time_ms = max(result.throttle_time_ms, throttle_ms)
 
 
 def _held(flush: SharedFlush, result: object) -> object:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from onceflow.broker_lite.config import BROKER_SETTINGS
+from onceflow.broker_lite.connection_limits import parse_overrides
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.setting import (
     INT_MAX,
@@ -227,7 +228,9 @@ class DynamicConfig:
             for setting_name, text in brokers.get(name, {}).items():
                 if setting_name in BROKER_SETTINGS:
                     values[field_name(setting_name)] = BROKER_SETTINGS[setting_name].parse(text)
-        return dataclasses.replace(self.static, **values)  # type: ignore[arg-type]
+        config = dataclasses.replace(self.static, **values)  # type: ignore[arg-type]
+        parse_overrides(config.max_connections_per_ip_overrides)
+        return config
 
     # --- groups
 

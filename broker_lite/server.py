@@ -23,6 +23,7 @@ from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.purgatory import Timer
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
@@ -123,6 +124,9 @@ class Server:
         self.handling = False
         self._stopped = False
         self._virtual = isinstance(clock, MovableTime) and clock.stands_still
+        if not self._virtual:
+            broker.work_clock_ns = time.perf_counter_ns
+        broker.dynamic_config.on_change.append(self._limits.apply)
 
     async def start(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
         """Bind all listeners of the broker, then serve them.
@@ -287,6 +291,19 @@ class Server:
             return False
         self._connections.add(connection)
         return True
+
+    def hold_off(self, connection: ClientConnection) -> Timer | None:
+        """When an address that opens connections too fast has this one closed; None otherwise.
+
+        Closed at once it would come again at once (KIP-612).
+        """
+        now_ms = self.clock()
+        throttle_ms = self.broker.quotas.connected(connection.address, now_ms)
+        if not throttle_ms:
+            return None
+        timer = self.broker.timers.schedule(now_ms + throttle_ms, lambda _: connection.abort())
+        self.arm()
+        return timer
 
     def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
         """An admitted connection is gone."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.config_resources import shown_topic_config
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.quotas.enforcement import MutationQuota
 from onceflow.broker_lite.setting import PARTITIONS_MAX
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
@@ -49,13 +50,14 @@ def create_topics(
     named = Counter(wish.name for wish in request.topics)
     results = []
     left = PARTITIONS_MAX
+    quota = state.quotas.mutations(context, context.api_version >= 6, now_ms)
     for name, wish in {wish.name: wish for wish in request.topics}.items():
         try:
             if named[name] > 1:
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            results.append(_create_topic(state, wish, request.validate_only, left, now_ms))
+            results.append(_create_topic(state, wish, request.validate_only, left, quota, now_ms))
             left -= results[-1].num_partitions
         except TopicError as error:
             results.append(
@@ -63,11 +65,16 @@ def create_topics(
                     name=name, error_code=error.code, error_message=error.message, configs=[]
                 )
             )
-    return CreateTopicsResponse(topics=results)
+    return CreateTopicsResponse(topics=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _create_topic(
-    state: BrokerState, wish: CreatableTopic, validate_only: bool, most: int, now_ms: int
+    state: BrokerState,
+    wish: CreatableTopic,
+    validate_only: bool,
+    most: int,
+    quota: MutationQuota,
+    now_ms: int,
 ) -> CreatedTopic:
     state.topics.check_new(wish.name)
     if wish.name in INTERNAL_TOPICS:
@@ -80,6 +87,7 @@ def _create_topic(
         raise TopicError(ErrorCode.INVALID_CONFIG, str(error)) from None
     count = _wished_partitions(state, wish)
     _check_number(count, most)
+    _check_quota(quota, count)
     topic_id = ZERO_UUID
     replication_factor = 1
     if not validate_only:
@@ -147,6 +155,15 @@ def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
     return count
 
 
+def _check_quota(quota: MutationQuota, partitions: int) -> None:
+    """Count partitions that come or go against the asker's quota (KIP-599)."""
+    if not quota.take(partitions):
+        raise TopicError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+            f"The quota of changes to topics is used up; ask again in {quota.throttle_ms} ms.",
+        )
+
+
 def _check_number(count: int, most: int) -> None:
     """Refuse more partitions than one request may make, as Kafka's controller does."""
     if count > most:
@@ -188,6 +205,7 @@ def delete_topics(
     else:
         wishes = [(name, ZERO_UUID) for name in request.topic_names]
     named = Counter(wishes)
+    quota = state.quotas.mutations(context, context.api_version >= 5, now_ms)
     for (name, topic_id), times in named.items():
         try:
             if times > 1:
@@ -195,6 +213,7 @@ def delete_topics(
                     ErrorCode.INVALID_REQUEST, "The topic is in the request more than once."
                 )
             topic = _deletable(state, context, name, topic_id)
+            _check_quota(quota, len(topic.partitions))
             state.topics.delete(topic, now_ms)
         except TopicError as error:
             results.append(
@@ -207,7 +226,7 @@ def delete_topics(
             )
             continue
         results.append(DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=0))
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(responses=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _deletable(
@@ -248,6 +267,7 @@ def create_partitions(
     named = Counter(wish.name for wish in request.topics)
     results = []
     left = PARTITIONS_MAX
+    quota = state.quotas.mutations(context, context.api_version >= 3, now_ms)
     for name, wish in {wish.name: wish for wish in request.topics}.items():
         code, message = ErrorCode.NONE, None
         try:
@@ -255,7 +275,7 @@ def create_partitions(
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            left -= _grow(state, wish, request.validate_only, left, now_ms)
+            left -= _grow(state, wish, request.validate_only, left, quota, now_ms)
         except TopicError as error:
             code, message = error.code, error.message
         results.append(
@@ -263,7 +283,7 @@ def create_partitions(
                 name=name, error_code=code, error_message=message
             )
         )
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(results=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _grow(
@@ -271,6 +291,7 @@ def _grow(
     wish: CreatePartitionsRequest.CreatePartitionsTopic,
     validate_only: bool,
     most: int,
+    quota: MutationQuota,
     now_ms: int,
 ) -> int:
     """Let one topic grow by at most `most` partitions; returns by how many."""
@@ -295,6 +316,7 @@ def _grow(
             )
         for assignment in wish.assignments:
             _check_assignment(state, assignment.broker_ids)
+    _check_quota(quota, added)
     if not validate_only:
         state.topics.add_partitions(topic, wish.count, now_ms)
     return added

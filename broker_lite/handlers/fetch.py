@@ -229,17 +229,27 @@ class _FetchAttempt:
         request = self._request
         room = max(0, UNSENT_BYTES_MAX - self._state.unsent_bytes)
         left = min(request.max_bytes, self._state.config.fetch_max_bytes, room)
+        quotas = self._state.quotas
+        if quotas.active and (allowed := quotas.fetch_room(self._context)) is not None:
+            left = min(left, allowed)
         at_least_one = True
+        total = 0
         answers: list[tuple[PartitionKey, PartitionData]] = []
         for source in self._sources:
             data = self._read(source, left, at_least_one)
             size = len(data.records or b"")
+            total += size
             if size:
                 at_least_one = False
                 left = max(0, left - size)
             answers.append((source.key, data))
         sessions = self._state.fetch_sessions
         plan = self._plan
+        throttle_ms = 0
+        if quotas.active:
+            throttle_ms, sends = quotas.fetched(self._context, total, now_ms)
+            if not sends:
+                return _throttled(plan, throttle_ms)
         if plan.session is not None:
             session_id = plan.session.session_id
             answers = sessions.select(plan, answers)
@@ -248,7 +258,10 @@ class _FetchAttempt:
         else:
             session_id = 0
         response = FetchResponse(
-            error_code=0, session_id=session_id, responses=self._by_topic(answers)
+            error_code=0,
+            session_id=session_id,
+            responses=self._by_topic(answers),
+            throttle_time_ms=throttle_ms,
         )
         if self._state.router is not None:
             self._state.router.with_leaders(self._context, response)
@@ -330,6 +343,16 @@ class _FetchAttempt:
             aborted_transactions=aborted,
             records=records,
         )
+
+
+def _throttled(plan: FetchPlan, throttle_ms: int) -> FetchResponse:
+    """An answer without anything: the client is to wait and ask again (KIP-219)."""
+    return FetchResponse(
+        error_code=0,
+        session_id=0 if plan.session is None else plan.session.session_id,
+        responses=[],
+        throttle_time_ms=throttle_ms,
+    )
 
 
 def _refused(

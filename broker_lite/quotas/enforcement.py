@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.dispatch import RequestContext
 
+PRODUCE_KEY = 0
+
 MEASURES_MAX = 10_000
 """Measures of one kind that are kept; beyond it idle ones go, and if there are none, the oldest."""
 
@@ -85,6 +87,23 @@ class QuotaEnforcement:
             rate = self._rates[name] = WindowedRate(*self._windows)
         return rate
 
+    def charge(
+        self, context: RequestContext, api_key: int, size: int, duration_ns: int, now_ms: int
+    ) -> int:
+        """Count a request; milliseconds to wait.
+
+        Args:
+            context: Who asked.
+            api_key: Kind of request.
+            size: Its bytes.
+            duration_ns: Time that was spent on it.
+            now_ms: Wall milliseconds.
+        """
+        throttle_ms = self.worked(context, duration_ns, now_ms) if self.measures_requests else 0
+        if api_key == PRODUCE_KEY:
+            throttle_ms = max(throttle_ms, self.produced(context, size, now_ms))
+        return throttle_ms
+
     # --- bytes
 
     def produced(self, context: RequestContext, size: int, now_ms: int) -> int:
@@ -104,20 +123,24 @@ class QuotaEnforcement:
         windows, window_ms = self._windows
         return int(limit.value * max(1, windows - 1) * window_ms / SECOND_MS)
 
-    def fetched(self, context: RequestContext, size: int, now_ms: int) -> int:
-        """Count a Fetch answer; milliseconds to wait.
+    def fetched(self, context: RequestContext, size: int, now_ms: int) -> tuple[int, bool]:
+        """Count a Fetch answer.
 
-        An answer that has to wait is not counted, as it is not to be sent: the client asks again.
+        Returns:
+            Milliseconds to wait, and whether the answer is to be sent all the same. One that is
+            not sent is not counted: the client asks again. A first batch that is larger than
+            the quota is sent, or it would never be.
         """
         limit = self._limit(CONSUMER_BYTE_RATE, context)
         if limit is None:
-            return 0
+            return 0, True
         rate = self._rate(CONSUMER_BYTE_RATE, limit, now_ms)
+        is_first = rate.per_second(now_ms) == 0
         rate.record(size, now_ms)
         throttle_ms = rate.throttle_ms(limit.value, now_ms)
-        if throttle_ms:
+        if throttle_ms and not is_first:
             rate.record(-size, now_ms)
-        return throttle_ms
+        return throttle_ms, is_first or not throttle_ms
 
     # --- time
 

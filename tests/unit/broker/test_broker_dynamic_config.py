@@ -1,0 +1,219 @@
+"""Goal: a setting that is changed at run time is in force at once, survives, and can be taken back.
+
+Method: requests to a broker without sockets; then the same storage under another broker.
+"""
+
+from __future__ import annotations
+
+import pytest
+from admin_answers import (
+    APPEND,
+    BROKER_TYPE,
+    DELETE,
+    GROUP_TYPE,
+    SET,
+    TOPIC_TYPE,
+    changed,
+    create,
+    described,
+)
+from broker_state import SocketlessBroker
+
+from onceflow.broker_lite.cluster_metadata import ClusterMetadata
+from onceflow.broker_lite.config import BROKER_SETTINGS
+from onceflow.broker_lite.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
+from onceflow.broker_lite.log import DataFolderError, MemoryStorage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.sdk.protocol.api.admin import (
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+)
+from onceflow.sdk.protocol.api.admin_cluster import UpdateFeaturesRequest, UpdateFeaturesResponse
+from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
+
+DYNAMIC, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+
+
+def change(
+    broker: SocketlessBroker, kind: int, name: str, key: str, value: str | None, how: int = SET
+) -> int:
+    if value is None:
+        how = DELETE
+    response = broker.ask(changed(kind, name, (key, how, value), check=False), 1)
+    assert isinstance(response, IncrementalAlterConfigsResponse)
+    return response.responses[0].error_code
+
+
+def shown(broker: SocketlessBroker, kind: int, name: str, key: str) -> tuple[str | None, list[int]]:
+    """The value, and where it may come from."""
+    response = broker.ask(described(kind, name, key), 4)
+    assert isinstance(response, DescribeConfigsResponse)
+    (config,) = response.results[0].configs
+    return config.value, [synonym.source for synonym in config.synonyms]
+
+
+def retention(broker: SocketlessBroker) -> int:
+    log = broker.state.topics.partition("t", 0)
+    assert log is not None
+    return log.config.retention_ms
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def broker(storage: MemoryStorage) -> SocketlessBroker:
+    made = SocketlessBroker({"log.retention.hours": 1}, storage)
+    made.ask(create("t"), 7)
+    return made
+
+
+def test_logs_follow_at_once_and_the_narrower_one_wins(broker: SocketlessBroker) -> None:
+    key = "log.retention.ms"
+    assert retention(broker) == 3_600_000
+    assert change(broker, BROKER_TYPE, "", key, "1000") == 0
+    assert retention(broker) == 1000
+    assert change(broker, BROKER_TYPE, "1", key, "2000") == 0
+    assert retention(broker) == 2000
+    assert shown(broker, BROKER_TYPE, "1", key) == ("2000", [DYNAMIC, DYNAMIC_DEFAULT])
+    assert shown(broker, TOPIC_TYPE, "t", "retention.ms") == (
+        "2000",
+        [DYNAMIC, DYNAMIC_DEFAULT, STATIC],
+    )
+    assert change(broker, TOPIC_TYPE, "t", "retention.ms", "3000") == 0
+    assert retention(broker) == 3000
+    for kind, name, setting, left in (
+        (TOPIC_TYPE, "t", "retention.ms", 2000),
+        (BROKER_TYPE, "1", key, 1000),
+        (BROKER_TYPE, "", key, 3_600_000),
+    ):
+        assert change(broker, kind, name, setting, None) == 0
+        assert retention(broker) == left
+
+
+def test_topics_made_later_follow_too(broker: SocketlessBroker) -> None:
+    assert change(broker, BROKER_TYPE, "1", "log.segment.bytes", "2000000") == 0
+    broker.ask(create("later"), 7)
+    log = broker.state.topics.partition("later", 0)
+    assert log is not None
+    assert log.config.segment_bytes == 2_000_000
+
+
+def test_a_restart_finds_what_was_changed(broker: SocketlessBroker, storage: MemoryStorage) -> None:
+    assert change(broker, BROKER_TYPE, "1", "log.retention.ms", "2000") == 0
+    assert change(broker, BROKER_TYPE, "", "max.connections", "7") == 0
+    broker.close()
+    again = SocketlessBroker({"log.retention.hours": 1}, storage)
+    assert retention(again) == 2000
+    assert again.state.config.max_connections == 7
+    again.close()
+
+
+def test_lists_grow_from_the_default_that_is_in_force(broker: SocketlessBroker) -> None:
+    assert change(broker, BROKER_TYPE, "1", "log.cleanup.policy", "compact", APPEND) == 0
+    assert shown(broker, BROKER_TYPE, "1", "log.cleanup.policy")[0] == "delete,compact"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max.connections.per.ip.overrides", "nonsense"),
+        ("log.retention.ms", "-2"),
+        ("num.io.threads", "8"),
+    ],
+)
+def test_a_bad_change_changes_nothing(broker: SocketlessBroker, key: str, value: str) -> None:
+    before = broker.state.config
+    assert change(broker, BROKER_TYPE, "1", key, value) == 42
+    assert broker.state.config == before
+
+
+def test_throttles_of_moving_tools_are_kept_and_removed(broker: SocketlessBroker) -> None:
+    key = "leader.replication.throttled.rate"
+    assert change(broker, BROKER_TYPE, "1", key, "1000") == 0
+    assert shown(broker, BROKER_TYPE, "1", key) == ("1000", [DYNAMIC])
+    assert change(broker, BROKER_TYPE, "1", key, None) == 0
+
+
+def test_a_change_that_cannot_be_kept_is_not_made() -> None:
+    storage = FailingStorage()
+    broker = SocketlessBroker(storage=storage)
+    storage.fail_write(len(storage.writes))
+    assert change(broker, BROKER_TYPE, "1", "log.retention.ms", "2000") == 56
+    assert broker.state.config.log_retention_ms is None
+
+
+def test_a_kept_setting_that_makes_no_sense_stops_the_start(storage: MemoryStorage) -> None:
+    ClusterMetadata(storage).save("broker-configs", {"1": {"log.retention.ms": "x"}})
+    with pytest.raises(DataFolderError, match=r"log\.retention\.ms"):
+        SocketlessBroker(storage=storage)
+
+
+def test_every_dynamic_setting_that_is_served_can_be_set_to_its_default(
+    broker: SocketlessBroker,
+) -> None:
+    served = [name for name in sorted(DYNAMIC_SETTINGS) if dynamic_setting(name) is not None]
+    assert len(served) > 20
+    for name in served:
+        setting = BROKER_SETTINGS[name]
+        text = setting.render(setting.default)
+        if text is not None:
+            assert change(broker, BROKER_TYPE, "1", name, text) == 0, name
+            assert shown(broker, BROKER_TYPE, "1", name)[1][0] == DYNAMIC, name
+
+
+# --- features
+
+
+def features(broker: SocketlessBroker) -> tuple[dict[str, int], int]:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    response = broker.ask(request, 4)
+    assert isinstance(response, ApiVersionsResponse)
+    levels = {f.name: f.max_version_level for f in response.finalized_features}
+    return levels, response.finalized_features_epoch
+
+
+def set_feature(broker: SocketlessBroker, level: int, upgrade_type: int, version: int = 2) -> int:
+    key = UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version",
+        max_version_level=level,
+        allow_downgrade=version == 0 and upgrade_type > 1,
+        upgrade_type=1 if version == 0 else upgrade_type,
+    )
+    response = broker.ask(UpdateFeaturesRequest(feature_updates=[key]), version)
+    assert isinstance(response, UpdateFeaturesResponse)
+    return response.error_code
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_levels_go_down_only_when_that_is_meant_and_survive(
+    broker: SocketlessBroker, storage: MemoryStorage, version: int
+) -> None:
+    levels, epoch = features(broker)
+    assert levels["transaction.version"] == 2
+    assert set_feature(broker, 1, 1, version) == 95
+    assert features(broker) == (levels, epoch)
+    assert set_feature(broker, 1, 2, version) == 0
+    assert features(broker)[0]["transaction.version"] == 1
+    assert features(broker)[1] > epoch
+    assert broker.state.transactions._settings.transaction_version == 1
+    broker.close()
+    again = SocketlessBroker(storage=storage)
+    assert features(again)[0]["transaction.version"] == 1
+    assert again.state.transactions._settings.transaction_version == 1
+    assert set_feature(again, 0, 2, version) == 0
+    assert "transaction.version" not in features(again)[0]
+    again.close()
+
+
+def test_a_level_of_a_later_broker_stops_the_start(storage: MemoryStorage) -> None:
+    kept = {"epoch": 3, "levels": {"transaction.version": 9}}
+    ClusterMetadata(storage).save("features", kept)  # type: ignore[arg-type]
+    with pytest.raises(DataFolderError, match="later broker"):
+        SocketlessBroker(storage=storage)
+
+
+def test_groups_without_settings_have_none(broker: SocketlessBroker) -> None:
+    assert change(broker, GROUP_TYPE, "g", "nope", "1") == 40
