@@ -152,17 +152,25 @@ def test_restart_after_a_kill_does_not_wait_for_the_transaction_timeout(
 
 def test_rebalance_between_process_and_commit(broker: Broker, workers: Workers) -> None:
     """aiokafka #844: a second member joins while the first holds uncommitted work."""
-    fill(broker.bootstrap_servers, "in", numbers(200), numbers(200))
-    # Slow enough that the second, however late it starts, finds work left.
-    first = workers.start(MEMBER, broker.bootstrap_servers, "0", "-", "0.8")
+    values = numbers(200)
+    fill(broker.bootstrap_servers, "in", values, values)
+    first = workers.start(MEMBER, broker.bootstrap_servers, "0", "-", "0.3")
     wait_for(lambda: "processed" in first.output(), "first batch")
     second = workers.start(MEMBER, broker.bootstrap_servers, "1", "-", "0.1")
+
+    def second_had_work() -> bool:
+        # However late it starts, there is work left for it.
+        more = [b"%d" % number for number in range(len(values), len(values) + 10)]
+        fill(broker.bootstrap_servers, "in", more, more)
+        values.extend(more)
+        return "committed" in second.output()
+
+    wait_for(second_had_work, "a commit of the second member")
     wait_for(
-        lambda: sum(committed_offsets(broker.bootstrap_servers, "g", "in", 2)) == 200,
+        lambda: sum(committed_offsets(broker.bootstrap_servers, "g", "in", 2)) == len(values),
         "all committed",
     )
-    wait_for(lambda: "committed" in second.output(), "a commit of the second member")
-    wait_for_values(broker.bootstrap_servers, "out", numbers(200))
+    wait_for_values(broker.bootstrap_servers, "out", values)
 
 
 def test_zombie_that_wakes_up_commits_nothing(broker: Broker, workers: Workers) -> None:
