@@ -475,8 +475,7 @@ def dispatch(
 
         registration = guarded(registration)
     interceptor = state.interceptor
-    quotas = state.quotas
-    began_ns = state.work_clock_ns() if quotas.active else 0
+    began_ns = state.work_clock_ns() if state.quotas.active else 0
     if interceptor is None:
         result = serve(registration, state, context, request, now_ms)
     else:
@@ -485,10 +484,9 @@ def dispatch(
     if flush is not None and result is not None and header.api_key not in SHOWN_WHEN_SAFE_KEYS:
         result = _held(flush, result)
     throttle_ms = 0
-    if quotas.active:
-        throttle_ms = quotas.charge(
-            context, header.api_key, len(frame), state.work_clock_ns() - began_ns, now_ms
-        )
+    if state.quotas.active:
+        spent_ns = state.work_clock_ns() - began_ns
+        throttle_ms = state.quotas.charge(context, header.api_key, len(frame), spent_ns, now_ms)
         _tell(result, throttle_ms)
     return PendingAnswer(api_version, header.correlation_id, result, throttle_ms)  # type: ignore[arg-type]
 
