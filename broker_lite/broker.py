@@ -19,7 +19,7 @@ from onceflow.broker_lite.dynamic_config import DynamicConfig
 from onceflow.broker_lite.features import TRANSACTION_VERSION, Features, known_features
 from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
 from onceflow.broker_lite.log import LogManager, Storage
-from onceflow.broker_lite.nodes import Placement, Router
+from onceflow.broker_lite.nodes import Placement
 from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RequestContext,
         WireTaps,
     )
+    from onceflow.broker_lite.nodes.routing import Router
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 
@@ -259,6 +260,8 @@ def _load(state: BrokerState, now_ms: int) -> None:
     state.topics = TopicRegistry(manager, state.config, state.random, state.purgatory, now_ms)
     state.placement.use(state.topics)
     if not state.placement.single:
+        from onceflow.broker_lite.nodes.routing import Router
+
         state.router = Router(state)
     state.groups, state.transactions = build_coordinators(state)
     state.groups.load(now_ms)

@@ -9,38 +9,34 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
-import random
-import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
 from onceflow.broker_lite.config import BrokerConfig
+from onceflow.broker_lite.daemon import DaemonOptions, serve, shown
+from onceflow.broker_lite.kafka_settings import (
+    KafkaSettings,
+    adapt,
+    read_environment,
+    read_file,
+)
 from onceflow.broker_lite.listeners import (
     Listener,
     check_openness,
     parse_address,
     read_listeners,
 )
+from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.sdk.errors import ConfigError, KafkaError
 
+logger = logging.getLogger("onceflow.broker_lite.commands")
+
 EXIT_CANNOT_START = 1
-EXIT_DISK_FAILED = 3
 DEFAULT_LISTEN = "127.0.0.1:9092"
-
-GC_THRESHOLD = 50_000
-"""New container objects before the youngest generation is collected. A request makes dozens and
-frees them by reference count, so that the usual 700 only costs time."""
-
-MALLOC_SETTINGS = ((-3, 8 << 20), (-1, 32 << 20), (-2, 4 << 20))
-"""Options of glibc's ``mallopt``: blocks from 8 MiB on are mapped singly, up to 32 MiB of free
-memory are kept, 4 MiB are taken at a time. Requests and unpacked batches of a megabyte are then
-made from memory that the process has, and the kernel need not clear pages for each: a third less
-processor time with large batches, measured with 1 KB records."""
 
 
 @click.command(
@@ -67,6 +63,49 @@ processor time with large batches, measured with 1 KB records."""
     help="A broker setting under Kafka's property name; may be given many times.",
 )
 @click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A server.properties file in Kafka's format. What Kafka needs and this broker does not is "
+    "passed over; log.dirs is taken for --data.",
+)
+@click.option(
+    "--env",
+    "use_environment",
+    is_flag=True,
+    help="Take settings from variables too, as Kafka's image does: KAFKA_NUM_PARTITIONS is "
+    "num.partitions. They go before --config and behind --set.",
+)
+@click.option(
+    "--profile",
+    metavar="RELEASE",
+    help="Serve what this release of Kafka serves and no more, as 2.8 or 4.0.",
+)
+@click.option(
+    "--nodes",
+    default=1,
+    show_default=True,
+    help="Nodes over one shared log, for tests of clients; further nodes take the next ports.",
+)
+@click.option(
+    "--control",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Open the control endpoint for tests on this port of 127.0.0.1: faults, clock, journal.",
+)
+@click.option(
+    "--journal-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what goes over the connections to this file, which Wireshark opens.",
+)
+@click.option(
+    "--ready-message",
+    "ready_messages",
+    multiple=True,
+    metavar="TEXT",
+    help="Print this line too once the broker is ready, for programs that wait for it.",
+)
+@click.option(
     "--allow-insecure-network",
     is_flag=True,
     help="Listen on other addresses than this machine's own without authentication.",
@@ -82,6 +121,13 @@ def broker(
     data: Path | None,
     listen: str | None,
     properties: tuple[str, ...],
+    config_file: Path | None,
+    use_environment: bool,
+    profile: str | None,
+    nodes: int,
+    control: int | None,
+    journal_file: Path | None,
+    ready_messages: tuple[str, ...],
     allow_insecure_network: bool,
     log_level: str,
 ) -> None:
@@ -90,7 +136,10 @@ def broker(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     try:
-        values = _read_properties(properties)
+        settings = _read_settings(config_file, use_environment, properties)
+        values: dict[str, object] = {**settings.properties}
+        if profile is not None:
+            values["onceflow.profile"] = profile
         if allow_insecure_network:
             values["onceflow.allow.insecure.network"] = True
         config = BrokerConfig.from_properties(values)
@@ -99,20 +148,38 @@ def broker(
         host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
         listeners = read_listeners(config, host, port)
         check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
+        make_nodes(nodes, config.node_id)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
+    folder = data or (Path(settings.data) if settings.data is not None else None)
+    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages)
     try:
-        asyncio.run(_serve(data, listeners, config))
+        asyncio.run(serve(options, listeners, config))
     except (KafkaError, OSError) as error:
         click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
+
+
+def _read_settings(
+    config_file: Path | None, use_environment: bool, entries: Iterable[str]
+) -> KafkaSettings:
+    """Settings from everywhere; what is nearer to the command line wins."""
+    found: dict[str, str] = {}
+    if config_file is not None:
+        found.update(read_file(config_file.read_text(encoding="utf-8")))
+    if use_environment:
+        found.update(read_environment(os.environ))
+    settings = adapt(found)
+    if settings.passed_over:
+        logger.warning("without effect here: %s", ", ".join(settings.passed_over))
+    return settings._replace(properties={**settings.properties, **_read_properties(entries)})
 
 
 def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
     """Why the broker does not start, and what to do."""
     if not isinstance(error, OSError):
         return str(error)
-    listen = ", ".join(_shown(listener) for listener in listeners)
+    listen = ", ".join(shown(listener) for listener in listeners)
     if error.errno == errno.EADDRINUSE:
         return f"somebody listens on {listen} already: stop that, or give another --listen"
     if error.errno == errno.EADDRNOTAVAIL:
@@ -122,74 +189,11 @@ def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
     return str(error)
 
 
-def _keep_freed_memory() -> None:
-    """Tell the C library to reuse memory of the size of requests; without effect elsewhere."""
-    try:
-        import ctypes
-
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in MALLOC_SETTINGS:
-            mallopt(option, value)
-    except (ImportError, OSError, AttributeError):
-        return  # Another C library; only speed is lost.
-
-
-def _read_properties(entries: Iterable[str]) -> dict[str, object]:
-    properties: dict[str, object] = {}
+def _read_properties(entries: Iterable[str]) -> dict[str, str]:
+    properties: dict[str, str] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals:
             raise ConfigError("--set", entry, "give KEY=VALUE")
         properties[name.strip()] = value
     return properties
-
-
-def _shown(listener: Listener) -> str:
-    return str(listener).partition("://")[2]
-
-
-async def _serve(data: Path | None, listeners: Sequence[Listener], config: BrokerConfig) -> None:
-    """Run until a signal says stop."""
-    from onceflow.broker_lite.broker import open_broker
-    from onceflow.broker_lite.log import MemoryStorage, RealStorage
-    from onceflow.broker_lite.server import Server, SystemClock
-
-    _keep_freed_memory()
-    gc.set_threshold(GC_THRESHOLD, 20, 20)
-    clock = SystemClock()
-    storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
-    state = open_broker(storage, config, random.Random(), clock())
-    clean = False
-    try:
-        server = Server(state, clock)
-        bound = await server.start(listeners)
-        stopping = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
-
-        def disk_failed(error: OSError) -> None:
-            loop.call_soon_threadsafe(stopping.set)
-
-        state.log_manager.on_failure = disk_failed
-        gc.collect()
-        gc.freeze()
-        ready = ",".join(_shown(each) if len(bound) == 1 else str(each) for each in bound)
-        click.echo(
-            f"onceflow broker ready on {ready} "
-            f"data={data if data is not None else 'memory'} "
-            f"durability={config.onceflow_durability} "
-            f"cluster={state.cluster_id} pid={os.getpid()}"
-        )
-        await stopping.wait()
-        await server.stop()
-        clean = state.log_manager.failure is None
-    finally:
-        state.close(clock(), clean=clean)
-    if state.log_manager.failure is not None:
-        click.echo(
-            f"onceflow broker stopped: a flush of {data} failed ({state.log_manager.failure}); "
-            "mend the disk and start again: what was acknowledged is checked then",
-            err=True,
-        )
-        raise SystemExit(EXIT_DISK_FAILED)

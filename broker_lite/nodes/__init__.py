@@ -1,6 +1,5 @@
 """Several nodes over one shared log: who leads and coordinates what, and who is told so."""
 
 from onceflow.broker_lite.nodes.placement import Node, Placement, PlacementError
-from onceflow.broker_lite.nodes.routing import Router
 
-__all__ = ["Node", "Placement", "PlacementError", "Router"]
+__all__ = ["Node", "Placement", "PlacementError"]

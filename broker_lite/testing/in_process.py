@@ -51,7 +51,7 @@ class Broker:
             ``listeners``, for example ``"PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0"``.
         settings: Broker settings by Kafka's property names. Against a daemon,
             ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
-            partitions by default.
+            partitions by default. A whole ``BrokerConfig`` is taken as it is.
         nodes: How many nodes answer, with ids from ``node.id`` (1) on, each on its own listeners.
             They share one log; partition leaders and coordinators are spread over them. With a
             fixed ``port`` the others take the ports behind it.
@@ -86,7 +86,7 @@ class Broker:
         host: str = "127.0.0.1",
         port: int = 0,
         listeners: str | None = None,
-        settings: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | BrokerConfig | None = None,
         nodes: int = 1,
         racks: Sequence[str | None] = (),
         profile: str | None = None,
@@ -98,14 +98,17 @@ class Broker:
         control: int | None = None,
         durability: str | None = None,
     ) -> None:
-        properties = dict(settings or {})
+        whole = settings if isinstance(settings, BrokerConfig) else None
+        properties: dict[str, object] = {}
+        if not isinstance(settings, BrokerConfig):
+            properties.update(settings or {})
         if profile is not None:
             properties["onceflow.profile"] = profile
         if listeners is not None:
             properties["listeners"] = listeners
         if durability is not None:
             properties["onceflow.durability"] = durability
-        self._config = BrokerConfig.from_properties(properties, defaults=IN_PROCESS_DEFAULTS)
+        self._config = whole or BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
         self._listeners = read_listeners(self._config, host, port)
         make_nodes(nodes, self._config.node_id, racks)
         self._nodes = nodes

@@ -12,8 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,26 +21,37 @@ from broker_requests import fetch, produce, topic_metadata
 from broker_wire import Wire, batch, values_of
 from click.testing import CliRunner
 
+from onceflow.broker_lite import health
 from onceflow.broker_lite.commands import broker
 
 STOP_SECONDS_MAX = 20
 IDLE_MEMORY_KB_MAX = 60_000
 
 
+def daemon(
+    *arguments: str, variables: Mapping[str, str] | None = None
+) -> AbstractContextManager[tuple[subprocess.Popen[str], int, str]]:
+    """Run the command on any free port."""
+    return run("--listen", "127.0.0.1:0", *arguments, variables=variables)
+
+
 @contextmanager
-def daemon(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+def run(
+    *arguments: str, variables: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """Run the command; gives the process, its port and its ready line."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "onceflow.broker_lite", "--listen", "127.0.0.1:0", *arguments],
+        [sys.executable, "-m", "onceflow.broker_lite", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(variables or {})},
     )
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         line = process.stdout.readline()
-        found = re.match(r"onceflow broker ready on 127\.0\.0\.1:(\d+) ", line)
+        found = re.match(r"onceflow broker ready on 127\.0\.0\.1:(\d+)[ ,]", line)
         assert found, line + process.stderr.read()
         yield process, int(found[1]), line
     finally:
@@ -157,6 +168,74 @@ def test_security_that_cannot_work_is_refused_at_the_start(
     result = CliRunner().invoke(broker, arguments)
     assert result.exit_code == 1
     assert message in result.output
+
+
+def test_settings_come_from_a_file_and_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(
+        "process.roles=broker,controller\ncontroller.listener.names=CONTROLLER\nnode.id=4\n"
+        f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0\nlog.dirs={tmp_path}/data\n"
+        "num.partitions=2\n"
+    )
+    command = ["--config", str(file), "--set", "num.partitions=3"]
+    with run(*command) as (process, port, line):
+        assert f"data={tmp_path}/data" in line
+        asyncio.run(write_and_read(port, b"a"))
+        process.send_signal(signal.SIGTERM)
+        assert wait(process) == 0
+    assert (tmp_path / "data" / "t-2").is_dir()
+    assert "node.id=4" in (tmp_path / "data" / "meta.properties").read_text()
+
+
+def test_settings_come_from_variables_when_asked_for() -> None:
+    variables = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_PROCESS_ROLES": "broker"}
+    for options, count in (((), 1), (("--env",), 3)):
+        with daemon(*options, variables=variables) as (_, port, _):
+            assert asyncio.run(partition_count(port)) == count
+
+
+async def partition_count(port: int) -> int:
+    async with Wire(("127.0.0.1", port)) as wire:
+        return len((await topic_metadata(wire, "t", create=True)).partitions)
+
+
+def test_a_daemon_for_tests_has_nodes_a_control_endpoint_and_a_capture(tmp_path: Path) -> None:
+    capture = tmp_path / "wire.pcap"
+    options = ["--nodes", "2", "--control", "0", "--journal-file", str(capture), "--ready-message",
+               "here we are", "--profile", "3.9"]  # fmt: skip
+    with daemon(*options) as (process, port, line):
+        assert line.count("127.0.0.1:") == 2
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here we are\n"
+        found = re.fullmatch(
+            r"onceflow control ready on http://127\.0\.0\.1:(\d+)\n", process.stdout.readline()
+        )
+        assert found
+        with socket.create_connection(("127.0.0.1", int(found[1]))) as control:
+            control.sendall(b"POST /broker/restart HTTP/1.1\r\nContent-Length: 14\r\n\r\n"
+                            b'{"kill": true}')  # fmt: skip
+            answer = control.makefile().read()
+        assert '"running": true' in answer
+        asyncio.run(partition_count(port))
+        process.send_signal(signal.SIGTERM)
+        assert wait(process) == 0
+    assert capture.stat().st_size > 200
+
+
+def test_health_is_an_answer_of_the_broker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with daemon() as (_, port, _):
+        monkeypatch.setenv("KAFKA_LISTENERS", f"PLAINTEXT://0.0.0.0:{port},OTHER://:1")
+        monkeypatch.setattr(sys, "argv", ["health"])
+        assert health.main() == 0
+    assert health.main() == 1
+    monkeypatch.setattr(sys, "argv", ["health", "nowhere"])
+    assert health.main() == 2
+    assert "HOST:PORT" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(health, "TIMEOUT_SECONDS", 0.05)
+        assert not health.is_healthy("127.0.0.1", silent.getsockname()[1])
 
 
 def test_help_shows_an_example() -> None:

@@ -1,0 +1,181 @@
+"""The daemon: opens the broker, says that it is ready, and runs until a signal says stop.
+
+It decides how the process is set up and what the one line says that others wait for. With one of
+the means for tests (several nodes, a control endpoint, a capture) it runs the same broker through
+the door that tests use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from onceflow.broker_lite.config import BrokerConfig
+from onceflow.broker_lite.listeners import Listener
+
+EXIT_DISK_FAILED = 3
+
+GC_THRESHOLD = 50_000
+"""New container objects before the youngest generation is collected. A request makes dozens and
+frees them by reference count, so that the usual 700 only costs time."""
+
+MALLOC_SETTINGS = ((-3, 8 << 20), (-1, 32 << 20), (-2, 4 << 20))
+"""Options of glibc's ``mallopt``: blocks from 8 MiB on are mapped singly, up to 32 MiB of free
+memory are kept, 4 MiB are taken at a time. Requests and unpacked batches of a megabyte are then
+made from memory that the process has, and the kernel need not clear pages for each: a third less
+processor time with large batches, measured with 1 KB records."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """What the command line says beside the broker's settings.
+
+    Attributes:
+        data: Folder for the data; None keeps everything in memory.
+        nodes: How many nodes.
+        control: Port for the control endpoint, None for no endpoint.
+        journal_file: File for what goes over the connections, or None.
+        ready_messages: Lines to print once the broker is ready, after its own.
+    """
+
+    data: Path | None = None
+    nodes: int = 1
+    control: int | None = None
+    journal_file: Path | None = None
+    ready_messages: tuple[str, ...] = ()
+
+    @property
+    def for_tests(self) -> bool:
+        """Whether something is asked for that only tests need."""
+        return self.nodes > 1 or self.control is not None or self.journal_file is not None
+
+
+def shown(listener: Listener) -> str:
+    """``HOST:PORT`` of a listener."""
+    return str(listener).partition("://")[2]
+
+
+async def serve(
+    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+) -> None:
+    """Run until a signal says stop.
+
+    Raises:
+        OSError: An address or the data folder cannot be had.
+        KafkaError: The settings or the folder do not fit.
+        SystemExit: The disk failed meanwhile.
+    """
+    _keep_freed_memory()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
+    if options.for_tests:
+        await _serve_for_tests(options, listeners, config)
+    else:
+        await _serve_plain(options, listeners, config)
+
+
+async def _serve_plain(
+    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+) -> None:
+    from onceflow.broker_lite.broker import open_broker
+    from onceflow.broker_lite.log import MemoryStorage, RealStorage
+    from onceflow.broker_lite.server import Server, SystemClock
+
+    data = options.data
+    clock = SystemClock()
+    storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
+    state = open_broker(storage, config, random.Random(), clock())
+    clean = False
+    try:
+        server = Server(state, clock)
+        bound = await server.start(listeners)
+        stopping = _stop_on_signals()
+        loop = asyncio.get_running_loop()
+
+        def disk_failed(error: OSError) -> None:
+            loop.call_soon_threadsafe(stopping.set)
+
+        state.log_manager.on_failure = disk_failed
+        _settle_memory()
+        ready = ",".join(shown(each) if len(bound) == 1 else str(each) for each in bound)
+        _tell_ready(options, config, ready, state.cluster_id)
+        await stopping.wait()
+        await server.stop()
+        clean = state.log_manager.failure is None
+    finally:
+        state.close(clock(), clean=clean)
+    if state.log_manager.failure is not None:
+        click.echo(
+            f"onceflow broker stopped: a flush of {data} failed ({state.log_manager.failure}); "
+            "mend the disk and start again: what was acknowledged is checked then",
+            err=True,
+        )
+        raise SystemExit(EXIT_DISK_FAILED)
+
+
+async def _serve_for_tests(
+    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+) -> None:
+    from onceflow.broker_lite.testing.in_process import Broker
+
+    first = listeners[0]
+    broker = Broker(
+        options.data,
+        host=first.host,
+        port=first.port,
+        settings=config,
+        nodes=options.nodes,
+        control=options.control,
+        journal_file=options.journal_file,
+    )
+    async with broker:
+        stopping = _stop_on_signals()
+        _settle_memory()
+        _tell_ready(options, config, broker.bootstrap_servers, broker.state.cluster_id)
+        if options.control is not None:
+            click.echo(f"onceflow control ready on {broker.control_url}")
+        await stopping.wait()
+
+
+def _tell_ready(options: DaemonOptions, config: BrokerConfig, where: str, cluster_id: str) -> None:
+    click.echo(
+        f"onceflow broker ready on {where} "
+        f"data={options.data if options.data is not None else 'memory'} "
+        f"durability={config.onceflow_durability} "
+        f"cluster={cluster_id} pid={os.getpid()}"
+    )
+    for message in options.ready_messages:
+        click.echo(message)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _settle_memory() -> None:
+    """What is there now stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def _keep_freed_memory() -> None:
+    """Tell the C library to reuse memory of the size of requests; without effect elsewhere."""
+    try:
+        import ctypes
+
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in MALLOC_SETTINGS:
+            mallopt(option, value)
+    except (ImportError, OSError, AttributeError):
+        return  # Another C library; only speed is lost.

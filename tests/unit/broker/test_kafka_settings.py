@@ -1,0 +1,108 @@
+"""Goal: what Kafka's users have written down works here: property files, and the variables of
+Kafka's images.
+
+Method: texts and variables, and what they come to; the format is that of Java's properties.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig
+from onceflow.broker_lite.kafka_settings import (
+    adapt,
+    read_environment,
+    read_file,
+)
+from onceflow.sdk.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b=1\nc = 2 \n", {"a.b": "1", "c": "2 "}),
+        ("# no\n! no\n\n  a=1", {"a": "1"}),
+        ("a:1\nb 2\nc\t=3\nd", {"a": "1", "b": "2", "c": "3", "d": ""}),
+        ("a=1,\\\n   2,\\\n 3\nb=4", {"a": "1,2,3", "b": "4"}),
+        ("a=x\\\\\nb=2", {"a": "x\\", "b": "2"}),
+        ("a\\=b=c\\:d\\ne\\u00e9", {"a=b": "c:d\ne\u00e9"}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a=1\\", {"a": "1"}),
+        ("a=1\r\nb=2\r\n", {"a": "1", "b": "2"}),
+    ],
+)
+def test_files_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
+    assert read_file(text) == expected
+
+
+def test_a_broken_escape_is_named() -> None:
+    with pytest.raises(ConfigError, match="four hexadecimal digits"):
+        read_file("a=\\u00g1")
+
+
+def test_variables_are_read_as_kafkas_image_reads_them() -> None:
+    found = read_environment(
+        {
+            "KAFKA_NUM_PARTITIONS": "3",
+            "KAFKA_LISTENER_NAME_SASL__X_SCRAM___SHA___256_A": "v",
+            "KAFKA_HEAP_OPTS": "-Xmx1g",
+            "KAFKA_OPTS": "",
+            "PATH": "/bin",
+        }
+    )
+    assert found == {"num.partitions": "3", "listener.name.sasl_x.scram-sha-256.a": "v"}
+
+
+KRAFT_EXAMPLE = """
+process.roles=broker,controller
+node.id=7
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+num.network.threads=3
+socket.send.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+
+
+def test_a_usual_file_of_a_kraft_node_is_taken() -> None:
+    settings = adapt(read_file(KRAFT_EXAMPLE))
+    assert settings.data == "/tmp/kraft-combined-logs"
+    assert settings.properties["listeners"] == "PLAINTEXT://:9092"
+    assert settings.properties["advertised.listeners"] == "PLAINTEXT://localhost:9092"
+    assert "process.roles" in settings.passed_over
+    config = BrokerConfig.from_properties(settings.properties)
+    assert config.node_id == 7
+
+
+def test_older_names_are_understood() -> None:
+    assert adapt({"broker.id": "5", "log.dir": "/d"})[:2] == ({"node.id": "5"}, "/d")
+    assert adapt({"broker.id": "-1"}).properties == {}
+    assert adapt({"broker.id": "5", "node.id": "6"}).properties == {"node.id": "6"}
+
+
+def test_several_folders_are_refused() -> None:
+    with pytest.raises(ConfigError, match="one folder"):
+        adapt({"log.dirs": "/a,/b"})
+
+
+def test_a_slip_of_the_pen_is_still_noticed() -> None:
+    settings = adapt({"num.partition": "3"})
+    with pytest.raises(ConfigError, match="num.partitions"):
+        BrokerConfig.from_properties(settings.properties)
+
+
+def test_nothing_that_has_an_effect_is_passed_over() -> None:
+    assert not adapt(dict.fromkeys(BROKER_SETTINGS, "x")).passed_over
