@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := .setup/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check fix conformance differential chaos bench dist clean
+.PHONY: help setup java demo test check fix conformance differential chaos image container-test bench dist clean
 
 help: ## what can be asked for
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(READY): pyproject.toml tools/setup.sh
 	@PYTHON=$(PYTHON) bash tools/setup.sh
@@ -24,7 +24,7 @@ demo: $(READY) java ## exactly-once on 336,776 flights while processes are kille
 	@$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores
-	@$(BIN)/pytest -q -m "not kafka and not chaos" $(ARGS)
+	@$(BIN)/pytest -q -m "not kafka and not chaos and not container" $(ARGS)
 
 check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check .
@@ -49,6 +49,12 @@ differential: $(READY) java ## random conversations with Apache Kafka and our br
 
 chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 	@$(BIN)/pytest -q -m chaos $(ARGS)
+
+image: $(READY) ## the broker as a container image (needs an engine; BASE=python:3.12-slim)
+	@PYTHON=$(BIN)/python bash tools/image.sh
+
+container-test: image ## the image for real: clients, transactions, volumes, kills (needs an engine)
+	@$(BIN)/pytest -q -m container -p no:randomly $(ARGS)
 
 bench: $(READY) ## side by side with the published clients; one JSON line each
 	@$(BIN)/python bench/suite.py $(ARGS)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from onceflow.broker_lite.config import BROKER_SETTINGS
 from onceflow.sdk.errors import ConfigError
 
 VARIABLE_PREFIX = "KAFKA_"
@@ -139,7 +140,10 @@ def adapt(properties: Mapping[str, str]) -> KafkaSettings:
                 entry for entry in entries if entry.partition(":")[0].upper() not in controllers
             )
     passed_over = [
-        name for name in kept if name in WITHOUT_EFFECT or name.startswith(PREFIXES_WITHOUT_EFFECT)
+        name
+        for name in kept
+        if name not in BROKER_SETTINGS
+        and (name in WITHOUT_EFFECT or name.startswith(PREFIXES_WITHOUT_EFFECT))
     ]
     for name in passed_over:
         del kept[name]

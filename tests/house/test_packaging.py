@@ -109,6 +109,7 @@ def declared(*extras: str) -> set[str]:
 OPTIONAL = {
     "broker_lite/security/jwks.py": "security",
     "broker_lite/security/stores.py": "security",
+    "broker_lite/testing/container.py": "testcontainers",
     "sdk/prometheus.py": "prometheus",
     "sdk/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro.py": "avro",

@@ -202,7 +202,7 @@ async def partition_count(port: int) -> int:
 def test_a_daemon_for_tests_has_nodes_a_control_endpoint_and_a_capture(tmp_path: Path) -> None:
     capture = tmp_path / "wire.pcap"
     options = ["--nodes", "2", "--control", "0", "--journal-file", str(capture), "--ready-message",
-               "here we are", "--profile", "3.9"]  # fmt: skip
+               "here we are", "--profile", "4.0"]  # fmt: skip
     with daemon(*options) as (process, port, line):
         assert line.count("127.0.0.1:") == 2
         assert process.stdout is not None

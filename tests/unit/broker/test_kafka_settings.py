@@ -100,7 +100,7 @@ def test_several_folders_are_refused() -> None:
 
 def test_a_slip_of_the_pen_is_still_noticed() -> None:
     settings = adapt({"num.partition": "3"})
-    with pytest.raises(ConfigError, match="num.partitions"):
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
         BrokerConfig.from_properties(settings.properties)
 
 
