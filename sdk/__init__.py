@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from onceflow.sdk.config import AdminConfig as AdminConfig
     from onceflow.sdk.config import ConsumerConfig as ConsumerConfig
     from onceflow.sdk.config import ProducerConfig as ProducerConfig
-    from onceflow.sdk.config import SecurityConfig as SecurityConfig
     from onceflow.sdk.core.partitioner import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
     from onceflow.sdk.interceptors import ConsumerInterceptor as ConsumerInterceptor
@@ -54,6 +53,9 @@ if TYPE_CHECKING:
     from onceflow.sdk.model import RecordMetadata as RecordMetadata
     from onceflow.sdk.model import TimestampType as TimestampType
     from onceflow.sdk.model import TopicPartition as TopicPartition
+    from onceflow.sdk.oauth import ClientCredentials as ClientCredentials
+    from onceflow.sdk.security import OAuthToken as OAuthToken
+    from onceflow.sdk.security import SecurityConfig as SecurityConfig
     from onceflow.sdk.serde import Serde as Serde
     from onceflow.sdk.sync.admin import Admin as Admin
     from onceflow.sdk.sync.consumer import Consumer as Consumer
@@ -103,7 +105,9 @@ _HOMES = {
     "ProducerState": "admin_model",
     "RecordMetadata": "model",
     "ResourceType": "admin_model",
-    "SecurityConfig": "config",
+    "ClientCredentials": "oauth",
+    "OAuthToken": "security",
+    "SecurityConfig": "security",
     "Serde": "serde",
     "TimestampType": "model",
     "TopicDescription": "admin_model",
@@ -161,6 +165,8 @@ __all__ = [
     "ConsumerConfig",
     "ProducerConfig",
     "SecurityConfig",
+    "OAuthToken",
+    "ClientCredentials",
     # what sees records and tells figures
     "ProducerInterceptor",
     "ConsumerInterceptor",

@@ -6,7 +6,6 @@ which combinations contradict each other. It does not decide what a setting does
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
@@ -24,6 +23,7 @@ from onceflow.sdk.config_sources import Loadable
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
+from onceflow.sdk.security import SecurityConfig
 
 __all__ = [
     "AdminConfig",
@@ -56,92 +56,6 @@ class NamedAssignor(Protocol):
     @property
     def name(self) -> str:
         """Name that members agree on, such as ``range``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
-    """How connections are secured and authenticated.
-
-    Attributes:
-        security_protocol: ``security.protocol``, default PLAINTEXT.
-        ssl_context: A ready context; wins over the files below.
-        ssl_cafile: PEM file of trusted certificates (``ssl.truststore.location``).
-        ssl_certfile: PEM file of the client's certificate (``ssl.keystore.location``).
-        ssl_keyfile: PEM file of the client's key.
-        ssl_check_hostname: ``ssl.endpoint.identification.algorithm``, default on.
-        sasl_mechanism: ``sasl.mechanism``; PLAIN is what this client speaks.
-        sasl_username: User name for PLAIN.
-        sasl_password: Password for PLAIN; never printed.
-    """
-
-    security_protocol: str = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = None
-    ssl_cafile: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    ssl_check_hostname: bool = True
-    sasl_mechanism: str | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check_kinds(self, {"ssl.SSLContext": ssl.SSLContext})
-        check_choice(
-            "security_protocol",
-            self.security_protocol,
-            ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        )
-        if self.uses_sasl:
-            if self.sasl_mechanism != "PLAIN":
-                raise ConfigError(
-                    "sasl_mechanism", self.sasl_mechanism, "this client speaks PLAIN only"
-                )
-            if not self.sasl_username or self.sasl_password is None:
-                raise ConfigError(
-                    "sasl_username", self.sasl_username, "give sasl_username and sasl_password"
-                )
-        elif self.sasl_mechanism is not None or self.sasl_username is not None:
-            raise ConfigError(
-                "security_protocol",
-                self.security_protocol,
-                "credentials are only sent with SASL_PLAINTEXT or SASL_SSL",
-            )
-        if not self.uses_tls and (self.ssl_context or self.ssl_cafile or self.ssl_certfile):
-            raise ConfigError(
-                "security_protocol",
-                self.security_protocol,
-                "TLS settings are only used with SSL or SASL_SSL",
-            )
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.security_protocol in ("SSL", "SASL_SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether connections authenticate by SASL."""
-        return self.security_protocol.startswith("SASL_")
-
-    def make_ssl_context(self) -> ssl.SSLContext | None:
-        """The context for new connections, or None without TLS.
-
-        Raises:
-            ConfigError: A certificate file cannot be read.
-        """
-        if not self.uses_tls:
-            return None
-        if self.ssl_context is not None:
-            return self.ssl_context
-        try:
-            context = ssl.create_default_context(cafile=self.ssl_cafile)
-            if self.ssl_certfile is not None:
-                context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
-        except OSError as error:
-            raise ConfigError("security", self.ssl_cafile, f"cannot load: {error}") from error
-        if not self.ssl_check_hostname:
-            context.check_hostname = False
-        return context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

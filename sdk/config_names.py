@@ -149,7 +149,9 @@ SECURITY_ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "ssl_certificate_location": ("ssl_certfile",),
         "ssl_keystore_location": ("ssl_certfile",),
         "ssl_key_location": ("ssl_keyfile",),
-        "ssl_key_password": ("ssl_key_password", "ssl_password"),
+        "ssl_ca_pem": ("ssl_truststore_certificates",),
+        "ssl_certificate_pem": ("ssl_keystore_certificate_chain",),
+        "ssl_key_pem": ("ssl_keystore_key",),
     }
 )
 """Kafka's and librdkafka's names of security settings: our fields, the first that exists."""

@@ -56,6 +56,10 @@ class BrokerConnectionError(RetriableError):
     """The connection to a broker could not be made, or was lost."""
 
 
+class SslAuthenticationError(FatalError):
+    """The TLS handshake failed: check certificates, host names and security_protocol."""
+
+
 class NoBrokersAvailableError(KafkaError):
     """None of bootstrap_servers answered; check the addresses and that a broker runs."""
 

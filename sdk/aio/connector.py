@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 
 from onceflow.sdk.aio.transport import BrokerConnection, loop_ms, open_connection
@@ -56,6 +57,7 @@ class Connector:
         self._bootstrap_turn = 0
         self._closed = False
         self.traffic: Traffic = Traffic()
+        self._context: ssl.SSLContext | None = None
 
     def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
         """The open connection to a node for a purpose, None when there is none."""
@@ -198,7 +200,11 @@ class Connector:
                 del self._open[key]
 
         try:
-            connection = await open_connection(host, port, name, self._config, forget, self.traffic)
+            if self._context is None:
+                self._context = self._config.security.make_ssl_context()
+            connection = await open_connection(
+                host, port, name, self._config, forget, self.traffic, self._context
+            )
         except KafkaError as error:
             self.traffic.failed += 1
             delay_ms = self._backoff.delay_ms(count + 1)

@@ -12,22 +12,20 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
+from onceflow.sdk.aio.authentication import authentication_flow, renewal_delay_ms
 from onceflow.sdk.config import ClientConfig
 from onceflow.sdk.core.connection import Connection
 from onceflow.sdk.core.flow import Flow, Send, T
-from onceflow.sdk.core.handshake import (
-    BEFORE_NEGOTIATION,
-    BrokerVersions,
-    authenticate_plain,
-    negotiate_versions,
-)
+from onceflow.sdk.core.handshake import BEFORE_NEGOTIATION, BrokerVersions, negotiate_versions
 from onceflow.sdk.core.metrics import Traffic
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     KafkaError,
     RemoteProtocolError,
     RequestTimedOutError,
+    SslAuthenticationError,
 )
 from onceflow.sdk.protocol.schema import Request, Response
 
@@ -39,6 +37,16 @@ SOFTWARE_VERSION = "0.1.0"
 def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
     """The loop's clock in whole milliseconds."""
     return int(loop.time() * 1000)
+
+
+class _Held(NamedTuple):
+    """A request that is to be sent."""
+
+    request: Request
+    version: int
+    timeout_ms: int
+    expects_answer: bool
+    future: asyncio.Future[Response]
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -70,6 +78,9 @@ class BrokerConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._traffic = Traffic() if traffic is None else traffic
         self._closed = loop.create_future()
+        self._held: deque[_Held] | None = None
+        self._renewal: asyncio.TimerHandle | None = None
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -78,8 +89,8 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait for an answer."""
-        return self._machine.in_flight_count
+        """Requests that wait for an answer, or to be sent."""
+        return self._machine.in_flight_count + len(self._held or ())
 
     @property
     def muted_until_ms(self) -> int:
@@ -118,17 +129,31 @@ class BrokerConnection(asyncio.Protocol):
             raise BrokerConnectionError(f"the connection to {self.name} is closed")
         version = self.versions.require(type(request), max_version)
         limit = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+        future: asyncio.Future[Response] = self._loop.create_future()
+        held = _Held(request, version, limit, expects_answer, future)
+        if self._held is None:
+            self._write(held)
+        else:
+            self._held.append(held)
+        return future
+
+    def _write(self, held: _Held) -> None:
+        """Put a request on the wire."""
+        transport = self._transport
+        assert transport is not None
         now_ms = loop_ms(self._loop)
         _, parts = self._machine.send(
-            request, version, now_ms, limit, expects_answer=expects_answer
+            held.request,
+            held.version,
+            now_ms,
+            held.timeout_ms,
+            expects_answer=held.expects_answer,
         )
-        future: asyncio.Future[Response] = self._loop.create_future()
-        if expects_answer:
-            self._waiters.append(future)
-            self._arm(now_ms + limit)
-        self._transport.writelines(parts)
+        if held.expects_answer:
+            self._waiters.append(held.future)
+            self._arm(now_ms + held.timeout_ms)
+        transport.writelines(parts)
         self._traffic.sent.add(sum(map(len, parts)), now_ms)
-        return future
 
     async def handshake(self) -> None:
         """Negotiate versions and authenticate.
@@ -139,20 +164,69 @@ class BrokerConnection(asyncio.Protocol):
         self.versions = await self._drive(negotiate_versions(SOFTWARE_VERSION))
         security = self._config.security
         if security.uses_sasl:
-            await self._drive(
-                authenticate_plain(security.sasl_username or "", security.sasl_password or "")
-            )
+            self._authenticated(await self._drive(await authentication_flow(security)))
 
-    async def _drive(self, flow: Flow[T]) -> T:
+    def _authenticated(self, lifetime_ms: int) -> None:
+        """Remember to authenticate again before the session ends (KIP-368)."""
+        if lifetime_ms > 0 and self._error is None:
+            delay_ms = renewal_delay_ms(lifetime_ms)
+            self._renewal = self._loop.call_later(delay_ms / 1000, self._renew)
+
+    def _renew(self) -> None:
+        self._renewal = None
+        if self._error is None:
+            self._renewing = self._loop.create_task(self._authenticate_again())
+
+    async def _authenticate_again(self) -> None:
+        """Authenticate while the connection is open: what is sent meanwhile waits for that.
+
+        A broker takes nothing else between the first and the last of these requests. What was
+        sent before is answered first, however long that takes.
+        """
+        security = self._config.security
+        try:
+            flow = await authentication_flow(security)
+            self._held = deque()
+            last_ms = self._machine.last_deadline_ms() or 0
+            left_ms = max(0, last_ms - loop_ms(self._loop))
+            lifetime_ms = await self._drive(flow, left_ms + self._config.request_timeout_ms)
+        except KafkaError as error:
+            log.warning("%s: authenticating again failed: %s", self.name, error)
+            self._fail(error)
+            return
+        held, self._held = self._held, None
+        log.debug("%s: authenticated again", self.name)
+        self._authenticated(lifetime_ms)
+        for each in held or ():
+            try:
+                if self._error is not None:
+                    raise self._error
+                if not each.future.cancelled():
+                    self._write(each)
+            except KafkaError as error:
+                if not each.future.done():
+                    each.future.set_exception(error)
+                    each.future.exception()
+
+    async def _drive(self, flow: Flow[T], timeout_ms: int | None = None) -> T:
+        limit_ms = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
         try:
             step = next(flow)
             while isinstance(step, Send):
-                reply = await self.send(step.request, max_version=step.max_version)
-                step = flow.send(reply)
+                step = flow.send(await self._ask_now(step, limit_ms))
         except StopIteration as stop:
             result: T = stop.value
             return result
         raise RemoteProtocolError("a handshake only sends requests")
+
+    async def _ask_now(self, step: Send, limit_ms: int) -> Response:
+        """Ask past those that are held back."""
+        if self._error is not None:
+            raise self._error
+        version = self.versions.require(type(step.request), step.max_version)
+        future: asyncio.Future[Response] = self._loop.create_future()
+        self._write(_Held(step.request, version, limit_ms, True, future))
+        return await future
 
     def close(self) -> None:
         """Close without waiting; waiters fail."""
@@ -161,6 +235,8 @@ class BrokerConnection(asyncio.Protocol):
     async def wait_closed(self) -> None:
         """Wait until the socket is gone."""
         await asyncio.shield(self._closed)
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
 
     # asyncio.Protocol
 
@@ -191,8 +267,11 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._traffic.closed += 1
-        reason = f": {exc}" if exc else " by the broker"
-        self._fail(BrokerConnectionError(f"the connection to {self.name} was closed{reason}"))
+        if isinstance(exc, ssl.SSLError):
+            self._fail(tls_error(self.name, exc))
+        else:
+            reason = f": {exc}" if exc else " by the broker"
+            self._fail(BrokerConnectionError(f"the connection to {self.name} was closed{reason}"))
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -225,7 +304,13 @@ class BrokerConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self._renewing is not None and self._renewing is not asyncio.current_task(self._loop):
+            self._renewing.cancel()
         waiters, self._waiters = self._waiters, deque()
+        waiters.extend(each.future for each in self._held or ())
+        self._held = None
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
@@ -248,6 +333,7 @@ async def open_connection(
     config: ClientConfig,
     on_closed: Callable[[BrokerConnection], None] | None = None,
     traffic: Traffic | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> BrokerConnection:
     """Connect, secure, negotiate and authenticate.
 
@@ -268,7 +354,8 @@ async def open_connection(
     """
     loop = asyncio.get_running_loop()
     connection = BrokerConnection(name, config, loop, on_closed, traffic)
-    context = config.security.make_ssl_context()
+    if context is None:
+        context = config.security.make_ssl_context()
     try:
         async with asyncio.timeout(config.socket_connection_setup_timeout_ms / 1000):
             sock = await _connect_socket(loop, host, port, config)
@@ -289,7 +376,7 @@ async def open_connection(
         raise BrokerConnectionError(f"{name}: no connection within {limit_ms} ms") from error
     except ssl.SSLError as error:
         connection.close()
-        raise BrokerConnectionError(f"{name}: TLS failed: {error}") from error
+        raise tls_error(name, error) from error
     except OSError as error:
         connection.close()
         raise BrokerConnectionError(f"{name}: {_describe(error)}") from error
@@ -298,6 +385,26 @@ async def open_connection(
         raise
     log.debug("connected to %s", name)
     return connection
+
+
+def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
+    """What a failure of TLS means: a wrong setting, or a peer that went away."""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return BrokerConnectionError(f"{name}: closed while TLS was spoken")
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return SslAuthenticationError(
+            f"{name}: its certificate is not trusted: {error.verify_message}; check ssl_cafile and "
+            "the host names in the certificate"
+        )
+    reason = (error.reason or "unknown").replace("_", " ").lower()
+    if "wrong version" in reason or "record layer" in reason:
+        return SslAuthenticationError(
+            f"{name}: it does not speak TLS ({reason}); check the port and security_protocol"
+        )
+    return SslAuthenticationError(
+        f"{name}: TLS failed: {reason}; check ssl_certfile, which the broker may ask for, and "
+        "ssl_cafile"
+    )
 
 
 async def _connect_socket(

@@ -141,6 +141,10 @@ class Connection:
             answers.append(answer)
         return answers
 
+    def last_deadline_ms(self) -> int | None:
+        """When the last waiting request runs out of time; None when nothing waits."""
+        return max((p.deadline_ms for p in self._pending), default=None)
+
     def next_deadline_ms(self) -> int | None:
         """When the first waiting request runs out of time; None when nothing waits."""
         return min((p.deadline_ms for p in self._pending), default=None)

@@ -1,7 +1,7 @@
 """The first words on a connection: which versions the broker speaks, and who we are.
 
-Version negotiation (KIP-35, KIP-511) and SASL PLAIN as flows, and the choice of a version for a
-request. Which broker is talked to, and over what socket, is decided elsewhere.
+Version negotiation (KIP-35, KIP-511) as a flow, and the choice of a version for a request. Which
+broker is talked to, and over what socket, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -118,30 +118,3 @@ def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
         raise RemoteProtocolError("the broker offers a version range that is empty")
     features = {f.name: f.max_version_level for f in reply.finalized_features or ()}
     return BrokerVersions(ranges, features)
-
-
-def authenticate_plain(username: str, password: str) -> Flow[None]:
-    """Authenticate by SASL PLAIN (RFC 4616) inside Kafka's requests (KIP-152).
-
-    Args:
-        username: Name.
-        password: Secret.
-
-    Raises:
-        BrokerError: The broker does not offer PLAIN, or refuses the credentials.
-    """
-    from onceflow.sdk.protocol.api.security import (
-        SaslAuthenticateRequest,
-        SaslAuthenticateResponse,
-        SaslHandshakeRequest,
-        SaslHandshakeResponse,
-    )
-
-    hello = yield from ask(SaslHandshakeRequest(mechanism="PLAIN"), SaslHandshakeResponse)
-    if hello.error_code:
-        offered = ", ".join(hello.mechanisms) or "nothing"
-        raise error_for(hello.error_code, f"the broker offers {offered}")
-    token = b"\0".join((b"", username.encode(), password.encode()))
-    reply = yield from ask(SaslAuthenticateRequest(auth_bytes=token), SaslAuthenticateResponse)
-    if reply.error_code:
-        raise error_for(reply.error_code, reply.error_message or "")

@@ -10,12 +10,8 @@ from producer_flows import play
 
 from onceflow.sdk.core.connection import Connection
 from onceflow.sdk.core.flow import Send
-from onceflow.sdk.core.handshake import (
-    BEFORE_NEGOTIATION,
-    BrokerVersions,
-    authenticate_plain,
-    negotiate_versions,
-)
+from onceflow.sdk.core.handshake import BEFORE_NEGOTIATION, BrokerVersions, negotiate_versions
+from onceflow.sdk.core.sasl import authenticate_plain
 from onceflow.sdk.errors import (
     KafkaError,
     RemoteProtocolError,
