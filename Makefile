@@ -11,7 +11,7 @@ READY := .setup/ready
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(READY): pyproject.toml tools/setup.sh
+$(READY): pyproject.toml tools/setup.sh tools/compile.sh sdk/protocol/record_kernel.py
 	@PYTHON=$(PYTHON) bash tools/setup.sh
 	@mkdir -p .setup && touch $(READY)
 

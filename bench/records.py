@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from onceflow.sdk.protocol.batch_building import append_scattered
 from onceflow.sdk.protocol.records import (
     Codec,
     RecordBatchBuilder,
@@ -84,14 +85,14 @@ def measure(count: int, size: int, rounds: int) -> dict[str, float]:
 
     def build_values() -> None:
         builder = RecordBatchBuilder(1 << 24)
-        builder.append_values(NOW, values)
+        append_scattered([builder], [0] * len(values), 0, len(values), NOW, None, values, None)
         builder.build(1, 1, 0)
 
     single = encode_batch(records[:1])
     figures = {
         "build": median_us(build, count, rounds),
         "build_append_raw": median_us(build_raw, count, rounds),
-        "build_append_values": median_us(build_values, count, rounds),
+        "build_append_scattered": median_us(build_values, count, rounds),
         "decode": median_us(lambda: decode_batch(plain), count, rounds),
         "decode_values": median_us(lambda: decode_values(plain), count, rounds),
         "decode_consumer_records": median_us(

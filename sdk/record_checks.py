@@ -16,6 +16,7 @@ from onceflow.sdk.model import Headers
 RecordHeaders = list[tuple[str, bytes | None]]
 NO_HEADERS: RecordHeaders = []
 NO_TIMESTAMP_MS = -1
+MAX_TIMESTAMP_MS = 2**63 - 1
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -67,11 +68,14 @@ def check_timestamp(timestamp_ms: object) -> None:
         timestamp_ms: What the user gave.
 
     Raises:
-        SerializationError: It is no whole number, or below -1 (Kafka's "no timestamp").
+        SerializationError: It is no whole number of 63 bits, or below -1 (Kafka's "no timestamp").
     """
-    if type(timestamp_ms) is int and timestamp_ms >= NO_TIMESTAMP_MS:
+    if type(timestamp_ms) is int and NO_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return
-    if not isinstance(timestamp_ms, SupportsIndex) or timestamp_ms.__index__() < NO_TIMESTAMP_MS:
+    if (
+        not isinstance(timestamp_ms, SupportsIndex)
+        or not NO_TIMESTAMP_MS <= timestamp_ms.__index__() <= MAX_TIMESTAMP_MS
+    ):
         raise SerializationError(
             f"timestamp_ms={timestamp_ms!r}: must be milliseconds since 1970 as a whole number"
         )

@@ -33,3 +33,4 @@ fi
 echo "setup: installing onceflow with its development tools (a few minutes the first time)"
 .venv/bin/python -m pip install -q --upgrade pip
 .venv/bin/python -m pip install -q -e '.[dev]'
+bash tools/compile.sh

@@ -7,13 +7,14 @@ is decided by the face, which can block or await.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, TopicState
 from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
 from onceflow.sdk.model import Headers
+from onceflow.sdk.protocol.batch_building import RecordBatchBuilder, append_scattered
 from onceflow.sdk.record_checks import (
     NO_HEADERS,
     RecordHeaders,
@@ -121,17 +122,20 @@ class BulkAppend:
         self,
         accumulator: Accumulator[D],
         state: TopicState,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        partitions: Sequence[int],
-        timestamps_ms: Sequence[int] | int,
-        headers: Sequence[RecordHeaders] | None,
+        values: list[bytes | None],
+        keys: list[bytes | None] | None,
+        partitions: list[int],
+        timestamps_ms: list[int] | int,
+        headers: list[RecordHeaders] | None,
     ) -> None:
         self._accumulator = accumulator
         self._state = state
         self._values = values
         self._keys = keys
         self._wanted = partitions
+        self._has_sticky = STICKY in partitions
+        self._sticky = STICKY
+        self._chosen: list[int] = []
         self.timestamps_ms = timestamps_ms
         self._headers = headers
         self.position: int = 0
@@ -168,6 +172,8 @@ class BulkAppend:
                         return False
                     wake = self._append_chunk(stop)
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
+                parts = (part for parts in self.parts.values() for part in parts)
+                self.position = sum(count for _, _, count in parts)
                 raise SerializationError(
                     f"record {self.position} of the call cannot be written: {error}"
                 ) from error
@@ -180,66 +186,84 @@ class BulkAppend:
 
     def _append_chunk(self, stop: int) -> bool:
         """Append up to ``stop``; the lock is held. Returns whether to wake the sender."""
-        accumulator, state = self._accumulator, self._state
-        queues, limit = state.queues, accumulator.buffer_memory
-        values, keys, wanted, headers = self._values, self._keys, self._wanted, self._headers
-        times = self.timestamps_ms
-        many_times = None if isinstance(times, int) else times
-        timestamp_ms = times if isinstance(times, int) else 0
-        partitions = self.partitions
-        touched: dict[int, tuple[ProducerBatch, int]] = {}
-        position, added_bytes, wake = self.position, 0, False
-        key: bytes | None = None
-        record_headers = NO_HEADERS
+        accumulator, queues = self._accumulator, self._state.queues
+        builders: list[RecordBatchBuilder | None] = [None] * len(queues)
+        touched: dict[int, _Touched] = {}
+        wake = False
         try:
-            while position < stop:
-                number = wanted[position]
-                if number < 0:
-                    number = state.sticky.current
-                entry = touched.get(number)
-                if entry is None:
-                    batch, new = accumulator.batch_with_room(state, queues[number])
-                    wake = wake or new
-                    touched[number] = (batch, batch.count)
-                else:
-                    batch = entry[0]
-                index = batch.count
-                value = values[position]
-                if keys is not None:
-                    key = keys[position]
-                if headers is not None:
-                    record_headers = headers[position]
-                if many_times is not None:
-                    timestamp_ms = many_times[position]
-                if not index:
-                    accumulator.check_size(key, value, record_headers)
-                added = batch.append(index, timestamp_ms, key, value, record_headers)
-                if added is None:
+            while True:
+                before, targets = self.position, self._targets()
+                self.position = append_scattered(
+                    builders,
+                    targets,
+                    before,
+                    stop,
+                    self.timestamps_ms,
+                    self._keys,
+                    self._values,
+                    self._headers,
+                )
+                self.partitions.extend(targets[before : self.position])
+                if self.position >= stop:
+                    break
+                number = targets[self.position]
+                if number in touched:  # Its batch is full.
                     self._close_part(number, touched)
                     accumulator.seal(queues[number])
+                    builders[number] = None
                     wake = True
-                    if accumulator.memory_used + added_bytes >= limit:
+                    if not accumulator.has_room():
                         break
-                    accumulator.check_size(key, value, record_headers)
-                    continue
-                batch.count = index + 1
-                added_bytes += added.size
-                partitions.append(number)
-                position += 1
+                else:
+                    builders[number], new = self._open_part(number, touched)
+                    wake = wake or new
         finally:
-            self.position = position
-            accumulator.memory_used += added_bytes
             for number in list(touched):
                 self._close_part(number, touched)
         return wake
 
-    def _close_part(self, number: int, touched: dict[int, tuple[ProducerBatch, int]]) -> None:
-        batch, first = touched.pop(number)
-        count = batch.count - first
+    def _targets(self) -> list[int]:
+        """The partition of each record, as things stand."""
+        if not self._has_sticky:
+            return self._wanted
+        sticky = self._state.sticky.current
+        if sticky != self._sticky:
+            self._sticky = sticky
+            self._chosen = [sticky if number < 0 else number for number in self._wanted]
+        return self._chosen
+
+    def _open_part(
+        self, number: int, touched: dict[int, _Touched]
+    ) -> tuple[RecordBatchBuilder, bool]:
+        """The open batch of a partition for the next record, and whether to wake the sender."""
+        queue, at = self._state.queues[number], self.position
+        batch = queue.open
+        if batch is None or not batch.count:
+            key = None if self._keys is None else self._keys[at]
+            headers = NO_HEADERS if self._headers is None else self._headers[at]
+            self._accumulator.check_size(key, self._values[at], headers)
+        batch, new = self._accumulator.batch_with_room(self._state, queue)
+        builder = batch.builder
+        assert builder is not None, "an open batch is not built"
+        builder.count_raw(batch.count)
+        touched[number] = _Touched(batch, builder, batch.count, builder.size_bytes)
+        return builder, new
+
+    def _close_part(self, number: int, touched: dict[int, _Touched]) -> None:
+        batch, builder, first, size_before = touched.pop(number)
+        batch.count = builder.records_count
+        self._accumulator.memory_used += builder.size_bytes - size_before
         if not batch.count:
             self._accumulator.discard_empty(self._state.queues[number])
-        if count:
-            self.parts.setdefault(number, []).append((batch, first, count))
+        elif batch.count > first:
+            self.parts.setdefault(number, []).append((batch, first, batch.count - first))
+
+
+class _Touched(NamedTuple):
+    batch: ProducerBatch
+    builder: RecordBatchBuilder
+    first: int
+    size_before: int
 
 
 def resolve_partitions(
@@ -248,7 +272,7 @@ def resolve_partitions(
     count: int,
     partition: int | Sequence[int | None] | None,
     partitioner: Partitioner | None,
-) -> Sequence[int]:
+) -> list[int]:
     """The partition of each record of a bulk call.
 
     Args:
@@ -272,14 +296,20 @@ def resolve_partitions(
             for i in range(count)
         ]
     assert keys is not None
-    known = state.partition_of_key
+    remembered = cast("dict[bytes | None, int]", state.partition_of_key)
+    known = list(map(remembered.get, keys))
+    if None not in known:
+        return cast("list[int]", known)
     find: Callable[[bytes], int] = state.partition_for
-    return [STICKY if key is None else known[key] if key in known else find(key) for key in keys]
+    return [
+        number if number is not None else STICKY if key is None else find(key)
+        for number, key in zip(known, keys, strict=True)
+    ]
 
 
 def all_to_bytes(
     items: Sequence[object], serializer: SerializerFunction | None, what: str, topic: str
-) -> Sequence[bytes | None]:
+) -> list[bytes | None]:
     """Bytes of the keys or values of a bulk call; None stays None.
 
     Args:
@@ -289,24 +319,24 @@ def all_to_bytes(
         topic: Topic that the records go to.
     """
     if serializer is None and set(map(type, items)) <= _PLAIN:
-        return cast("Sequence[bytes | None]", items)
+        return cast("list[bytes | None]", list(items))
     return [None if item is None else to_bytes(item, serializer, what, topic) for item in items]
 
 
 _PLAIN = {bytes, type(None)}
 
 
-def _check_timestamps(timestamps_ms: Sequence[int] | int) -> None:
+def _checked_timestamps(timestamps_ms: Sequence[int] | int) -> list[int] | int:
     if not isinstance(timestamps_ms, Sequence):
         check_timestamp(timestamps_ms)
-    elif timestamps_ms:
-        try:
-            lowest = min(timestamps_ms)
-        except TypeError:
-            for timestamp_ms in timestamps_ms:
-                check_timestamp(timestamp_ms)
-        else:
-            check_timestamp(lowest)
+        return int(timestamps_ms)
+    for timestamp_ms in timestamps_ms if set(map(type, timestamps_ms)) != {int} else ():
+        check_timestamp(timestamp_ms)
+    checked = list(map(int, timestamps_ms))
+    if checked:
+        check_timestamp(min(checked))
+        check_timestamp(max(checked))
+    return checked
 
 
 def check_lengths(
@@ -351,7 +381,7 @@ def make_bulk(
         SerializationError: A key, value or header cannot be turned into bytes.
     """
     check_lengths(values, keys, timestamps_ms, headers)
-    _check_timestamps(timestamps_ms)
+    times = _checked_timestamps(timestamps_ms)
     data = all_to_bytes(values, config.value_serializer, "value", state.topic)
     key_data = None
     if keys is not None:
@@ -362,7 +392,7 @@ def make_bulk(
         data,
         key_data,
         resolve_partitions(state, key_data, len(values), partition, config.partitioner),
-        timestamps_ms,
+        times,
         None if headers is None else [to_headers(item) for item in headers],
     )
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+from onceflow.sdk.protocol.record_engine import kernel_in_use
+
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -24,6 +26,10 @@ def murmur2(data: bytes) -> int:
     Returns:
         The hash as an unsigned number.
     """
+    if kernel_in_use():
+        from onceflow.sdk.protocol import record_kernel
+
+        return record_kernel.murmur2(data)
     length = len(data)
     h = (_SEED ^ length) & _MASK
     words = length >> 2

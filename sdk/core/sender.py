@@ -319,7 +319,6 @@ class Sender:
         if batch.data is None:
             builder = batch.builder
             assert builder is not None
-            builder.records_count = batch.count
             plain_bytes = builder.size_bytes
             batch.builder = None
             del batch.append

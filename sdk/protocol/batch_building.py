@@ -7,6 +7,7 @@ and how long it waits for more, is decided by `core.accumulator`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
@@ -15,21 +16,25 @@ from onceflow.sdk.protocol.batch_header import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     pack_batch,
     parse_batch_header,
     patch_base_offset,
-    set_producer_state,
 )
 from onceflow.sdk.protocol.compression import Codec, compress
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.record_codec import RecordSize
+from onceflow.sdk.protocol.record_engine import kernel_in_use
+
+if TYPE_CHECKING:
+    from onceflow.sdk.protocol.record_codec import BatchBuilder, RecordSize
+    from onceflow.sdk.protocol.record_kernel import RecordWriter
 
 RecordHeaders = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, RecordHeaders]
 """A record to encode: timestamp in milliseconds, key, value, headers."""
-
-
-AppendRecord = Callable[[int, int, Buffer | None, Buffer | None, RecordHeaders], RecordSize | None]
+AppendRecord: TypeAlias = (
+    "Callable[[int, int, bytes | None, bytes | None, RecordHeaders], RecordSize | None]"
+)
 """``append(offset, timestamp_ms, key, value, headers)``; None when the batch is full."""
 
 
@@ -41,14 +46,16 @@ class RecordBatchBuilder:
     Attributes:
         append_raw: The compiled `append(offset, timestamp_ms, key, value, headers)` itself, for
             callers that count a microsecond: `offset` is the record's index in the batch, the
-            result None when the batch is full. Such a caller counts its records itself and uses
-            no other `append` on the same builder.
+            result None when the batch is full. Such a caller counts its records itself and tells
+            by `count_raw` before anything else is called.
         codec: Compression codec.
         level: Its level, None for Kafka's default.
-        records_count: Records added by `append` and `append_values`.
+        writer: The compiled kernel's part; None where the kernel is not in use.
     """
 
-    __slots__ = ("_builder", "append_raw", "codec", "level", "records_count")
+    __slots__ = ("_count", "_foreign", "append_raw", "codec", "level", "writer")
+
+    append_raw: AppendRecord
 
     def __init__(
         self, batch_size: int = 16384, codec: int = Codec.NONE, level: int | None = None
@@ -61,15 +68,32 @@ class RecordBatchBuilder:
             codec: Compression codec (`compression.type`).
             level: The codec's level, None for Kafka's default.
         """
-        from onceflow.sdk.protocol import record_codec
-
-        self._builder = record_codec.new_builder(
-            MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
-        )
-        self.append_raw: AppendRecord = self._builder.append
+        self.writer: RecordWriter | None = None
+        self._foreign: BatchBuilder | None = None
+        self._count = 0
         self.codec: int = codec
         self.level: int | None = level
-        self.records_count: int = 0
+        if kernel_in_use():
+            from onceflow.sdk.protocol.record_kernel import RecordWriter
+
+            self.writer = RecordWriter(batch_size - HEADER_SIZE)
+            self.append_raw = self.writer.append
+        else:
+            from onceflow.sdk.protocol.record_codec import new_builder
+
+            self._foreign = new_builder(
+                MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
+            )
+            self.append_raw = self._foreign.append
+
+    @property
+    def records_count(self) -> int:
+        """Records in the batch."""
+        return self._count if self.writer is None else self.writer.count
+
+    def count_raw(self, records_count: int) -> None:
+        """Say how many records there are after calls of `append_raw`."""
+        self._count = records_count
 
     def append(
         self,
@@ -92,59 +116,21 @@ class RecordBatchBuilder:
         Raises:
             TypeError: A key, value or header of another type.
         """
+        key = None if key is None else bytes(memoryview(key))
+        value = None if value is None else bytes(memoryview(value))
         added = self.append_raw(self.records_count, timestamp_ms, key, value, headers)
         if added is None:
             return None
-        self.records_count += 1
+        self._count += 1
         return added.size
-
-    def append_values(
-        self,
-        timestamp_ms: int,
-        values: Sequence[Buffer | None],
-        keys: Sequence[Buffer | None] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> int:
-        """Add records with one timestamp and no headers until the batch is full.
-
-        Args:
-            timestamp_ms: Timestamp of all of them.
-            values: Values; those from `start` to `stop` are taken.
-            keys: Keys beside the values, or None for no keys.
-            start: Index of the first one.
-            stop: Index after the last one, None for all.
-
-        Returns:
-            Index of the first value that was not taken.
-        """
-        append = self.append_raw
-        end = len(values) if stop is None else stop
-        offset = self.records_count - start
-        index = start
-        no_headers: RecordHeaders = []
-        try:
-            if keys is None:
-                for index in range(start, end):
-                    value = values[index]
-                    if append(offset + index, timestamp_ms, None, value, no_headers) is None:
-                        return index
-            else:
-                for index in range(start, end):
-                    added = append(
-                        offset + index, timestamp_ms, keys[index], values[index], no_headers
-                    )
-                    if added is None:
-                        return index
-            index = max(end, start)
-            return index
-        finally:
-            self.records_count = offset + index
 
     @property
     def size_bytes(self) -> int:
         """Bytes used so far, before compression, header included."""
-        return self._builder.size()
+        if self.writer is not None:
+            return HEADER_SIZE + self.writer.size_bytes
+        assert self._foreign is not None
+        return self._foreign.size()
 
     def build(
         self,
@@ -164,25 +150,101 @@ class RecordBatchBuilder:
         Returns:
             The whole batch with base offset 0, compressed where that makes it smaller.
         """
-        batch = self._builder.build()
         del self.append_raw
+        body: Buffer
+        if self.writer is not None:
+            header, body = _header_of(self.writer), self.writer.take()
+        else:
+            assert self._foreign is not None
+            batch = self._foreign.build()
+            header, body = parse_batch_header(batch), memoryview(batch)[HEADER_SIZE:]
+        attributes = TRANSACTIONAL_BIT if transactional else 0
         if self.codec != Codec.NONE:
-            body = compress(self.codec, memoryview(batch)[HEADER_SIZE:], self.level)
-            if HEADER_SIZE + len(body) < len(batch):
-                header = parse_batch_header(batch)
-                attributes = self.codec | (TRANSACTIONAL_BIT if transactional else 0)
-                return pack_batch(
-                    header._replace(
-                        attributes=attributes,
-                        producer_id=producer_id,
-                        producer_epoch=producer_epoch,
-                        base_sequence=base_sequence,
-                    ),
-                    body,
-                )
-        if producer_id != NO_PRODUCER_ID or transactional:
-            set_producer_state(batch, producer_id, producer_epoch, base_sequence, transactional)
-        return batch
+            compressed = compress(self.codec, body, self.level)
+            if len(compressed) < len(body):
+                body, attributes = compressed, attributes | self.codec
+        return pack_batch(
+            header._replace(
+                attributes=attributes,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+            ),
+            body,
+        )
+
+
+def append_scattered(
+    builders: Sequence[RecordBatchBuilder | None],
+    targets: list[int],
+    start: int,
+    stop: int,
+    timestamps_ms: Sequence[int] | int,
+    keys: list[bytes | None] | None,
+    values: list[bytes | None],
+    headers: list[RecordHeaders] | None,
+) -> int:
+    """Add records to the batches of their partitions, in order, until one is full or missing.
+
+    Args:
+        builders: The open batch of each partition; None where there is none yet. They were filled
+            by `append_raw` and this function only.
+        targets: Partition of each record.
+        start: Index of the first record.
+        stop: Index after the last one.
+        timestamps_ms: Timestamp of each record in milliseconds, or the one of all.
+        keys: Key of each record, or None for no keys.
+        values: Value of each record.
+        headers: Headers of each record, or None.
+
+    Returns:
+        Index of the first record that was not taken.
+    """
+    single = timestamps_ms if isinstance(timestamps_ms, int) else 0
+    many = None if isinstance(timestamps_ms, int) else list(timestamps_ms)
+    if kernel_in_use():
+        from onceflow.sdk.protocol import record_kernel
+
+        writers = [None if builder is None else builder.writer for builder in builders]
+        return record_kernel.append_scattered(
+            writers, targets, start, stop, single, many, keys, values, headers
+        )
+    key: bytes | None = None
+    record_headers: RecordHeaders = []
+    at = start
+    for at in range(start, stop):
+        builder = builders[targets[at]]
+        if builder is None:
+            return at
+        if keys is not None:
+            key = keys[at]
+        if many is not None:
+            single = many[at]
+        if headers is not None:
+            record_headers = headers[at]
+        count = builder.records_count
+        if builder.append_raw(count, single, key, values[at], record_headers) is None:
+            return at
+        builder.count_raw(count + 1)
+    return max(start, stop)
+
+
+def _header_of(writer: RecordWriter) -> BatchHeader:
+    return BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        partition_leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=writer.count - 1,
+        base_timestamp=writer.base_timestamp,
+        max_timestamp=writer.max_timestamp,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=-1,
+        base_sequence=NO_SEQUENCE,
+        records_count=writer.count,
+    )
 
 
 def encode_batch(

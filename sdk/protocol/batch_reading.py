@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
-from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.model import ConsumerRecord, Headers
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
-    LENGTH_END,
+    LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
@@ -30,10 +31,12 @@ from onceflow.sdk.protocol.compression import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.protocol.record_walk import read_records
 
 if TYPE_CHECKING:
     from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
+    from onceflow.sdk.protocol.record_kernel import Columns
 
 _T = TypeVar("_T")
 
@@ -100,6 +103,10 @@ def decode_values(
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[bytes | None]:
     """Read only the values of the batch at `position`; see `decode_batch`."""
+    if kernel_in_use():
+        from onceflow.sdk.protocol.record_kernel import VALUES
+
+        return _read_columns(data, position, header, verify_crc, max_bytes, VALUES).values
 
     def values(reader: Iterable[RawRecord]) -> list[bytes | None]:
         return [record.value for record in reader]
@@ -137,6 +144,27 @@ def consumer_records(
     """
     kind = header.timestamp_type
     epoch = header.partition_leader_epoch
+    if kernel_in_use():
+        from onceflow.sdk.protocol.record_kernel import EVERYTHING
+
+        columns = _read_columns(data, position, header, verify_crc, max_bytes, EVERYTHING)
+        headers: Iterable[Headers] = repeat(())
+        if found := columns.headers:
+            headers = [found.get(number, ()) for number in range(len(columns.values))]
+        return list(
+            map(
+                ConsumerRecord,
+                repeat(topic),
+                repeat(partition),
+                columns.offsets,
+                columns.timestamps_ms,
+                repeat(kind),
+                columns.keys,
+                columns.values,
+                headers,
+                repeat(epoch),
+            )
+        )
 
     def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
         return [
@@ -166,28 +194,15 @@ def _read(
     collect: Callable[[Iterable[RawRecord]], list[_T]],
 ) -> list[_T]:
     """Open one batch with the compiled reader and collect what the caller wants of it."""
-    if header is None:
-        header = parse_batch_header(data, position)
-    end = position + header.batch_length + LENGTH_END
-    if end > len(data):
-        raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
-    if verify_crc:
-        check_crc(data, position, header)
-    if header.records_count == 0 and end == position + HEADER_SIZE:
+    header, batch = _checked(data, position, header, verify_crc)
+    if header.records_count == 0 and len(batch) == HEADER_SIZE:
         return []  # Compaction keeps the header of a producer's last batch (KAFKA-5298).
-    batch = memoryview(data)[position:end]
     if header.codec == Codec.NONE:
-        if end + len(_GUARD) > len(data):
+        if position + len(batch) + len(_GUARD) > len(data):
             batch = guarded(batch)
     else:
-        try:
-            body = decompress(header.codec, batch[HEADER_SIZE:], max_bytes=max_bytes)
-        except DecompressionError as error:
-            raise InvalidBatchError(
-                f"the batch at offset {header.base_offset} cannot be unpacked: {error}"
-            ) from None
-        plain = plain_header(data, position, header.records_count, header.base_offset)
-        batch = guarded(plain, body)
+        body = _unpacked(header, batch, max_bytes)
+        batch = guarded(plain_header(batch, 0, header.records_count, header.base_offset), body)
     try:
         return collect(compiled_reader()(batch))
     except UnicodeDecodeError:
@@ -195,9 +210,60 @@ def _read(
         # hand, or the consumer would be stuck at this batch.
         return collect(read_records(batch, header))
     except READ_ERRORS as error:
+        raise _malformed(header, error) from None
+
+
+def _read_columns(
+    data: Buffer,
+    position: int,
+    header: BatchHeader | None,
+    verify_crc: bool,
+    max_bytes: int,
+    want: int,
+) -> Columns:
+    """Open one batch with the kernel; what it does not want stays empty."""
+    from onceflow.sdk.protocol import record_kernel
+
+    header, batch = _checked(data, position, header, verify_crc)
+    body = bytes(
+        batch[HEADER_SIZE:] if header.codec == Codec.NONE else _unpacked(header, batch, max_bytes)
+    )
+    count = header.records_count
+    try:
+        columns = record_kernel.walk(
+            body, 0, count, header.base_offset, header.base_timestamp, want
+        )
+    except READ_ERRORS as error:
+        raise _malformed(header, error) from None
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        columns.timestamps_ms = [header.max_timestamp] * count
+    return columns
+
+
+def _checked(
+    data: Buffer, position: int, header: BatchHeader | None, verify_crc: bool
+) -> tuple[BatchHeader, memoryview]:
+    if header is None:
+        header = parse_batch_header(data, position)
+    end = position + header.size_bytes
+    if end > len(data):
+        raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+    if verify_crc:
+        check_crc(data, position, header)
+    return header, memoryview(data)[position:end]
+
+
+def _unpacked(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer:
+    try:
+        return decompress(header.codec, batch[HEADER_SIZE:], max_bytes=max_bytes)
+    except DecompressionError as error:
         raise InvalidBatchError(
-            f"the batch at offset {header.base_offset} is malformed: {error}"
+            f"the batch at offset {header.base_offset} cannot be unpacked: {error}"
         ) from None
+
+
+def _malformed(header: BatchHeader, error: Exception) -> InvalidBatchError:
+    return InvalidBatchError(f"the batch at offset {header.base_offset} is malformed: {error}")
 
 
 def first_record_at_or_after(

@@ -35,6 +35,7 @@ from onceflow.sdk.protocol.compression import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.protocol.record_walk import RecordStream
 
 if TYPE_CHECKING:
@@ -133,12 +134,12 @@ def validate_batch(
 def _held_batch(data: Buffer, header: BatchHeader) -> Buffer | None:
     """The batch without compression, or None if its records are too large to be held."""
     if header.codec == Codec.NONE:
-        return guarded(data) if len(data) <= HELD_BYTES else None
+        return data if len(data) <= HELD_BYTES else None
     try:
         plain = decompress(header.codec, memoryview(data)[HEADER_SIZE:], max_bytes=HELD_BYTES)
     except DecompressedTooLargeError:
         return None
-    return guarded(plain_header(data, 0, header.records_count), plain)
+    return b"".join((plain_header(data, 0, header.records_count), plain))
 
 
 def _checked_header(data: Buffer) -> BatchHeader:
@@ -197,7 +198,10 @@ class _RecordCheck:
 
     def held(self, batch: Buffer, count: int) -> None:
         """Check `count` further records, which fill `batch` behind a header that counts them."""
+        if kernel_in_use() and self._whole(bytes(memoryview(batch)[HEADER_SIZE:]), count):
+            return
         # The compiled reader checks lengths and counts while it reads.
+        batch = guarded(batch)
         if not self._rules.one_by_one:
             first, largest = self._next_delta, self.max_timestamp
             try:
@@ -240,6 +244,31 @@ class _RecordCheck:
             pass
         raise _NotInOnePassError
 
+    def _whole(self, records: bytes, count: int) -> bool:
+        """Check further records at once; False if one is at fault and must be found."""
+        from onceflow.sdk.protocol import record_kernel
+
+        header, limits = self._header, self._rules.timestamp_range
+        first = self._next_delta
+        try:
+            found = record_kernel.walk(
+                records, 0, count, 0, header.base_timestamp, record_kernel.NOTHING, first
+            )
+        except READ_ERRORS as error:
+            raise InvalidBatchError(f"the records are malformed: {error}") from None
+        if found.misplaced >= 0:
+            self._expect(found.misplaced, found.misplaced_delta)
+        least, largest = found.min_timestamp, found.max_timestamp
+        if header.attributes & LOG_APPEND_TIME_BIT:
+            least = largest = header.max_timestamp
+        if limits is not None and (least < limits[0] or largest > limits[1]):
+            return False
+        if found.keyless and self._rules.require_keys:
+            return False
+        self._next_delta = first + count
+        self.max_timestamp = max(self.max_timestamp, largest)
+        return True
+
     def stream(self, data: Buffer, *, by_hand: bool = False) -> None:
         """Check all records piece by piece, for batches that are too large to be held.
 
@@ -262,7 +291,7 @@ class _RecordCheck:
                 most = count - self._next_delta
                 records, taken = stream.take_whole_records(most, _PIECE_BYTES)
                 if taken:
-                    self.held(guarded(plain_header(data, 0, taken), records), taken)
+                    self.held(b"".join((plain_header(data, 0, taken), records)), taken)
                     continue
             frame = stream.walk_record()
             timestamp = header.base_timestamp + frame.timestamp_delta

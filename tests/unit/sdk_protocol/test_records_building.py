@@ -10,6 +10,7 @@ import os
 import pytest
 
 from onceflow.sdk.model import TimestampType
+from onceflow.sdk.protocol.batch_building import RecordHeaders, append_scattered
 from onceflow.sdk.protocol.records import (
     HEADER_SIZE,
     Codec,
@@ -52,39 +53,57 @@ def test_the_first_record_fits_whatever_its_size() -> None:
     assert builder.append(NOW, None, b"v", []) is None
 
 
-def test_many_values_fill_a_batch_and_tell_where_to_go_on() -> None:
+def test_scattered_records_go_to_the_batch_of_their_partition_until_one_is_full() -> None:
     values: list[bytes | None] = [b"%03d" % i for i in range(100)]
-    taken: list[bytes | None] = []
-    start = 0
-    while start < len(values):
-        builder = RecordBatchBuilder(batch_size=400)
-        start = builder.append_values(NOW, values, start=start)
-        assert builder.records_count == start - len(taken)
-        taken += [record.value for record in decode_batch(builder.build())]
-    assert taken == values
+    targets = [i % 3 for i in range(100)]
+    builders: list[RecordBatchBuilder | None] = [None] * 3
+    taken: list[list[bytes | None]] = [[], [], []]
+    at = 0
+    while at < len(values):
+        at = append_scattered(builders, targets, at, 100, NOW, None, values, None)
+        if at < len(values):
+            full = builders[targets[at]]
+            if full is not None:
+                taken[targets[at]] += [r.value for r in decode_batch(full.build())]
+            builders[targets[at]] = RecordBatchBuilder(batch_size=200)
+    for number, builder in enumerate(builders):
+        assert builder is not None
+        taken[number] += [r.value for r in decode_batch(builder.build())]
+    assert taken == [values[number::3] for number in range(3)]
 
 
-def test_many_values_go_on_after_single_records() -> None:
+def test_scattered_records_go_on_after_single_ones_with_all_their_fields() -> None:
     builder = RecordBatchBuilder(batch_size=10_000)
     builder.append(NOW, None, b"first", [])
-    assert builder.append_values(NOW, [b"x", b"y", b"z"], [b"1", None, b"3"], 1, 3) == 3
+    keys: list[bytes | None] = [b"1", None, b"3"]
+    values: list[bytes | None] = [b"x", None, b"z"]
+    headers: list[RecordHeaders] = [[], [("n", b"v"), ("n", None)], []]
+    times = [NOW, NOW + 5, NOW - 7]
+    assert append_scattered([builder], [0] * 3, 1, 3, times, keys, values, headers) == 3
     builder.append(NOW, None, b"last", [])
-    found = [(r.offset, r.key, r.value) for r in decode_batch(builder.build())]
-    expected = [(0, None, b"first"), (1, None, b"y"), (2, b"3", b"z"), (3, None, b"last")]
-    assert found == expected
+    batch = builder.build()
+    found = [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in decode_batch(batch)]
+    assert found == [
+        (0, NOW, None, b"first", []),
+        (1, NOW + 5, None, None, headers[1]),
+        (2, NOW - 7, b"3", b"z", []),
+        (3, NOW, None, b"last", []),
+    ]
+    header = parse_batch_header(batch)
+    assert (header.base_timestamp, header.max_timestamp) == (NOW, NOW + 5)
 
 
-def test_no_values_take_no_place() -> None:
+def test_no_records_take_no_place() -> None:
     builder = RecordBatchBuilder()
-    assert builder.append_values(NOW, []) == 0
-    assert builder.append_values(NOW, [b"x"], start=1) == 1
+    assert append_scattered([builder], [], 0, 0, NOW, None, [], None) == 0
+    assert append_scattered([builder], [0], 1, 1, NOW, None, [b"x"], None) == 1
     assert builder.records_count == 0
 
 
 def test_a_value_of_a_wrong_type_leaves_the_batch_usable() -> None:
     builder = RecordBatchBuilder()
     with pytest.raises(TypeError):
-        builder.append_values(NOW, [b"a", "text"])  # type: ignore[list-item]
+        append_scattered([builder], [0, 0], 0, 2, NOW, None, [b"a", 7], None)  # type: ignore[list-item]
     with pytest.raises(TypeError):
         builder.append(NOW, 1, b"", [])  # type: ignore[arg-type]
     builder.append(NOW, None, b"b", [])

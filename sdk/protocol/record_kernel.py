@@ -1,0 +1,408 @@
+"""Records to bytes and back, field by field: plain Python that mypyc may compile.
+
+This is the one place where each record costs something, in the clients and in the broker, so it is
+written for a compiler: native integers and one pass. Compiled (`tools/compile.py`) it reads and
+writes records several times as fast as the codec of `record_codec`; where it is not compiled that
+codec is used instead (`COMPILED` tells). Both obey the same tests. What belongs to the batch as a
+whole is in `batch_header`.
+
+Every length is checked against the bytes that are there before it is used, and a byte beyond the
+end is an error, compiled as well. The layout is that of batches of magic 2 (KIP-98).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this module runs as machine code."""
+
+NOTHING: Final = 0
+VALUES: Final = 1
+EVERYTHING: Final = 2
+
+Headers = list[tuple[str, bytes | None]]
+
+_LOW_63: Final = 0x7FFF_FFFF_FFFF_FFFF
+_LOW_57: Final = 0x01FF_FFFF_FFFF_FFFF
+_TABLE_SIZE: Final = 8_192
+
+
+class MalformedRecordError(ValueError):
+    """The bytes are no records; the text says which rule they break."""
+
+
+def _make_varint(number: i64) -> bytes:
+    raw: i64 = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while True:
+        rest: i64 = (raw >> 7) & _LOW_57
+        if rest == 0:
+            out.append(raw & 0x7F)
+            return bytes(out)
+        out.append((raw & 0x7F) | 0x80)
+        raw = rest
+
+
+_VARINTS: Final[list[bytes]] = [_make_varint(number) for number in range(_TABLE_SIZE)]
+
+
+def _varint(number: i64) -> bytes:
+    """A number in zigzag form."""
+    if 0 <= number < _TABLE_SIZE:
+        return _VARINTS[number]
+    return _make_varint(number)
+
+
+class RecordSize:
+    """What a writer answers for a record that it took.
+
+    Attributes:
+        size: Bytes that the record takes.
+    """
+
+    def __init__(self, size: i64) -> None:
+        self.size = size
+
+
+class RecordWriter:
+    """Collects the records of one batch as pieces that are joined once.
+
+    Attributes:
+        size_bytes: Bytes of the records so far.
+        count: Records so far.
+        base_timestamp: Timestamp of the first one in milliseconds, -1 before.
+        max_timestamp: The largest timestamp in milliseconds, -1 before.
+    """
+
+    def __init__(self, limit: i64) -> None:
+        """Start an empty batch.
+
+        Args:
+            limit: Bytes of records at which it is full; the first record always fits.
+        """
+        self.size_bytes: i64 = 0
+        self.count: i64 = 0
+        self.base_timestamp: i64 = -1
+        self.max_timestamp: i64 = -1
+        self._limit: i64 = limit
+        self._stamp = b""  # attributes and timestamp as the last record had them
+        self._stamped: i64 = -1
+        self._parts: list[bytes] = []
+
+    def append(
+        self,
+        offset: i64,
+        timestamp_ms: i64,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+    ) -> RecordSize | None:
+        """Add one record.
+
+        Args:
+            offset: Its number in the batch; that is `count`.
+            timestamp_ms: Milliseconds since 1970-01-01 UTC, or -1.
+            key: Key, or None.
+            value: Value, or None.
+            headers: Pairs of name and value.
+
+        Returns:
+            Its size, or None if the batch is full.
+        """
+        size = self.write(offset, timestamp_ms, key, value, headers)
+        return None if size == 0 else RecordSize(size)
+
+    def write(
+        self,
+        offset: i64,
+        timestamp_ms: i64,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> i64:
+        """As `append`, for compiled callers: the size as a number, 0 if the batch is full."""
+        if self.count == 0:
+            self.base_timestamp = timestamp_ms
+        if timestamp_ms != self._stamped or self.count == 0:
+            self._stamp = b"\0" + _varint(timestamp_ms - self.base_timestamp)
+            self._stamped = timestamp_ms
+        stamp = self._stamp
+        delta = _varint(offset)
+        key_size = b"\x01" if key is None else _varint(len(key))
+        value_size = b"\x01" if value is None else _varint(len(value))
+        tail = _pack_headers(headers) if headers else b"\0"
+        size: i64 = len(stamp) + len(delta) + len(key_size) + len(value_size) + len(tail)
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        length = _varint(size)
+        size += len(length)
+        if self.count > 0 and self.size_bytes + size > self._limit:
+            return 0
+        parts = self._parts
+        parts.append(length)
+        parts.append(stamp)
+        parts.append(delta)
+        parts.append(key_size)
+        if key is not None:
+            parts.append(key)
+        parts.append(value_size)
+        if value is not None:
+            parts.append(value)
+        parts.append(tail)
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self.size_bytes += size
+        self.count += 1
+        return size
+
+    def take(self) -> bytes:
+        """The bytes of all records; the writer is used up."""
+        data = b"".join(self._parts)
+        self._parts = []
+        return data
+
+
+def _pack_headers(headers: Headers) -> bytes:
+    parts = [_varint(len(headers))]
+    for name, content in headers:
+        encoded = name.encode()
+        parts.append(_varint(len(encoded)))
+        parts.append(encoded)
+        parts.append(b"\x01" if content is None else _varint(len(content)))
+        if content is not None:
+            parts.append(content)
+    return b"".join(parts)
+
+
+def append_scattered(
+    writers: list[RecordWriter | None],
+    targets: list[int],
+    start: i64,
+    stop: i64,
+    timestamp_ms: i64,
+    timestamps_ms: list[int] | None,
+    keys: list[bytes | None] | None,
+    values: list[bytes | None],
+    headers: list[Headers] | None,
+) -> i64:
+    """Add records to the writers of their partitions, in order, until one is full or missing.
+
+    Args:
+        writers: Writer by partition; None where there is none yet.
+        targets: Partition of each record.
+        start: Index of the first record.
+        stop: Index after the last one.
+        timestamp_ms: Timestamp of all records, unless each has its own.
+        timestamps_ms: Timestamp of each record, or None.
+        keys: Key of each record, or None for no keys.
+        values: Value of each record.
+        headers: Headers of each record, or None.
+
+    Returns:
+        Index of the first record that was not taken.
+    """
+    at: i64 = start
+    key: bytes | None = None
+    some: Headers | None = None
+    while at < stop:
+        writer = writers[targets[at]]
+        if writer is None:
+            break
+        if keys is not None:
+            key = keys[at]
+        if timestamps_ms is not None:
+            timestamp_ms = timestamps_ms[at]
+        if headers is not None:
+            some = headers[at]
+        if writer.write(writer.count, timestamp_ms, key, values[at], some) == 0:
+            break
+        at += 1
+    return at
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's 32-bit hash of a key, as an unsigned number; see `core.partitioner`."""
+    length: i64 = len(data)
+    mask: i64 = 0xFFFF_FFFF
+    factor: i64 = 0x5BD1_E995
+    h: i64 = 0x9747_B28C ^ length
+    at: i64 = 0
+    while at + 4 <= length:
+        k: i64 = data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (data[at + 3] << 24)
+        k = (k * factor) & mask
+        k = ((k ^ (k >> 24)) * factor) & mask
+        h = ((h * factor) & mask) ^ k
+        at += 4
+    if at < length:
+        tail: i64 = 0
+        shift: i64 = 0
+        while at < length:
+            byte: i64 = data[at]
+            tail |= byte << shift
+            shift += 8
+            at += 1
+        h = ((h ^ tail) * factor) & mask
+    h = ((h ^ (h >> 13)) * factor) & mask
+    return h ^ (h >> 15)
+
+
+def _more(data: bytes, pos: i64, raw: i64, most_bytes: i64) -> tuple[i64, i64]:
+    """The rest of a number whose first byte is `raw` and whose second is at `pos`.
+
+    Returns:
+        The number, still in zigzag form, and where it ends.
+    """
+    raw &= 127
+    shift: i64 = 7
+    while True:
+        byte: i64 = data[pos]
+        pos += 1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return raw, pos
+        shift += 7
+        if shift == most_bytes * 7:
+            raise MalformedRecordError("a number in a record is too long")
+
+
+def _number(data: bytes, pos: i64) -> tuple[i64, i64]:
+    """A number of 32 bits and where it ends."""
+    raw: i64 = data[pos]
+    pos += 1
+    if raw > 127:
+        raw, pos = _more(data, pos, raw, 5)
+    return (raw >> 1) ^ -(raw & 1), pos
+
+
+class Columns:
+    """Records of one batch, field by field; what was not asked for stays empty.
+
+    Attributes:
+        offsets: Offset of each record.
+        timestamps_ms: Timestamp of each in milliseconds.
+        keys: Key of each, None without.
+        values: Value of each, None without.
+        headers: By number of the record, for those that have some.
+        min_timestamp: Least timestamp in milliseconds.
+        max_timestamp: Largest timestamp in milliseconds.
+        keyless: How many records have no key.
+        misplaced: Number of the first record whose offset does not count up by one, -1 for none.
+        misplaced_delta: Where it claims to be.
+    """
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.timestamps_ms: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: dict[int, Headers] = {}
+        self.min_timestamp: i64 = _LOW_63
+        self.max_timestamp: i64 = -_LOW_63
+        self.keyless: i64 = 0
+        self.misplaced: i64 = -1
+        self.misplaced_delta: i64 = -1
+
+
+def walk(
+    data: bytes,
+    start: i64,
+    count: i64,
+    base_offset: i64,
+    base_timestamp: i64,
+    want: i64,
+    first: i64 = 0,
+) -> Columns:
+    """Check the structure of every record of a batch, and read what is wanted of it.
+
+    Args:
+        data: Bytes of the batch, uncompressed; they end where the records end.
+        start: Where the records begin.
+        count: How many there are.
+        base_offset: Offset of the batch.
+        base_timestamp: Time that the records' own ones are relative to, in milliseconds.
+        want: `NOTHING` (checks only), `VALUES`, or `EVERYTHING`.
+        first: Number in its batch of the first of these records.
+
+    Raises:
+        MalformedRecordError, IndexError: The bytes are no such records.
+    """
+    columns = Columns()
+    wants_all = want > 1
+    wants_values = want > 0
+    pos: i64 = start
+    end: i64 = len(data)
+    number: i64 = 0
+    while number < count:
+        size, pos = _number(data, pos)
+        record_end: i64 = pos + size
+        if size < 0 or record_end > end:
+            raise MalformedRecordError("a record is longer than the bytes that are there")
+        raw: i64 = data[pos + 1]  # behind the attributes, of which none is used
+        pos += 2
+        if raw > 127:
+            raw, pos = _more(data, pos, raw, 10)
+        timestamp_ms = base_timestamp + (((raw >> 1) & _LOW_63) ^ -(raw & 1))
+        if timestamp_ms < columns.min_timestamp:
+            columns.min_timestamp = timestamp_ms
+        if timestamp_ms > columns.max_timestamp:
+            columns.max_timestamp = timestamp_ms
+        delta, pos = _number(data, pos)
+        if delta != first + number and columns.misplaced < 0:
+            columns.misplaced, columns.misplaced_delta = first + number, delta
+        if wants_all:
+            columns.timestamps_ms.append(timestamp_ms)
+            columns.offsets.append(base_offset + delta)
+        size, pos = _number(data, pos)
+        if wants_all:
+            columns.keys.append(None if size < 0 else data[pos : pos + size])
+        if size < 0:
+            columns.keyless += 1
+        else:
+            pos += size
+        size, pos = _number(data, pos)
+        if size > 0 and pos + size > record_end:
+            raise MalformedRecordError("a field is longer than its record")
+        if wants_values:
+            columns.values.append(None if size < 0 else data[pos : pos + size])
+        if size > 0:
+            pos += size
+        if pos + 1 != record_end or data[pos] != 0:
+            _walk_headers(data, pos, record_end, number, columns if wants_all else None)
+        pos = record_end
+        number += 1
+    if pos != end:
+        raise MalformedRecordError("bytes follow the last record of a batch")
+    return columns
+
+
+def _walk_headers(data: bytes, pos: i64, end: i64, number: i64, columns: Columns | None) -> None:
+    """Go over the headers of a record that ends at `end`, from their number on.
+
+    As Java does it, a name that is not UTF-8 gets replacement characters.
+    """
+    found: Headers = []
+    count, pos = _number(data, pos)
+    if count < 0:
+        raise MalformedRecordError(f"a record claims {count} headers")
+    while count > 0:
+        size, name_start = _number(data, pos)
+        if size < 0 or name_start + size > end:
+            raise MalformedRecordError("a record header has no name, or one beyond its record")
+        name_end = name_start + size
+        size, start = _number(data, name_end)
+        pos = start if size < 0 else start + size
+        if pos > end:
+            raise MalformedRecordError("a record header is longer than its record")
+        if columns is not None:
+            content = None if size < 0 else data[start:pos]
+            found.append((data[name_start:name_end].decode("utf-8", "replace"), content))
+        count -= 1
+    if pos != end:
+        raise MalformedRecordError("the parts of a record do not fill its length")
+    if columns is not None:
+        columns.headers[number] = found

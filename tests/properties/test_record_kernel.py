@@ -1,0 +1,125 @@
+"""Goal: the record kernel is the same program compiled and as plain Python, and agrees with others.
+
+Method: random records, and random damage to their bytes, through the source beside the module that
+is in use here, and through aiokafka's extension; hashes against the plain ones.
+"""
+
+from __future__ import annotations
+
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceflow.sdk.core import partitioner
+from onceflow.sdk.protocol import batch_building, record_kernel
+from onceflow.sdk.protocol.batch_header import HEADER_SIZE
+from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch
+
+SOURCE = Path(batch_building.__file__).with_name("record_kernel.py")
+
+
+def _source() -> ModuleType:
+    spec = spec_from_file_location("record_kernel_source", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+source = _source()
+
+data = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=300)
+records = st.lists(
+    st.tuples(
+        st.integers(-1, 2**62),
+        data,
+        data,
+        st.lists(st.tuples(st.text(max_size=9), data), max_size=3),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def written(
+    kernel: ModuleType, items: list[tuple[int, object, object, object]]
+) -> tuple[object, ...]:
+    writer = kernel.RecordWriter(10_000)
+    sizes = [
+        added and added.size
+        for at, item in enumerate(items)
+        for added in [writer.append(at, *item)]
+    ]
+    return sizes, writer.count, writer.base_timestamp, writer.max_timestamp, writer.take()
+
+
+def seen(kernel: ModuleType, body: bytes, count: int, want: int) -> object:
+    try:
+        columns = kernel.walk(body, 0, count, 1_000, 5, want)
+    except READ_ERRORS as error:
+        return type(error).__name__
+    names = ("offsets", "timestamps_ms", "keys", "values", "headers", "min_timestamp")
+    names += ("max_timestamp", "keyless", "misplaced", "misplaced_delta")
+    return [getattr(columns, name) for name in names]
+
+
+def test_the_compiled_kernel_is_not_older_than_its_source() -> None:
+    compiled = Path(record_kernel.__file__)
+    assert compiled.stat().st_mtime >= SOURCE.stat().st_mtime, "run tools/compile.sh"
+
+
+def test_without_the_kernel_the_source_says_so() -> None:
+    assert source.COMPILED is False
+    assert record_kernel.COMPILED is (Path(record_kernel.__file__).suffix != ".py")
+
+
+@given(records)
+def test_both_write_the_same_bytes_and_both_read_them_back(items: list[tuple]) -> None:  # type: ignore[type-arg]
+    kept: list[tuple] = []  # type: ignore[type-arg]
+    size = 0
+    for item in items:
+        size += 40 + sum(len(part or b"") for part in item[1:3])
+        size += sum(20 + 4 * len(n) + len(v or b"") for n, v in item[3])
+        if size > 9_000:
+            break
+        kept.append(item)
+    result = written(record_kernel, kept)
+    assert written(source, kept) == result
+    body = result[-1]
+    assert isinstance(body, bytes)
+    for want in (record_kernel.NOTHING, record_kernel.VALUES, record_kernel.EVERYTHING):
+        assert seen(source, body, len(kept), want) == seen(record_kernel, body, len(kept), want)
+    batch = batch_building.encode_batch(kept)
+    assert bytes(batch[HEADER_SIZE:]) == body
+    fields = [(r.key, r.value, list(r.headers)) for r in decode_batch(batch)]
+    assert fields == [(key, value, headers) for _, key, value, headers in kept]
+
+
+@given(records, st.data())
+def test_both_judge_damaged_bytes_alike(items: list[tuple], choose: st.DataObject) -> None:  # type: ignore[type-arg]
+    body = bytearray(written(record_kernel, items)[-1])  # type: ignore[arg-type]
+    for _ in range(choose.draw(st.integers(1, 4))):
+        body[choose.draw(st.integers(0, len(body) - 1))] = choose.draw(st.integers(0, 255))
+    cut = bytes(body[: choose.draw(st.integers(0, len(body)))])
+    count = choose.draw(st.integers(0, len(items) + 1))
+    want = choose.draw(st.integers(0, 2))
+    for damaged in (bytes(body), cut):
+        assert seen(source, damaged, count, want) == seen(record_kernel, damaged, count, want)
+
+
+@pytest.mark.parametrize("length", range(0, 40, 7))
+def test_a_number_that_does_not_end_is_refused(length: int) -> None:
+    assert seen(record_kernel, b"\xff" * length, 1, 2) in ("MalformedRecordError", "IndexError")
+
+
+@given(st.binary(max_size=40))
+def test_hashes_agree(key: bytes) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioner, "kernel_in_use", lambda: False)
+        plain = partitioner.murmur2(key)
+    assert record_kernel.murmur2(key) == source.murmur2(key) == plain
