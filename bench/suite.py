@@ -34,6 +34,9 @@ CONFLUENT_TUNED = (
 )
 RECORDS = {"onceflow": 600_000, "onceflow-many": 1_500_000, "confluent": 600_000}
 RECORDS_SLOW = 100_000
+HALF_LOAD = 300_000
+"""Records a second for the latency: about half of what either broker takes from confluent-kafka."""
+
 Line = dict[str, object]
 
 
@@ -63,6 +66,7 @@ def cases(sizes: Sequence[int]) -> list[Case]:
         for client in ("onceflow", "onceflow-async", "confluent", "aiokafka", "kafka-python"):
             tuned = ("--set", "fetch.queue.backoff.ms=5") if client == "confluent" else ()
             found.append(Case("consume", client, size, tuned))
+    found.append(Case("latency", "confluent", 100, ("--rate", str(HALF_LOAD))))
     found += [Case("transactions", client, 100) for client in ("onceflow", "confluent", "aiokafka")]
     return found
 
@@ -155,7 +159,7 @@ def measure(args: argparse.Namespace) -> list[Line]:
 
 def rate_of(line: Line) -> float:
     """Records or transactions a second."""
-    return float(str(line.get("rec_s", line.get("per_s"))))
+    return float(str(line.get("rec_s", line.get("per_s", line.get("rate")))))
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -173,7 +177,7 @@ def table(lines: Sequence[Line]) -> str:
         what = f"{key[0]} {key[1]} B" if key[1] else key[0]
         spread = f"{rates[0]:,.0f}-{rates[-1]:,.0f}"
         extra = ""
-        if key[0] == "transactions":
+        if key[0] in ("transactions", "latency"):
             p50 = statistics.median(float(str(line["p50_ms"])) for line in found)
             p99 = statistics.median(float(str(line["p99_ms"])) for line in found)
             extra = f"; p50 {p50:.2f} ms, p99 {p99:.2f} ms"
@@ -204,7 +208,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100])
-    parser.add_argument("--only", nargs="+", choices=("produce", "consume", "transactions"))
+    benches = ("produce", "consume", "latency", "transactions")
+    parser.add_argument("--only", nargs="+", choices=benches)
     parser.add_argument("--brokers", nargs="+", choices=list(BROKERS), default=list(BROKERS))
     parser.add_argument("--out", type=argparse.FileType("a"), default=os.devnull)
     parser.add_argument("--table", type=Path, help="print the table of this file and end")

@@ -79,6 +79,30 @@ class BrokerConfig(GroupProperties):
         "Codec of stored batches; producer keeps the client's.",
         choices=COMPRESSION_TYPES,
     )
+    compression_gzip_level: int = declare(
+        "compression.gzip.level",
+        Kind.INT,
+        -1,
+        "Level of gzip where batches are recompressed; -1 for the library's own.",
+        minimum=-1,
+        maximum=9,
+    )
+    compression_lz4_level: int = declare(
+        "compression.lz4.level",
+        Kind.INT,
+        9,
+        "Level of lz4 where batches are recompressed; 9 is Kafka's name for the fast one.",
+        minimum=1,
+        maximum=17,
+    )
+    compression_zstd_level: int = declare(
+        "compression.zstd.level",
+        Kind.INT,
+        3,
+        "Level of zstd where batches are recompressed.",
+        minimum=-131_072,
+        maximum=22,
+    )
     log_cleanup_policy: str = declare(
         "log.cleanup.policy",
         Kind.LIST,

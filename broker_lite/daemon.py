@@ -8,9 +8,11 @@ the door that tests use.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import random
+import resource
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +76,7 @@ async def serve(
         SystemExit: The disk failed meanwhile.
     """
     _keep_freed_memory()
+    _allow_open_files()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     if options.for_tests:
         await _serve_for_tests(options, listeners, config)
@@ -167,6 +170,14 @@ def _settle_memory() -> None:
     """What is there now stays: the collector need not look at it again."""
     gc.collect()
     gc.freeze()
+
+
+def _allow_open_files() -> None:
+    """Take what the system allows: each connection and each log in use is an open file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _keep_freed_memory() -> None:

@@ -189,7 +189,7 @@ def _recompressed(header: BatchHeader, data: Buffer, config: LogConfig) -> Buffe
         if header.codec != Codec.NONE:
             body = decompress(header.codec, body)
         if codec != Codec.NONE:
-            body = compress(codec, body)
+            body = compress(codec, body, config.compression_level)
     except DecompressionError as error:
         raise AppendError(ErrorCode.INVALID_RECORD, str(error)) from None
     except CodecUnavailableError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LONG_MAX = 2**63 - 1
+_DEFAULT_LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,9 @@ class LogConfig:
 
     Attributes:
         cleanup_policy: ``delete``, ``compact`` or both, separated by a comma.
+        compression_gzip_level: Level of gzip where batches are recompressed, -1 for its own.
+        compression_lz4_level: Level of lz4; 9 is Kafka's name for the fast compressor.
+        compression_zstd_level: Level of zstd.
         compression_type: Codec of stored batches; ``producer`` keeps the client's.
         delete_retention_ms: How long tombstones of a compacted topic are kept, milliseconds.
         flush_messages: Records after which the log is synced to the disk.
@@ -44,6 +48,9 @@ class LogConfig:
     """
 
     cleanup_policy: str = "delete"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     compression_type: str = "producer"
     delete_retention_ms: int = 86_400_000
     flush_messages: int = LONG_MAX
@@ -65,6 +72,17 @@ class LogConfig:
     segment_ms: int = 604_800_000
     producer_id_expiration_ms: int = 86_400_000
     durability: str = "kafka"
+
+    @property
+    def compression_level(self) -> int | None:
+        """Level of the topic's own codec, None for the default one."""
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        level = levels.get(self.compression_type)
+        return None if level == _DEFAULT_LEVELS.get(self.compression_type) else level
 
     @property
     def compacts(self) -> bool:

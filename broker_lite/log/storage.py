@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import shutil
 import threading
 from collections import deque
@@ -24,8 +25,8 @@ from onceflow.broker_lite.log.log_errors import StorageLockedError
 Buffer = bytes | bytearray | memoryview
 """Bytes that are passed on as they are."""
 
-OPEN_FILES_MAX = 512
-"""Handles that :class:`RealStorage` keeps open by default."""
+OPEN_FILES_MAX = 8192
+"""Most handles that :class:`RealStorage` keeps open, and at most half of what the process may."""
 
 LOCK_FILE = ".lock"
 
@@ -368,17 +369,21 @@ class RealStorage:
 
     Args:
         root: The data folder; made if it is missing.
-        open_files_max: Handles kept open at once.
+        open_files_max: Handles kept open at once; None takes half of what the process may have
+            (``ulimit -n``), up to 8,192.
         durable: Bring every new, replaced or renamed file and folder to the disk before going on.
             What is appended is brought there by ``flush`` and ``flush_later``.
     """
 
     def __init__(
-        self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX, durable: bool = False
+        self, root: str | Path, *, open_files_max: int | None = None, durable: bool = False
     ) -> None:
         self.root: str = str(root)
         os.makedirs(self.root, exist_ok=True)
         self._durable = durable
+        if open_files_max is None:
+            allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            open_files_max = max(1, min(OPEN_FILES_MAX, allowed // 2))
         self._pool = _HandlePool(open_files_max, durable=durable)
         self._flusher = _Flusher(self.root)
         self._lock_fd = -1

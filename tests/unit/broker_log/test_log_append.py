@@ -230,3 +230,24 @@ def test_batches_are_stored_under_the_topics_codec(wanted: str, sent: int) -> No
 def test_a_batch_that_outgrows_the_topic_when_it_is_unpacked_is_refused() -> None:
     log = open_log(config=LogConfig(compression_type="uncompressed", max_message_bytes=1000))
     assert refusal(log, batch(b"x" * 5000, codec=4)).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"),
+    [
+        ("gzip", {"compression_gzip_level": 1}, {"compression_gzip_level": 9}),
+        ("lz4", {"compression_lz4_level": 1}, {"compression_lz4_level": 17}),
+        ("zstd", {"compression_zstd_level": -50}, {"compression_zstd_level": 19}),
+    ],
+)
+def test_a_topics_own_codec_has_its_own_level(
+    codec: str, low: dict[str, int], high: dict[str, int]
+) -> None:
+    text = b"".join(b"%d little lambs, " % (number * number % 977) for number in range(3000))
+    sizes = []
+    for levels in (low, high):
+        log = open_log(config=LogConfig(compression_type=codec, **levels))  # type: ignore[arg-type]
+        log.append(batch(text), now_ms=NOW_MS)
+        assert [value for _, value in read_all(log)] == [text]
+        sizes.append(log.size_bytes)
+    assert sizes[1] < sizes[0]

@@ -1,0 +1,104 @@
+"""What goes wrong around a log: no room, a folder that cannot be written, a clock that goes back.
+
+Method: storages in memory that fail on demand, and logs opened again under an earlier time.
+Each trouble is an error that says what to do, and costs nothing that was acknowledged. A failing
+flush is in `test_durability.py`, damage in the middle in `test_log_crash.py`, two processes on one
+folder in `test_broker_in_process.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from broker_requests import produce_request
+from broker_state import SocketlessBroker
+from broker_wire import batch as wire_batch
+from log_batches import NOW_MS, batch, idempotent, open_log, read_all
+
+from onceflow.broker_lite.commands import _reason
+from onceflow.broker_lite.log import FailingStorage, LogConfig, MemoryStorage
+from onceflow.sdk.protocol.api.produce import ProduceResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+HOUR_MS = 3_600_000
+
+
+def code_of(broker: SocketlessBroker, records: bytes) -> int:
+    response = broker.ask(produce_request("t", records), 9)
+    assert isinstance(response, ProduceResponse)
+    return response.responses[0].partition_responses[0].error_code
+
+
+@pytest.mark.parametrize("written_bytes", [0, 30])
+def test_a_full_disk_is_an_answer_and_room_again_goes_on(written_bytes: int) -> None:
+    storage = FailingStorage()
+    broker = SocketlessBroker({}, storage)
+    broker.state.topics.create("t", 1, {}, broker.now_ms)
+    first = wire_batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    second = wire_batch(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
+    assert code_of(broker, first) == ErrorCode.NONE
+    storage.fail_write(len(storage.writes), written_bytes=written_bytes)
+    assert code_of(broker, second) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert code_of(broker, second) == ErrorCode.NONE
+    again = SocketlessBroker({}, storage.disk_after(len(storage.writes)))
+    log = again.state.topics.partition("t", 0)
+    assert log is not None
+    assert [value for _, value in read_all(log)] == [b"a", b"b"]
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy() -> None:
+    storage = FailingStorage()
+    storage.fail_write(0, code=errno.EROFS)
+    with pytest.raises(OSError) as failed:
+        SocketlessBroker({}, storage)
+    assert failed.value.errno == errno.EROFS
+    told = _reason(failed.value, [])
+    assert "read-only file system" in told
+    assert "give a --data folder that can be written to" in told
+    SocketlessBroker({}, storage)  # the lock was given back
+
+
+def test_a_start_on_a_folder_that_became_read_only_loses_nothing() -> None:
+    storage = FailingStorage()
+    broker = SocketlessBroker({}, storage)
+    broker.state.topics.create("t", 1, {}, broker.now_ms)
+    assert code_of(broker, wire_batch(b"a")) == ErrorCode.NONE
+    broker.close()
+    disk = FailingStorage(storage.disk_after(len(storage.writes)))
+    disk.fail_write(0, code=errno.EROFS)
+    with pytest.raises(OSError):
+        SocketlessBroker({}, disk)
+    again = SocketlessBroker({}, disk)
+    log = again.state.topics.partition("t", 0)
+    assert log is not None
+    assert read_all(log) == [(0, b"a")]
+
+
+def test_a_clock_that_was_set_back_removes_nothing_and_stops_nobody() -> None:
+    storage = MemoryStorage()
+    config = LogConfig(retention_ms=60_000, segment_ms=1000, segment_bytes=1 << 20)
+    log = open_log(storage, config)
+    for number in range(5):
+        log.append(idempotent(number, b"%d" % number, producer_id=3), now_ms=NOW_MS + number * 2000)
+    log.close()
+    log = open_log(storage, config)
+    earlier_ms = NOW_MS - HOUR_MS // 2
+    assert log.apply_retention(earlier_ms) == 0
+    for number in range(5, 8):
+        log.append(idempotent(number, b"%d" % number, producer_id=3), now_ms=earlier_ms + number)
+    assert [value for _, value in read_all(log)] == [b"%d" % number for number in range(8)]
+    assert log.append(idempotent(7, b"7", producer_id=3), now_ms=earlier_ms).duplicate
+
+
+def test_timestamps_that_go_back_are_still_found_by_time() -> None:
+    """Records written after the clock was set back lie behind later times (trap 33)."""
+    log = open_log(config=LogConfig(index_interval_bytes=100))
+    times = [NOW_MS, NOW_MS + 1000, NOW_MS - HOUR_MS, NOW_MS + 2000]
+    for time_ms in times:
+        log.append(batch(b"x" * 200, timestamp_ms=time_ms), now_ms=NOW_MS)
+    for asked_ms, offset in ((NOW_MS - HOUR_MS, 0), (NOW_MS + 1, 1), (NOW_MS + 1500, 3)):
+        found = log.offset_for_timestamp(asked_ms)
+        assert found is not None
+        assert found.offset == offset
+    assert log.offset_for_timestamp(NOW_MS + 3000) is None
