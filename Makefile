@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := .setup/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check fix conformance differential chaos image container-test bench dist clean
+.PHONY: help setup java demo test check fix conformance differential sim chaos image container-test bench dist clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,6 +46,9 @@ conformance: $(READY) java ## the same tests against Apache Kafka and its tools 
 
 differential: $(READY) java ## random conversations with Apache Kafka and our broker (ARGS="--seeds 500")
 	@$(BIN)/python tests/support/differential.py $(ARGS)
+
+sim: $(READY) ## seeded whole-system simulation: SEED=n replays one run, SEEDS=1000 runs many
+	@$(BIN)/python tests/simulation/sim_main.py $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FROM),--from $(FROM)) $(ARGS)
 
 chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 	@$(BIN)/pytest -q -m chaos $(ARGS)

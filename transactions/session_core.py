@@ -64,7 +64,7 @@ class SessionCore:
         config: SessionConfig,
         clients: SessionClients,
         listener: SessionListener,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
         self.in_transaction: bool = False
@@ -72,7 +72,7 @@ class SessionCore:
         self._name = config.own_transactional_id
         self._clients = clients
         self._listener = listener
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._producer: SessionProducer | None = None
         self._consumer: SessionConsumer | None = None
         self._polled = UncommittedWork()
@@ -297,8 +297,11 @@ class SessionCore:
                 upto = offsets.get(partition, progress.first)
                 if upto == progress.next:
                     upto = max(upto, await self._position(partition))
+            # Markers behind the last record may be of a later leader epoch. Under the record's own
+            # the next reader would take them for a log that was cut below the offset (KIP-320).
+            epoch = progress.leader_epoch if upto <= progress.next else -1
             if upto > progress.first:
-                marked[partition] = OffsetAndMetadata(upto, token, progress.leader_epoch)
+                marked[partition] = OffsetAndMetadata(upto, token, epoch)
         return marked
 
     async def _position(self, partition: TopicPartition) -> int:

@@ -73,6 +73,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.logs: dict[TopicPartition, list[Entry]] = defaultdict(list)
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.leader_epoch = -1
         self.epochs: dict[str, int] = {}
         self.open: dict[str, OpenTransaction] = {}
         self.generation = 0
@@ -295,6 +296,7 @@ class FakeConsumer:
                             key=entry.key,
                             value=entry.value,
                             headers=entry.headers,  # type: ignore[arg-type]
+                            leader_epoch=self.cluster.leader_epoch,
                         )
                     )
                     left -= 1

@@ -463,6 +463,25 @@ def test_position_behind_skipped_records_is_committed(cluster: FakeCluster) -> N
     assert cluster.offset("in") == 4
 
 
+@pytest.mark.parametrize(("trailing_marker", "expected"), [(False, 3), (True, -1)])
+def test_epoch_is_committed_only_with_the_offset_behind_its_record(
+    cluster: FakeCluster, trailing_marker: bool, expected: int
+) -> None:
+    """What a broker wrote after its restart (the marker) is of a later epoch than the record.
+
+    Offset and epoch that do not belong together look like a log that was cut (KIP-320), and the
+    next owner of the partition would stop for it. Found by the simulation, seed 1243.
+    """
+    cluster.leader_epoch = 3
+    if trailing_marker:
+        cluster.put("in", "gone")
+        cluster.logs[IN0][-1].state = "aborted"
+    session = make_session(cluster)
+    step(session)
+    session.commit()
+    assert cluster.committed[IN0].leader_epoch == expected
+
+
 def test_part_of_a_batch_can_be_committed(cluster: FakeCluster) -> None:
     """Trap 35: never past what is processed; the rest comes again after an abort."""
     session = make_session(cluster)

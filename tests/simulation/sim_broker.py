@@ -1,0 +1,178 @@
+"""One simulated broker: the product's state, handlers, server and connections on a simulated disk.
+
+It starts, dies and starts again on the same folder. While it runs, its positions are compared with
+what the files say: read here by hand, so that a fault of the log's own reader is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from sim_disk import Disk
+from sim_network import Network
+from sim_world import EPOCH_US, World
+
+from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.server import Server
+
+HOST, PORT = "127.0.0.1", 9092
+ADDRESS = f"{HOST}:{PORT}"
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+class RawBatch(NamedTuple):
+    """The head of a batch, as it lies in a file."""
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+    control: bool
+    data: bytes
+
+
+def raw_batches(disk: Disk, directory: str) -> Iterator[RawBatch]:
+    """Every batch of a partition's folder, in the order of its segment files."""
+    files = disk.content.content.get(directory, {})
+    for name in sorted(name for name in files if name.endswith(".log")):
+        yield from _batches_of(bytes(files[name]))
+
+
+def _batches_of(data: bytes) -> Iterator[RawBatch]:
+    position = 0
+    while position + _HEADER.size <= len(data):
+        (base, length, _, magic, _, attributes, delta, _, _, producer_id, epoch, sequence, _) = (
+            _HEADER.unpack_from(data, position)
+        )
+        end = position + 12 + length
+        if magic != 2 or length < _HEADER.size - 12 or end > len(data):
+            return  # What a death in the middle of a write left.
+        yield RawBatch(
+            base,
+            base + delta,
+            producer_id,
+            epoch,
+            sequence,
+            bool(attributes & 0x10),
+            bool(attributes & 0x20),
+            data[position:end],
+        )
+        position = end
+
+
+class SimBroker:
+    """The broker and its data folder.
+
+    Attributes:
+        disk: The data folder.
+        state: What handlers share; None while it is down.
+        starts: How often it was started.
+        wall_skew_us: How far its machine's clock is off at the next start.
+    """
+
+    def __init__(self, world: World, network: Network, properties: Mapping[str, object]) -> None:
+        self.world = world
+        self.network = network
+        self.disk = Disk(world)
+        self.config = BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
+        self.state: BrokerState | None = None
+        self.server: Server | None = None
+        self.process = None
+        self.starts = 0
+        self.kills = 0
+        self.wall_skew_us = 0
+        self.problems: list[str] = []
+        self._lowest_stable: dict[tuple[str, int], int] = {}
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it serves."""
+        return self.state is not None and self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Start it on its folder; it may die while it recovers."""
+        self.starts += 1
+        process = self.world.start(f"broker/{self.starts}")
+        self.process = process
+        process.wall_offset_us = self.wall_skew_us
+        self.network.join(process)
+        process.on_death.append(self._died)
+        storage = self.disk.mount(process)
+        rng = random.Random(f"{self.world.seed}/broker/{self.starts}")
+
+        async def serve() -> None:
+            try:
+                state = open_broker(storage, self.config, rng, process.wall_ms())
+                server = Server(state, process.wall_ms)
+                await server.start(HOST, PORT)
+            except Exception as error:  # noqa: BLE001 - a start that fails is tried again
+                self.world.note(process.name, "start failed", repr(error))
+                if not isinstance(error, OSError):  # What the disk was told to answer.
+                    self.problems.append(f"the broker does not start: {error!r}")
+                process.die()
+                return
+            state.advertise(HOST, PORT)
+            self.state, self.server = state, server
+            self._lowest_stable.clear()
+            self.world.note(process.name, "serving")
+
+        process.call(lambda: asyncio.ensure_future(serve(), loop=process.loop) and None)
+
+    def _died(self) -> None:
+        self.kills += 1
+        self.state = self.server = None
+
+    def kill(self) -> None:
+        """End its process at once."""
+        if self.process is not None:
+            self.process.die()
+
+    def check_positions(self) -> None:
+        """Compare the positions of every partition with its files.
+
+        The last stable offset may not pass the first record of an open transaction, and never goes
+        back while the broker runs.
+        """
+        if self.state is None:
+            return
+        for topic in self.state.topics:
+            if topic.internal:
+                continue
+            for index, log in enumerate(topic.partitions):
+                place = (topic.name, index)
+                stable, high = log.last_stable_offset, log.high_watermark
+                if not stable <= high <= log.log_end_offset:
+                    self.problems.append(f"{place}: {stable} <= {high} <= {log.log_end_offset}")
+                if stable < self._lowest_stable.get(place, 0):
+                    self.problems.append(f"{place}: the last stable offset went back to {stable}")
+                self._lowest_stable[place] = stable
+                first_open = first_open_offset(raw_batches(self.disk, f"{topic.name}-{index}"))
+                if first_open is not None and stable > first_open:
+                    self.problems.append(
+                        f"{place}: last stable offset {stable} is past the open transaction "
+                        f"at {first_open}"
+                    )
+
+
+def first_open_offset(batches: Iterator[RawBatch]) -> int | None:
+    """Where the oldest transaction without a marker begins."""
+    open_since: dict[int, int] = {}
+    for batch in batches:
+        if batch.control:
+            open_since.pop(batch.producer_id, None)
+        elif batch.transactional:
+            open_since.setdefault(batch.producer_id, batch.base_offset)
+    return min(open_since.values(), default=None)
+
+
+def wall_start_ms() -> int:
+    """Wall time at the start of a run."""
+    return EPOCH_US // 1000

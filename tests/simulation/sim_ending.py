@@ -1,0 +1,171 @@
+"""How a run ended: what files, readers and groups hold, once nothing moves any more."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from sim_broker import ADDRESS, RawBatch, raw_batches
+from sim_checker import Ending, StoredRecord
+from sim_setup import TOPICS
+from sim_work import SessionWorker
+
+from onceflow.broker_lite.dispatch import ConnectionState, dispatch
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.sdk import AsyncConsumer
+from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
+from onceflow.sdk.protocol.batch_reading import decode_batch
+from onceflow.sdk.protocol.frame import encode_request
+
+if TYPE_CHECKING:
+    from sim_run import Simulation
+
+
+def committed_offsets(sim: Simulation, group: str) -> dict[str, int]:
+    """What a group committed, asked of the broker as a client would, without a network."""
+    state, process = sim.broker.state, sim.broker.process
+    if state is None or process is None:
+        return {}
+    request = OffsetFetchRequest(group_id=group, topics=None)
+    frame = b"".join(encode_request(request, api_version=7, correlation_id=1, client_id="look"))[4:]
+    connection = ConnectionState(0, "/sim", "PLAINTEXT")
+    answer = dispatch(state, connection, frame, process.wall_ms()).result
+    assert not isinstance(answer, Deferred)
+    assert isinstance(answer, OffsetFetchResponse)
+    return {
+        f"{topic.name}-{found.partition_index}": found.committed_offset
+        for topic in answer.topics
+        for found in topic.partitions
+        if found.error_code == 0 and found.committed_offset >= 0
+    }
+
+
+def stored_records(batches: Iterable[RawBatch]) -> list[StoredRecord]:
+    """Records of a partition in order, with the fate of their transactions."""
+    kept = list(batches)
+    fate: dict[int, bool] = {}
+    visible: dict[int, bool] = {}
+    for batch in reversed(kept):
+        if batch.control:
+            # Version and type of the marker are the key of the only record in the batch.
+            fate[batch.producer_id] = _marker_type(batch) == 1
+        elif batch.transactional:
+            visible[batch.base_offset] = fate.get(batch.producer_id, False)
+    found = []
+    for batch in kept:
+        if not batch.control:
+            seen = visible.get(batch.base_offset, True)
+            for record in decode_batch(batch.data):
+                key = None if record.key is None else bytes(record.key)
+                found.append(StoredRecord(record.offset, bytes(record.value or b""), key, seen))
+    return found
+
+
+def _marker_type(batch: RawBatch) -> int:
+    record = decode_batch(batch.data)[0]
+    return int.from_bytes(bytes(record.key)[2:4], "big")
+
+
+def partitions_of(sim: Simulation) -> list[tuple[str, int]]:
+    """Every partition that is looked at."""
+    return [(topic, index) for topic in TOPICS for index in range(sim.partitions[topic])]
+
+
+def group_is_at_end(sim: Simulation, group: str) -> bool:
+    """Whether no visible record of ``a`` is above the group's offsets, and none can appear."""
+    state = sim.broker.state
+    if state is None:
+        return False
+    committed = committed_offsets(sim, group)
+    for index in range(sim.partitions["a"]):
+        log = state.topics.partition("a", index)
+        if log is None or log.last_stable_offset < log.high_watermark:
+            return False
+        upto = committed.get(f"a-{index}", 0)
+        if upto < log.last_stable_offset:
+            left = stored_records(raw_batches(sim.broker.disk, f"a-{index}"))
+            if any(record.visible and record.offset >= upto for record in left):
+                return False
+    return True
+
+
+def is_settled(sim: Simulation) -> bool:
+    """Whether the broker is up and no transaction is open."""
+    state = sim.broker.state
+    if state is None:
+        return False
+    logs = [state.topics.partition(*place) for place in partitions_of(sim)]
+    return all(log is not None and log.last_stable_offset == log.high_watermark for log in logs)
+
+
+def look(sim: Simulation) -> Ending:
+    """Read everything that is left, with a committed reader and by hand."""
+    ending = Ending()
+    ending.finally_read = _read_all(sim)
+    state = sim.broker.state
+    assert state is not None
+    for topic, index in partitions_of(sim):
+        partition = f"{topic}-{index}"
+        log = state.topics.partition(topic, index)
+        assert log is not None
+        ending.starts[partition] = log.log_start_offset
+        ending.logs[partition] = stored_records(raw_batches(sim.broker.disk, partition))
+    groups = ["group", "session", *(f"of-{w.name}" for w in sim.workers)]
+    ending.committed = {group: committed_offsets(sim, group) for group in groups}
+    ending.compacted = frozenset({"compact"})
+    ending.short_lived = frozenset({"short"})
+    if any(isinstance(worker, SessionWorker) for worker in sim.workers):
+        ending.session_group = "session"
+    return ending
+
+
+def _read_all(sim: Simulation) -> dict[str, list[tuple[int, bytes]]]:
+    process = sim.spawn("verify/1")
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    done: list[bool] = []
+
+    async def read() -> None:
+        partitions = [TopicPartition(*place) for place in partitions_of(sim)]
+        async with AsyncConsumer(bootstrap_servers=ADDRESS, auto_offset_reset="earliest") as reader:
+            reader.assign(partitions)
+            ends = await reader.end_offsets(partitions)
+            while True:
+                polled = await reader.poll(200)
+                for partition, records in polled.items():
+                    entries = found.setdefault(str(partition), [])
+                    entries += [(r.offset, bytes(r.value or b"")) for r in records]
+                positions = [await reader.position(p) >= ends[p] for p in partitions]
+                if all(positions):
+                    break
+        done.append(True)
+
+    process.call(lambda: process.loop.create_task(read()) and None)
+    sim.world.run(lambda: bool(done) or bool(process.faults), sim.world.now_us + 60_000_000)
+    return found
+
+
+def where_tasks_wait(sim: Simulation, names: Iterable[str]) -> str:
+    """Stacks of the tasks of some workers, for the report."""
+    lines = []
+    for worker in sim.workers:
+        if worker.name in names and worker.process is not None:
+            state = "alive" if worker.process.alive else "dead"
+            lines.append(f"{worker.process.name} ({state}):")
+            for task in itertools.islice(worker.process.loop.tasks, 12):
+                lines.append(f"  {_stack(task)}")
+    return "\n".join(lines)
+
+
+def _stack(task: asyncio.Task[object]) -> str:
+    places = []
+    coroutine = task.get_coro()
+    while coroutine is not None and len(places) < 12:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            break
+        places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return f"{task.get_name()}: {' > '.join(places)}"

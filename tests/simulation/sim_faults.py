@@ -1,0 +1,371 @@
+"""Ways to break the product in memory, each of which the simulation has to notice.
+
+A fault names what it breaks, which kind of runs meets it, and the rules of the checker that may
+tell. Nothing here is ever part of a run that is meant to pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim_setup import Setup, draw
+
+from onceflow.broker_lite.coordinators.markers import TransactionMarkers
+from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
+from onceflow.broker_lite.coordinators.offsets import GroupOffsets
+from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+from onceflow.broker_lite.log import PartitionLog, compaction, producer_state, recovery, retention
+from onceflow.broker_lite.log.log_errors import AppendError
+from onceflow.broker_lite.log.producer_state import ProducerEntry, ProducerState
+from onceflow.broker_lite.log.segment_writer import SegmentWriter
+from onceflow.sdk.core.aborted_transactions import AbortedTransactions
+from onceflow.sdk.core.batch import ProducerBatch
+from onceflow.sdk.core.fetch_buffer import FetchedData
+from onceflow.sdk.core.sender import Sender
+from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.transactions.progress import UncommittedWork
+from onceflow.transactions.session_core import SessionCore
+
+Replace = Callable[[object, str, object], None]
+"""``monkeypatch.setattr``."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One way to break the product.
+
+    Attributes:
+        apply: Breaks it.
+        focus: Changes of the setup that make a run meet it.
+        rules: Beginnings of problems, one of which must be found.
+        seeds: Most seeds it may take.
+    """
+
+    apply: Callable[[Replace], None]
+    focus: str
+    rules: tuple[str, ...]
+    seeds: int = 40
+
+
+def setup_for(fault: Fault, seed: int) -> Setup:
+    """A run of a seed that meets what a fault breaks."""
+    setup = draw(seed)
+    nobody = dict.fromkeys(setup.workers, 0)
+    changes: dict[str, Any] = {"units": 16}
+    network = dataclasses.replace(setup.storm, cut_after=0.05, cut_before=0.03, delay_us=2_000)
+    match fault.focus:
+        case "producers":
+            changes |= {
+                "workers": nobody | {"producer": 2},
+                "storm": network,
+                "troubles": ["write fails", "cut"],
+                "trouble_every_us": 60_000,
+            }
+        case "transactions":
+            changes |= {
+                "workers": nobody | {"transactional": 2, "committed reader": 1},
+                "storm": network,
+                "troubles": ["kill worker", "zombie", "cut"],
+                "trouble_every_us": 150_000,
+            }
+        case "sessions":
+            changes |= {
+                "workers": nobody | {"session": 2, "producer": 1, "transactional": 1},
+                "troubles": ["kill worker", "zombie", "cut", "partition"],
+                "trouble_every_us": 150_000,
+                "storm": network,
+            }
+        case "groups":
+            changes |= {
+                "workers": nobody | {"group": 3, "producer": 1},
+                "troubles": ["pause worker", "zombie"],
+                "trouble_every_us": 300_000,
+                "duration_us": 6_000_000,
+            }
+        case "deaths":
+            changes |= {
+                "workers": nobody | {"producer": 1, "transactional": 1, "committed reader": 1},
+                "troubles": ["kill broker", "kill broker in write"],
+                "trouble_every_us": 150_000,
+            }
+        case "power":
+            changes |= {
+                "workers": nobody | {"producer": 2},
+                "troubles": ["kill broker"],
+                "trouble_every_us": 300_000,
+                "power": True,
+                "properties": setup.properties | {"log.flush.interval.messages": 1},
+            }
+        case "compaction":
+            changes |= {"workers": nobody | {"compaction": 1}, "duration_us": 3_000_000}
+    return dataclasses.replace(setup, **changes)
+
+
+def _no_duplicate_check(replace: Replace) -> None:
+    replace(ProducerEntry, "duplicate_of", lambda *_: None)
+    replace(producer_state, "_check_sequence", lambda *_: None)
+
+
+def _no_sequence_check(replace: Replace) -> None:
+    replace(producer_state, "_check_sequence", lambda *_: None)
+
+
+def _stable_is_high_watermark(replace: Replace) -> None:
+    replace(ProducerState, "first_unstable_offset", lambda self: None)
+
+
+def _no_aborted_list(replace: Replace) -> None:
+    replace(AbortedTransactions, "hides", lambda *_: False)
+
+
+def _no_epoch_check(replace: Replace) -> None:
+    replace(ProducerState, "check_epoch", lambda *_: None)
+    replace(
+        TransactionCoordinator,
+        "verify_or_add",
+        _always_added(TransactionCoordinator.verify_or_add),
+    )
+
+
+def _always_added(original: Any) -> Any:
+    def verify(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        return dict.fromkeys(result, ErrorCode.NONE) if isinstance(result, dict) else result
+
+    return verify
+
+
+def _abort_becomes_commit(replace: Replace) -> None:
+    original = TransactionCoordinator._marker_of
+    replace(
+        TransactionCoordinator,
+        "_marker_of",
+        lambda self, entry: original(self, entry)._replace(committed=True),
+    )
+
+
+def _one_marker_is_missing(replace: Replace) -> None:
+    original = TransactionMarkers.write
+
+    def write(self: Any, partition: Any, marker: Any, now_ms: int) -> ErrorCode:
+        if partition.topic == "b":
+            return ErrorCode.NONE
+        return original(self, partition, marker, now_ms)
+
+    replace(TransactionMarkers, "write", write)
+
+
+def _one_marker_is_an_abort(replace: Replace) -> None:
+    original = TransactionMarkers.write
+
+    def write(self: Any, partition: Any, marker: Any, now_ms: int) -> ErrorCode:
+        if partition.topic == "b":
+            marker = marker._replace(committed=False)
+        return original(self, partition, marker, now_ms)
+
+    replace(TransactionMarkers, "write", write)
+
+
+def _pending_offsets_show_at_once(replace: Replace) -> None:
+    replace(
+        GroupOffsets,
+        "commit_pending",
+        lambda self, _producer, partition, offset: self.commit(partition, offset),
+    )
+
+
+def _pending_offsets_are_lost(replace: Replace) -> None:
+    original = GroupOffsets.end_transaction
+    replace(
+        GroupOffsets,
+        "end_transaction",
+        lambda self, producer_id, committed: original(self, producer_id, False),
+    )
+
+
+def _any_generation_commits(replace: Replace) -> None:
+    replace(OffsetCommits, "_check_committer", staticmethod(lambda *_: ErrorCode.NONE))
+    replace(OffsetCommits, "_check_plain", staticmethod(lambda *_: ErrorCode.NONE))
+
+
+def _recovery_forgets_a_batch(replace: Replace) -> None:
+    original = recovery._Loader._recover_segment
+
+    def recover(self: Any, segment: Any, *args: Any) -> Any:
+        next_offset, size = original(self, segment, *args)
+        return (next_offset - 1, size - 80) if size > 400 else (next_offset, size)
+
+    replace(recovery._Loader, "_recover_segment", recover)
+
+
+def _recovery_forgets_producers(replace: Replace) -> None:
+    replace(recovery, "apply_batch", lambda *_: None)
+
+
+def _no_sync(replace: Replace) -> None:
+    replace(SegmentWriter, "flush", lambda *_: None)
+
+
+def _write_errors_are_ignored(replace: Replace) -> None:
+    original = PartitionLog.append
+    dropped = [0]
+
+    def append(self: Any, records: Any, **options: Any) -> Any:
+        if options.get("from_client", True):
+            dropped[0] += 1
+            if dropped[0] % 40 == 0:
+                end = self.log_end_offset
+                from onceflow.broker_lite.log.log_results import AppendResult
+
+                return AppendResult(end, end, -1, 0, False)
+        return original(self, records, **options)
+
+    replace(PartitionLog, "append", append)
+
+
+def _lost_answer_is_success(replace: Replace) -> None:
+    original = Sender._requeue
+
+    def requeue(self: Any, queue: Any, batch: Any) -> None:
+        batch.complete(10_000)
+        original(self, queue, batch)
+
+    replace(Sender, "_requeue", requeue)
+
+
+def _retry_gets_a_new_sequence(replace: Replace) -> None:
+    original = Sender._requeue
+
+    def requeue(self: Any, queue: Any, batch: Any) -> None:
+        if batch.base_sequence >= 0:
+            queue.bump_needed = True
+            batch.rejected = True
+        original(self, queue, batch)
+
+    replace(Sender, "_requeue", requeue)
+    replace(Sender, "_order_allows", lambda *_: True)
+
+
+def _failure_is_success(replace: Replace) -> None:
+    replace(ProducerBatch, "fail", lambda self, *_: self.complete(10_000))
+
+
+def _reader_skips(replace: Replace) -> None:
+    original = FetchedData.take
+
+    def take(self: Any, limit: int) -> Any:
+        records = original(self, limit)
+        return records[:-1] if len(records) > 3 else records
+
+    replace(FetchedData, "take", take)
+
+
+def _seek_keeps_data(replace: Replace) -> None:
+    replace(Subscription, "is_current", lambda self, partition, stamp: partition in self._states)
+
+
+def _compaction_keeps_aborted(replace: Replace) -> None:
+    replace(compaction._TransactionFilter, "drops_data", lambda *_: False)
+
+
+def _compaction_drops_all(replace: Replace) -> None:
+    replace(compaction, "decode_batch", lambda *_, **__: [])
+
+
+def _retention_takes_too_much(replace: Replace) -> None:
+    replace(retention, "_over_size", lambda *_: True)
+
+
+def _session_keeps_going_after_abort(replace: Replace) -> None:
+    async def rewind(self: Any, *_: Any, **__: Any) -> None:
+        self._polled.clear()
+
+    replace(SessionCore, "_rewind", rewind)
+
+
+def _session_commits_without_offsets(replace: Replace) -> None:
+    replace(UncommittedWork, "items", lambda self: ())
+
+
+def _timeouts_never_abort(replace: Replace) -> None:
+    replace(TransactionCoordinator, "abort_timed_out", lambda *_: None)
+
+
+def _broker_fails(replace: Replace) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, "broken")
+
+    replace(PartitionLog, "append_control", refuse)
+
+
+STUCK = ("stuck",)
+
+FAULTS: dict[str, Fault] = {
+    "duplicates are not recognised": Fault(_no_duplicate_check, "producers", ("duplicate",)),
+    "sequences are not checked": Fault(_no_sequence_check, "producers", ("order",), 200),
+    "last stable offset passes open transactions": Fault(
+        _stable_is_high_watermark, "transactions", ("dirty read", "('", "final read")
+    ),
+    "readers do not hide aborted records": Fault(
+        _no_aborted_list, "transactions", ("dirty read", "final read")
+    ),
+    "old epochs may write": Fault(
+        _no_epoch_check,
+        "transactions",
+        ("aborted visible", "torn", "committed missing", "order"),
+        200,
+    ),
+    "an abort is carried out as a commit": Fault(
+        _abort_becomes_commit, "transactions", ("aborted visible",)
+    ),
+    "a marker is missing": Fault(
+        _one_marker_is_missing, "transactions", ("stuck", "committed missing", "torn")
+    ),
+    "a marker says the contrary": Fault(
+        _one_marker_is_an_abort, "transactions", ("committed missing", "torn")
+    ),
+    "offsets in a transaction show at once": Fault(
+        _pending_offsets_show_at_once, "transactions", ("offsets torn",)
+    ),
+    "offsets in a transaction get lost": Fault(
+        _pending_offsets_are_lost, "transactions", ("offsets torn",)
+    ),
+    "any generation may commit": Fault(_any_generation_commits, "groups", ("stale commit",), 200),
+    "recovery forgets a batch": Fault(
+        _recovery_forgets_a_batch, "deaths", ("lost", "moved", "torn", "committed", "stuck")
+    ),
+    "recovery forgets producers": Fault(
+        _recovery_forgets_producers, "deaths", ("duplicate", "stuck", "dirty", "final", "('")
+    ),
+    "nothing is synced": Fault(_no_sync, "power", ("lost", "moved", "offset reused")),
+    "a write is acknowledged and not done": Fault(
+        _write_errors_are_ignored, "producers", ("lost", "moved")
+    ),
+    "a lost answer counts as success": Fault(
+        _lost_answer_is_success, "producers", ("lost", "moved")
+    ),
+    "a retry gets a new sequence": Fault(
+        _retry_gets_a_new_sequence, "producers", ("duplicate", "order")
+    ),
+    "a failure counts as success": Fault(_failure_is_success, "deaths", ("lost", "moved")),
+    "a reader skips records": Fault(_reader_skips, "deaths", ("skipped", "final read")),
+    "compaction counts aborted records": Fault(
+        _compaction_keeps_aborted, "transactions", ("compacted away", "aborted visible"), 100
+    ),
+    "compaction drops everything": Fault(_compaction_drops_all, "compaction", ("compacted away",)),
+    "retention takes what is within its limits": Fault(
+        _retention_takes_too_much, "producers", ("start moved",)
+    ),
+    "a session goes on after an abort": Fault(
+        _session_keeps_going_after_abort, "sessions", ("output missing",)
+    ),
+    "a session commits no offsets": Fault(
+        _session_commits_without_offsets, "sessions", ("output twice", "offsets behind", "stuck")
+    ),
+    "transactions are never timed out": Fault(_timeouts_never_abort, "transactions", STUCK, 100),
+    "markers cannot be written": Fault(_broker_fails, "transactions", STUCK),
+}

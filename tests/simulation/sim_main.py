@@ -1,0 +1,117 @@
+"""``make sim``: runs seeds of the whole-system simulation.
+
+``SEED=n`` replays one run and prints the history around what went wrong (all of it with
+``ARGS=--full``). ``SEEDS=n`` runs many in two processes, from ``FROM`` on; the first seed is a
+number from the clock by default, so that every use looks at new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import sys
+import time
+
+from sim_run import Result, simulate
+
+PROCESSES = 2
+DEFAULT_SEEDS = 200
+SHOWN_PROBLEMS = 12
+
+
+def fix_hash_seed() -> None:
+    """Start again under a fixed hash seed, since the order of sets of names depends on it."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def replay(seed: int, *, full: bool) -> bool:
+    """Run one seed and tell; True when all is well."""
+    began_s = time.process_time()
+    result = simulate(seed)
+    cpu_s = time.process_time() - began_s
+    if full:
+        print("\n".join(str(event) for event in result.history.events))
+    print(f"seed {seed}: history {result.digest}, {result.virtual_s:.1f} virtual seconds, "
+          f"{cpu_s:.2f} seconds of CPU")  # fmt: skip
+    print("  " + ", ".join(f"{name} {count}" for name, count in result.counts.items()))
+    for problem in result.problems[:SHOWN_PROBLEMS]:
+        print(f"* {problem}")
+    if result.problems and not full:
+        print(result.history.around(_named_in(result.problems)))
+    return not result.problems
+
+
+def _named_in(problems: list[str]) -> list[str]:
+    """Records, transactions and clients that the problems name."""
+    text = " ".join(problems[:3])
+    return sorted(set(re.findall(r"[a-z]+\d+/\d+[.-]t?\d+|[a-z]+-\d+@\d+", text)))[:4]
+
+
+def run_one(seed: int) -> tuple[int, str, list[str], dict[str, int]]:
+    """One seed in a process of its own."""
+    result: Result = simulate(seed)
+    return seed, result.digest, result.problems, result.counts
+
+
+def run_many(first: int, count: int) -> bool:
+    """Run seeds in parallel; True when all is well."""
+    began_s = time.monotonic()
+    failed: list[int] = []
+    totals: dict[str, int] = {}
+    context = multiprocessing.get_context("spawn")
+    seeds = range(first, first + count)
+    with context.Pool(PROCESSES) as pool:
+        for done, (seed, digest, problems, counts) in enumerate(
+            pool.imap_unordered(run_one, seeds, chunksize=4), 1
+        ):
+            for name, number in counts.items():
+                totals[name] = totals.get(name, 0) + number
+            if problems:
+                failed.append(seed)
+                _clear_line()
+                print(f"seed {seed} ({digest}): make sim SEED={seed}")
+                for problem in problems[:SHOWN_PROBLEMS]:
+                    print(f"  * {problem}")
+            _progress(done, count, len(failed), began_s)
+    _clear_line()
+    print(f"seeds {first} to {first + count - 1}: {len(failed)} failed, "
+          f"{time.monotonic() - began_s:.0f} s; "
+          + ", ".join(f"{name} {number:,}" for name, number in totals.items()))  # fmt: skip
+    return not failed
+
+
+def _progress(done: int, count: int, failed: int, began_s: float) -> None:
+    if not sys.stderr.isatty():
+        return
+    share = done / count
+    left_s = (time.monotonic() - began_s) * (1 - share) / share
+    bar = "#" * int(30 * share)
+    print(f"\r[{bar:<30}] {done}/{count} seeds, {failed} failed, {left_s:.0f} s left ",
+          end="", file=sys.stderr, flush=True)  # fmt: skip
+
+
+def _clear_line() -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay one run")
+    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="how many to run")
+    parser.add_argument("--from", type=int, dest="first", default=int(time.time()) % 10**9)
+    parser.add_argument("--full", action="store_true", help="print the whole history")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return not replay(options.seed, full=options.full)
+    return not run_many(options.first, options.seeds)
+
+
+if __name__ == "__main__":
+    fix_hash_seed()
+    sys.exit(main())
