@@ -18,6 +18,7 @@ from sim_world import EPOCH_US, World
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.server import Server
 
 HOST, PORT = "127.0.0.1", 9092
@@ -112,14 +113,13 @@ class SimBroker:
             try:
                 state = open_broker(storage, self.config, rng, process.wall_ms())
                 server = Server(state, process.wall_ms)
-                await server.start(HOST, PORT)
+                await server.start(read_listeners(self.config, HOST, PORT))
             except Exception as error:  # noqa: BLE001 - a start that fails is tried again
                 self.world.note(process.name, "start failed", repr(error))
                 if not isinstance(error, OSError):  # What the disk was told to answer.
                     self.problems.append(f"the broker does not start: {error!r}")
                 process.die()
                 return
-            state.advertise(HOST, PORT)
             self.state, self.server = state, server
             self._lowest_stable.clear()
             self.world.note(process.name, "serving")

@@ -15,6 +15,7 @@ from sim_world import Process, ProcessDiedError, World
 
 from onceflow.broker_lite.log import MemoryStorage
 from onceflow.broker_lite.log.memory_storage import split_path
+from onceflow.broker_lite.log.storage import Volume
 
 
 class Disk:
@@ -36,7 +37,7 @@ class Disk:
         self.die_in_writes: int | None = None
         self.fail_in_writes: int | None = None
         self.writes = 0
-        self._random = world.stream("disk")
+        self.random = world.stream("disk")
         self._synced: dict[str, int] = {}
 
     def mount(self, process: Process) -> SimStorage:
@@ -64,7 +65,7 @@ class Disk:
         if self.die_in_writes is not None:
             if self.die_in_writes <= 0:
                 self.die_in_writes = None
-                part = self._random.randrange(size + 2)
+                part = self.random.randrange(size + 2)
                 if part > size:
                     apply()
                 elif part:
@@ -78,7 +79,7 @@ class Disk:
             if fails := self.fail_in_writes < 0:
                 self.fail_in_writes = None
         if (self.full or fails) and size:
-            torn(self._random.randrange(size))
+            torn(self.random.randrange(size))
             raise OSError(errno.ENOSPC, "no space left on device")
         apply()
 
@@ -115,7 +116,7 @@ class Disk:
                 path = f"{directory}/{name}" if directory else name
                 safe = self._synced.get(path, 0)
                 if len(data) > safe:
-                    del data[safe + self._random.randrange(len(data) - safe + 1) :]
+                    del data[safe + self.random.randrange(len(data) - safe + 1) :]
 
 
 class _SimFile:
@@ -186,8 +187,15 @@ class SimStorage:
         """One change of the folder."""
         self.disk.write(self.process, apply, torn, size)
 
+    def volume(self) -> Volume:
+        return self.inner.volume()
+
     def lock(self) -> None:
         self.inner.lock()
+
+    def names(self, directory: str) -> set[str]:
+        self.check()
+        return self.inner.names(directory)
 
     def directories(self) -> list[str]:
         self.check()
@@ -250,18 +258,27 @@ class SimStorage:
 
         self.change(remove)
 
-    def flush_later(self, paths: Sequence[str], done: Callable[[], None]) -> None:
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
         wanted = list(paths)
 
         def sync() -> None:
             try:
                 for path in wanted:
                     self.disk.sync(self.process, path)
-            except (OSError, ProcessDiedError):
-                return
-            done()
+            except OSError as error:
+                if failed is not None:
+                    failed(error)
+            else:
+                done()
 
-        self.process.world.after(5_000, lambda: self.process.call(sync))
+        # Another thread does it: some time passes, in which the broker goes on.
+        delay_us = self.disk.random.choice((300, 3_000, 20_000))
+        self.process.world.after(delay_us, lambda: self.process.call(sync))
 
     def close(self) -> None:
         self.inner.close()

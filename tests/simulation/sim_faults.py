@@ -98,7 +98,7 @@ def setup_for(fault: Fault, seed: int) -> Setup:
                 "troubles": ["kill broker"],
                 "trouble_every_us": 300_000,
                 "power": True,
-                "properties": setup.properties | {"log.flush.interval.messages": 1},
+                "properties": setup.properties | {"onceflow.durability": "always"},
             }
         case "compaction":
             changes |= {"workers": nobody | {"compaction": 1}, "duration_us": 3_000_000}

@@ -81,7 +81,7 @@ def draw(seed: object) -> Setup:
         "auto.create.topics.enable": False,
     }
     if power:
-        properties["log.flush.interval.messages"] = 1
+        properties["onceflow.durability"] = rng.choice(("group", "always"))
     workers = {
         "producer": rng.choice((0, 0, 1, 2)),
         "transactional": rng.choice((0, 1, 1, 2)),
