@@ -2,9 +2,10 @@
 
 Our broker runs as a daemon on a folder; producers (idempotent and transactional) and a group of
 readers work in this process. The broker is killed and started, and clients are closed and made
-anew, again and again. Every few seconds the memory, threads, open files and sockets of both processes and
-the asyncio tasks of this one are noted. The JSON line at the end has, for each, the medians of the
-first and of the last third after the warm-up, and its growth an hour; ``--svg`` draws them.
+anew, again and again. Every few seconds the memory, threads, open files and sockets of both
+processes and the asyncio tasks of this one are noted. The JSON line at the end has, for each, the
+medians of the first and of the last third after the warm-up, and its growth an hour; ``--svg``
+draws them.
 
     python bench/soak.py                               # one hour
     python bench/soak.py --minutes 10 --svg soak.svg
