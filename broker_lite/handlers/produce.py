@@ -175,6 +175,10 @@ def _read_header(context: RequestContext, item: _Item) -> None:
     except InvalidBatchError as error:
         item.refuse(error.code, str(error))
         return
+    if header.size_bytes < len(records):
+        # Before a transaction takes the partition in: this batch is never stored.
+        item.refuse(ErrorCode.INVALID_RECORD, "There is more than one record batch.")
+        return
     if header.attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
         item.refuse(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

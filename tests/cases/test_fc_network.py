@@ -35,8 +35,8 @@ def trouble(proxy: Proxy, chance: random.Random) -> list[Rule]:
         (EndTxnRequest, Action.DROP_REPLY, 5),
         (OffsetCommitRequest, Action.DROP_REPLY, 3),
         (ProduceRequest, Action.CUT, 17),
-        (FetchRequest, Action.CUT, 13),
-        (FetchRequest, Action.SWALLOW, 29),
+        (FetchRequest, Action.CUT, 11),
+        (FetchRequest, Action.SWALLOW, 17),
         (ProduceRequest, Action.SWALLOW, 31),
     ):
         rules.append(proxy.add(request, action, every=every, delay_ms=chance.choice((0, 50))))

@@ -411,5 +411,8 @@ def _framed(response: Response, api_version: int, correlation_id: int) -> bytes:
 async def _pause(delay_ms: int) -> None:
     loop = asyncio.get_running_loop()
     due: asyncio.Future[None] = loop.create_future()
-    loop.call_later(delay_ms / 1000, due.set_result, None)
-    await due
+    timer = loop.call_later(delay_ms / 1000, due.set_result, None)
+    try:
+        await due
+    finally:
+        timer.cancel()  # The connection may be cut while it waits.

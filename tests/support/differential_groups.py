@@ -167,7 +167,7 @@ def consumer_heartbeat(plan: Plan) -> Step:
     }
     if plan.chance(0.05):
         body["server_assignor"] = "no-such"
-    if joining and plan.chance(0.15):
+    if epoch == 0 and plan.chance(0.1):
         body["subscribed_topic_regex"] = "("  # Good ones are looked up some time later.
     return plan.step(68, body, connection=f"{member}-848", binds=member)
 

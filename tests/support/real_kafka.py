@@ -198,6 +198,7 @@ class ApacheKafka:
             "group.initial.rebalance.delay.ms": "0",
             "group.consumer.min.heartbeat.interval.ms": "200",
             "group.consumer.heartbeat.interval.ms": "200",
+            "group.consumer.assignment.interval.ms": "0",
             **self.settings,
         }
 

@@ -129,6 +129,12 @@ public class JavaClients {
         print("alter badly", () -> admin.incrementalAlterConfigs(Map.of(resource, List.of(
             new AlterConfigOp(new ConfigEntry("retention.ms", "long"), AlterConfigOp.OpType.SET)))).all().get());
         print("configs", () -> {
+            for (int look = 0; look < 200; look++) { // Kafka shows a change some time after it took it.
+                if ("-1".equals(admin.describeConfigs(List.of(resource)).all().get().get(resource).get("retention.ms").value())) {
+                    break;
+                }
+                Thread.sleep(25);
+            }
             var found = admin.describeConfigs(List.of(resource)).all().get().get(resource);
             return found.get("retention.ms").value() + " " + found.get("retention.ms").source() + " "
                 + found.get("cleanup.policy").value() + " " + found.get("segment.bytes").source();
