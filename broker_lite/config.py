@@ -412,6 +412,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
 IN_PROCESS_DEFAULTS: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "group.consumer.assignment.interval.ms": 0,
+    "group.consumer.heartbeat.interval.ms": 500,
+    "group.consumer.min.heartbeat.interval.ms": 100,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
 }

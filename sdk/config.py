@@ -20,6 +20,7 @@ from onceflow.sdk.config_checks import (
     parse_bootstrap_servers,
 )
 from onceflow.sdk.config_sources import Loadable
+from onceflow.sdk.consumer_checks import check_group, check_reset_policy
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
@@ -302,9 +303,13 @@ class ConsumerConfig(ClientConfig):
     Attributes:
         group_id: ``group.id``; None reads without a group.
         group_instance_id: ``group.instance.id``: static membership (KIP-345).
-        group_protocol: ``group.protocol``, default "classic"; "consumer" is KIP-848.
+        group_protocol: ``group.protocol``, default "classic"; with "consumer" (KIP-848) the
+            coordinator divides the partitions, and sets session timeout and heartbeats.
+        group_remote_assignor: ``group.remote.assignor``, default None: the assignor that the
+            coordinator shall use, "uniform" or "range"; for the consumer protocol only.
         isolation_level: ``isolation.level``; "read_committed" here (Kafka: read_uncommitted).
-        auto_offset_reset: ``auto.offset.reset``, default "latest"; "earliest" or "none". With
+        auto_offset_reset: ``auto.offset.reset``, default "latest"; "earliest", "none" or
+            "by_duration:PT1H" (ISO 8601, counted back from now, KIP-1106). With
             "latest", records that are written to a new partition before the group notices it
             (``metadata_max_age_ms``) are skipped.
         enable_auto_commit: ``enable.auto.commit``, default True.
@@ -330,6 +335,7 @@ class ConsumerConfig(ClientConfig):
     group_id: str | None = None
     group_instance_id: str | None = None
     group_protocol: str = "classic"
+    group_remote_assignor: str | None = None
     isolation_level: str | IsolationLevel = "read_committed"
     auto_offset_reset: str = "latest"
     enable_auto_commit: bool = True
@@ -353,7 +359,7 @@ class ConsumerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         self._check_client()
-        check_choice("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none"))
+        check_reset_policy(self.auto_offset_reset)
         check_choice("group_protocol", self.group_protocol, ("classic", "consumer"))
         check_choice(
             "isolation_level",
@@ -373,7 +379,7 @@ class ConsumerConfig(ClientConfig):
         ):
             check_range(name, getattr(self, name), least)
         check_instances("interceptors", self.interceptors, ConsumerInterceptor)
-        self._check_group()
+        check_group(self)
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(
                 "fetch_max_wait_ms",
@@ -388,29 +394,6 @@ class ConsumerConfig(ClientConfig):
         if isinstance(self.isolation_level, str):
             return IsolationLevel[self.isolation_level.upper()]
         return self.isolation_level
-
-    def _check_group(self) -> None:
-        if self.group_id is not None and not self.group_id:
-            raise ConfigError("group_id", "", "give a name or None")
-        if self.group_instance_id is not None and self.group_id is None:
-            raise ConfigError(
-                "group_instance_id", self.group_instance_id, "static members need a group_id"
-            )
-        if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ConfigError(
-                "heartbeat_interval_ms",
-                self.heartbeat_interval_ms,
-                f"must be below session_timeout_ms ({self.session_timeout_ms}), usually a third",
-            )
-        given: object = self.partition_assignment_strategy
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise ConfigError(
-                "partition_assignment_strategy",
-                self.partition_assignment_strategy,
-                "give a list of names, such as ['range']",
-            )
-        if not self.partition_assignment_strategy:
-            raise ConfigError("partition_assignment_strategy", (), "name at least one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

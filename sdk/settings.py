@@ -76,6 +76,7 @@ class ConsumerSettings(ClientSettings, total=False):
     group_id: str | None
     group_instance_id: str | None
     group_protocol: str
+    group_remote_assignor: str | None
     isolation_level: str | IsolationLevel
     auto_offset_reset: str
     enable_auto_commit: bool

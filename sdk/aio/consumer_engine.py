@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceflow.sdk.aio.fetch_runner import FetchRunner
+from onceflow.sdk.aio.group_options import group_settings, re2_text
 from onceflow.sdk.aio.group_runner import GroupRunner
 from onceflow.sdk.aio.lookups import Lookups
 from onceflow.sdk.aio.offset_commits import OffsetCommits
@@ -23,15 +24,14 @@ from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.topic_watch import TopicWatch
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.config import ConsumerConfig
-from onceflow.sdk.core.assignors import ASSIGNORS, Assignor
-from onceflow.sdk.core.group_member import GroupMember
-from onceflow.sdk.core.group_steps import GroupSettings, RebalanceEvent, RebalanceKind
+from onceflow.sdk.core.group_steps import RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
+from onceflow.sdk.core.membership import Membership
 from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import PartitionState, Subscription
-from onceflow.sdk.errors import ConfigError, IllegalStateError, KafkaError, RequestTimedOutError
+from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -116,7 +116,7 @@ class ConsumerEngine:
         self._group: GroupRunner | None = None
         self._commits: OffsetCommits | None = None
         if config.group_id is not None:
-            self._group = GroupRunner(self.pool, _group_settings(config), self._call_for_poll)
+            self._group = GroupRunner(self.pool, group_settings(config), self._call_for_poll)
             self._commits = OffsetCommits(
                 self.pool,
                 config,
@@ -159,7 +159,10 @@ class ConsumerEngine:
             raise IllegalStateError("subscribe() needs either topics or a pattern")
         if pattern is not None:
             self.subscription.subscribe_pattern(pattern)
-            self._on_metadata(self.pool.metadata)
+            if self._by_coordinator:
+                self._group.member.subscribe_regex(re2_text(pattern))
+            else:
+                self._on_metadata(self.pool.metadata)
         elif self.subscription.subscribe(names):
             self._group.member.subscribe(self.subscription.topics)
         self._listeners = listeners
@@ -201,9 +204,8 @@ class ConsumerEngine:
     def _on_metadata(self, cluster: ClusterMetadata) -> None:
         if self._group is not None:
             member = self._group.member
-            if self.subscription.pattern is not None and self.subscription.match_topics(
-                self._topics.matching_topics(cluster)
-            ):
+            by_client = self.subscription.pattern is not None and not self._by_coordinator
+            if by_client and self.subscription.match_topics(self._topics.matching_topics(cluster)):
                 member.subscribe(self.subscription.topics)
             counts = {topic: cluster.partition_count(topic) for topic in member.watched_topics}
             member.on_partition_counts({t: n for t, n in counts.items() if n is not None})
@@ -352,7 +354,12 @@ class ConsumerEngine:
 
     # --- rebalances ---
 
-    def _member(self) -> GroupMember | None:
+    @property
+    def _by_coordinator(self) -> bool:
+        """Whether the coordinator divides partitions and resolves patterns (KIP-848)."""
+        return self.config.group_protocol == "consumer"
+
+    def _member(self) -> Membership | None:
         if self._group is None or not self.subscription.uses_group:
             return None
         return self._group.member
@@ -379,6 +386,8 @@ class ConsumerEngine:
             counters.rebalances += 1
             counters.rebalanced_ms = self.pool.now_ms()
             self.subscription.assign_from_group(event.assignment)
+            if self._by_coordinator and self.subscription.pattern is not None:
+                self.subscription.note_topics({p.topic for p in event.assignment})
             self.fetching.pump()
             return
         if event.kind is RebalanceKind.LOST:
@@ -525,35 +534,6 @@ class ConsumerEngine:
         await self.pool.close()
         self._waker.wake()
         self.interception.close()
-
-
-def _group_settings(config: ConsumerConfig) -> GroupSettings:
-    if config.group_protocol != "classic":
-        raise ConfigError(
-            "group_protocol", config.group_protocol, 'this client speaks "classic" only'
-        )
-    assignors: list[Assignor] = []
-    for wanted in config.partition_assignment_strategy:
-        assignor: object = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted
-        if not isinstance(assignor, Assignor):
-            raise ConfigError(
-                "partition_assignment_strategy",
-                wanted,
-                f"choose from {', '.join(ASSIGNORS)}, or give an object with the methods of "
-                "onceflow.sdk.core.assignors.Assignor",
-            )
-        assignors.append(assignor)
-    return GroupSettings(
-        group_id=config.group_id or "",
-        group_instance_id=config.group_instance_id,
-        session_timeout_ms=config.session_timeout_ms,
-        heartbeat_interval_ms=config.heartbeat_interval_ms,
-        max_poll_interval_ms=config.max_poll_interval_ms,
-        assignors=tuple(assignors),
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
-        rack=config.client_rack or None,
-    )
 
 
 __all__ = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Final
@@ -15,12 +16,18 @@ from typing import Final
 from onceflow.sdk.aio.offset_reader import OffsetReader
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.consumer_checks import reset_duration_ms
 from onceflow.sdk.core.fetch_buffer import make_deserializer
 from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.offset_lookup import CommittedOffset
 from onceflow.sdk.core.retry import Recovery, recovery_for
-from onceflow.sdk.core.subscription import PartitionPhase, PartitionState, Subscription
+from onceflow.sdk.core.subscription import (
+    DURATION_AGO,
+    PartitionPhase,
+    PartitionState,
+    Subscription,
+)
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError, NoOffsetForPartitionError
 from onceflow.sdk.model import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
@@ -285,7 +292,13 @@ class FetchRunner:
     async def _reset(self, states: list[PartitionState]) -> None:
         states = self._still_in(PartitionPhase.RESETTING, states)
         stamps: _Stamps = {state.topic_partition: state.stamp for state in states}
-        targets = {state.topic_partition: state.reset_timestamp for state in states}
+        moment = self._moment_to_begin()
+        targets = {
+            state.topic_partition: moment
+            if state.reset_timestamp == DURATION_AGO
+            else state.reset_timestamp
+            for state in states
+        }
         found, failed = await self.reader.list_once(targets, self._config.isolation)
         for partition, answer in found.items():
             # No record at or after a moment means: go on at the end, which is asked for next.
@@ -296,6 +309,11 @@ class FetchRunner:
             if self._subscription.apply_position(partition, stamps[partition], answer.offset):
                 logger.info("%s starts at offset %d", partition, answer.offset)
         self._on_failed(stamps, failed)
+
+    def _moment_to_begin(self) -> int:
+        """Where ``by_duration`` counts back to, by the clock that records are stamped with."""
+        duration_ms = reset_duration_ms(self._config.auto_offset_reset) or 0
+        return max(0, int(time.time() * 1000) - duration_ms)
 
     async def _validate(self, states: list[PartitionState]) -> None:
         states = self._still_in(PartitionPhase.VALIDATING, states)

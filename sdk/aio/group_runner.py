@@ -15,6 +15,7 @@ from typing import Final
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.waker import Waker
+from onceflow.sdk.core.consumer_member import ConsumerMember
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.group_member import GroupMember
 from onceflow.sdk.core.group_steps import (
@@ -22,11 +23,14 @@ from onceflow.sdk.core.group_steps import (
     FindCoordinator,
     GroupSettings,
     LookUpTopics,
+    NameTopics,
     Step,
     Wait,
 )
+from onceflow.sdk.core.membership import EXPELLED, Membership
 from onceflow.sdk.errors import BrokerConnectionError, CommitFailedError, KafkaError
 from onceflow.sdk.model import ConsumerGroupMetadata
+from onceflow.sdk.protocol.api.consumer_groups import ConsumerGroupHeartbeatResponse
 from onceflow.sdk.protocol.api.groups import HeartbeatResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -37,14 +41,12 @@ GROUP_CONNECTION: Final = "group"
 
 OTHER_CONNECTION: Final = "coordinator"
 
-_EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
-
 
 class GroupRunner:
     """Drives one member.
 
     Attributes:
-        member: The machine.
+        member: The machine; of the consumer protocol when the settings name a member id.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class GroupRunner:
             settings: The member's settings.
             on_change: Called when a poll may have something to do.
         """
-        self.member: GroupMember = GroupMember(settings)
+        self.member: Membership = (
+            ConsumerMember(settings) if settings.member_id else GroupMember(settings)
+        )
         self._pool = pool
         self._group_id = settings.group_id
         self._on_change = on_change
@@ -85,7 +89,7 @@ class GroupRunner:
 
         Args:
             timeout_ms: Longest wait for the coordinator's answer.
-            leave_group: See `GroupMember.closing_request`.
+            leave_group: See `Membership.closing_request`.
         """
         if self._task is not None:
             self._task.cancel()
@@ -137,6 +141,8 @@ class GroupRunner:
                 counts = {t: cluster.partition_count(t) for t in step.topics}
                 known = {topic: count for topic, count in counts.items() if count is not None}
                 self.member.on_partitions_of_group(known, self._pool.now_ms())
+            elif isinstance(step, NameTopics):
+                await self._name_topics(step)
             elif isinstance(step, Exchange):
                 node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
                 reply = await self._pool.request(
@@ -148,6 +154,14 @@ class GroupRunner:
                 self.member.on_response(reply, self._pool.now_ms())
         except KafkaError as error:
             self.member.on_failure(error, self._pool.now_ms())
+
+    async def _name_topics(self, step: NameTopics) -> None:
+        if any(self._pool.metadata.topic_name(topic_id) is None for topic_id in step.topic_ids):
+            await self._pool.refresh_metadata(step.topics or None, all_topics=not step.topics)
+        view = self._pool.metadata
+        found = {topic_id: view.topic_name(topic_id) for topic_id in step.topic_ids}
+        names = {topic_id: name for topic_id, name in found.items() if name is not None}
+        self.member.on_topic_names(names, self._pool.now_ms())
 
     # --- membership ---
 
@@ -167,16 +181,16 @@ class GroupRunner:
             )
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
         reply = await self._pool.request(
-            node_id, member.heartbeat_request(), connection=OTHER_CONNECTION
+            node_id, member.probe_request(), connection=OTHER_CONNECTION
         )
-        if not isinstance(reply, HeartbeatResponse):
+        if not isinstance(reply, HeartbeatResponse | ConsumerGroupHeartbeatResponse):
             raise BrokerConnectionError("the coordinator answered something else")
         if member.is_member and member.metadata() == held:
-            member.on_heartbeat(reply, self._pool.now_ms())
+            member.on_response(reply, self._pool.now_ms())
             self.wake()
             self._on_change()
         code = reply.error_code
-        if code in _EXPELLED:
+        if code in EXPELLED:
             raise CommitFailedError(
                 f"group {self._group_id!r} does not know this member or its generation any more "
                 f"({ErrorCode(code).name})"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
 
 from onceflow.sdk.aio.group_runner import GroupRunner
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core import offset_lookup
 from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.membership import EXPELLED
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.core.subscription import Subscription
@@ -28,8 +28,6 @@ logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 GivenOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]
-
-_EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
 
 class OffsetCommits:
@@ -71,6 +69,15 @@ class OffsetCommits:
         if self._subscription.uses_group:
             return self._group.member.metadata()
         return ConsumerGroupMetadata(self._group_id)
+
+    def _present_identity(self) -> ConsumerGroupMetadata:
+        if self._expelled:
+            raise CommitFailedError(
+                f"this consumer is no member of group {self._group_id!r} any more, and its "
+                "partitions may belong to others; poll to join again, then process anew what "
+                "was not committed"
+            )
+        return self.identity()
 
     @property
     def _expelled(self) -> bool:
@@ -177,15 +184,9 @@ class OffsetCommits:
     async def _commit(self, offsets: Offsets, timeout_ms: int | None) -> None:
         if not offsets:
             return
-        if self._expelled:
-            raise CommitFailedError(
-                f"this consumer is no member of group {self._group_id!r} any more, and its "
-                "partitions may belong to others; poll to join again, then process anew what "
-                "was not committed"
-            )
         begun_ms = self._pool.now_ms()
         try:
-            await commit_offsets(self._pool, self.identity(), offsets, timeout_ms)
+            await commit_offsets(self._pool, self._present_identity, offsets, timeout_ms)
         except CommitFailedError:
             self._counters.commit_errors += 1
             if self._subscription.uses_group:
@@ -204,7 +205,7 @@ class OffsetCommits:
 
 async def commit_offsets(
     pool: ConnectionPool,
-    member: ConsumerGroupMetadata,
+    identity: Callable[[], ConsumerGroupMetadata],
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     timeout_ms: int | None = None,
 ) -> None:
@@ -212,7 +213,8 @@ async def commit_offsets(
 
     Args:
         pool: Connections.
-        member: Group and membership under which to commit.
+        identity: Group and membership under which to commit, asked anew for each try: a member
+            epoch may rise meanwhile (STALE_MEMBER_EPOCH, KIP-848).
         offsets: What to store.
         timeout_ms: Limit, default ``default_api_timeout_ms``.
 
@@ -225,13 +227,13 @@ async def commit_offsets(
         return
     limit_ms = pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
     deadline_ms = pool.now_ms() + limit_ms
-    group_id = member.group_id
+    group_id = identity().group_id
     failures = 0
     while True:
         try:
             async with asyncio.timeout(max(1, deadline_ms - pool.now_ms()) / 1000):
                 codes = await pool.run(
-                    offset_lookup.commit_offsets(member, offsets), timeout_ms=limit_ms
+                    offset_lookup.commit_offsets(identity(), offsets), timeout_ms=limit_ms
                 )
             failed = _worst_commit_error(group_id, codes)
         except TimeoutError:
@@ -263,7 +265,7 @@ def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> K
     for partition, code in codes.items():
         if code == ErrorCode.NONE:
             continue
-        if code in _EXPELLED:
+        if code in EXPELLED:
             return CommitFailedError(
                 f"offsets of group {group_id!r} were not committed: the group went on without "
                 f"this member ({ErrorCode(code).name}), others own its partitions now. Poll more "

@@ -1,17 +1,15 @@
 """One member of a classic consumer group as a machine: join, sync, heartbeat, revoke, leave.
 
 The machine decides what is to be sent to the coordinator next and what the application must be
-told. Its driver carries out one `Step` after the other and reports the outcome; the application's
-poll fetches `RebalanceEvent` objects and confirms each one. A rebalance goes on only when the
-application polls, so that no partition changes hands behind its back; heartbeats do not wait for
-it, unless it fails to poll for ``max.poll.interval.ms`` (KIP-62). Nothing here waits, reads a
-clock, or knows offsets and positions.
+told. Its driver carries out one `Step` after the other and reports the outcome. What it has in
+common with members of the consumer protocol is in ``membership``.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from uuid import UUID
 
 from onceflow.sdk.core.assignors import Assignor, MemberSubscription
 from onceflow.sdk.core.consumer_protocol import (
@@ -31,8 +29,9 @@ from onceflow.sdk.core.group_steps import (
     Step,
     Wait,
 )
+from onceflow.sdk.core.membership import EXPELLED, REDISCOVER, Membership
 from onceflow.sdk.errors import KafkaError, RemoteProtocolError
-from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
+from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -52,43 +51,24 @@ PROTOCOL_TYPE = "consumer"
 JOIN_GRACE_MS = 5_000
 """How much longer than the rebalance timeout a JoinGroup answer is waited for, as in Kafka."""
 
-_REDISCOVER = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 
-
-class GroupMember:
+class GroupMember(Membership):
     """The machine; see the module's text for who calls what."""
 
     def __init__(self, settings: GroupSettings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._assignors: dict[str, Assignor] = {
             assignor.name: assignor for assignor in settings.assignors
         }
         # As in Kafka, a list of strategies is cooperative only if all of its members are.
         self.cooperative: bool = all(assignor.cooperative for assignor in self._assignors.values())
-        self.state: MemberState = MemberState.UNJOINED
-        self.coordinator_known: bool = False
-        self.generation_id: int = -1
-        self.member_id: str = ""
-        self._topics: frozenset[str] = frozenset()
-        self._owned: frozenset[TopicPartition] = frozenset()
         self._last_assignment: tuple[TopicPartition, ...] = ()
         self._last_generation_id = -1
         self._rejoin_reason: str | None = None
-        self._lost = False
-        self._pending: frozenset[TopicPartition] | None = None
-        self._event: RebalanceEvent | None = None
-        self._failure: KafkaError | None = None
         self._join: JoinGroupResponse | None = None
         self._sync_assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
         self._group_topics: frozenset[str] = frozenset()
         self._assigned_counts: dict[str, int] | None = None
-        self._not_before_ms = 0
-        self._failures = 0
-        self._heartbeat_due_ms = 0
-        self._polling = False
-        self._last_poll_ms = 0
-        self._warned = False
 
     # --- the application's side -------------------------------------------------------------
 
@@ -103,36 +83,23 @@ class GroupMember:
             self._rejoin_reason = None
             self.begin_leave()
 
+    def subscribe_regex(self, regex: str) -> None:
+        """Patterns are resolved by the client here."""
+        raise AssertionError("the classic protocol has no patterns")
+
+    def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
+        """Topics have their names here."""
+
+    def probe_request(self) -> HeartbeatRequest:
+        """A heartbeat for the present generation."""
+        return self.heartbeat_request()
+
     def request_rejoin(self, reason: str) -> None:
         """Ask for a rebalance; it starts with the application's next poll."""
         if self._rejoin_reason is None:
             self._rejoin_reason = reason
         if self.state is MemberState.STABLE and self._pending is None:
             self.state = MemberState.PREPARING
-
-    def poll_started(self, now_ms: int) -> None:
-        """The application waits for records: it is alive, however long the wait."""
-        self._polling = True
-        self._last_poll_ms = now_ms
-        self._warned = False
-
-    def poll_ended(self, now_ms: int) -> None:
-        """The application works on records; its time until the next poll is limited."""
-        self._polling = False
-        self._last_poll_ms = now_ms
-
-    def take_failure(self) -> KafkaError | None:
-        """What the poll must raise: once, or each time when there is no way back."""
-        failure = self._failure
-        if self.state is not MemberState.FAILED:
-            self._failure = None
-        return failure
-
-    def next_event(self) -> RebalanceEvent | None:
-        """What the application must be told now; the same event until it is confirmed."""
-        if self._event is None:
-            self._event = self._make_event()
-        return self._event
 
     def confirm_event(self, event: RebalanceEvent) -> None:
         """The application knows the event and has finished what it had to do about it."""
@@ -179,27 +146,6 @@ class GroupMember:
             self.state = MemberState.JOINING
         return None
 
-    def forget_owned(self) -> None:
-        """The application dropped its partitions by itself (unsubscribe or close)."""
-        self._owned = frozenset()
-        self._lost = False
-        self._event = None
-        self._pending = None
-
-    @property
-    def is_member(self) -> bool:
-        """Whether the coordinator knows this member under its present generation."""
-        return self.generation_id >= 0 and bool(self.member_id) and not self._lost
-
-    def metadata(self) -> ConsumerGroupMetadata:
-        """Membership as of now, for offset commits and transactions."""
-        instance_id = self._settings.group_instance_id
-        if not self.is_member:
-            return ConsumerGroupMetadata(self._settings.group_id, -1, "", instance_id)
-        return ConsumerGroupMetadata(
-            self._settings.group_id, self.generation_id, self.member_id, instance_id
-        )
-
     @property
     def watched_topics(self) -> frozenset[str]:
         """Topics whose partition counts matter: those of the whole group for its leader."""
@@ -239,10 +185,6 @@ class GroupMember:
         if now_ms >= self._heartbeat_due_ms:
             return Exchange(self.heartbeat_request())
         return Wait(self._next_deadline_ms())
-
-    def on_coordinator(self) -> None:
-        """The coordinator was found."""
-        self.coordinator_known = True
 
     def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
         """The counts for `LookUpTopics`: divide the partitions among the members."""
@@ -367,7 +309,7 @@ class GroupMember:
             if not self._topics:
                 self.state = MemberState.STABLE
                 self.begin_leave()
-        elif code in _EXPELLED:
+        elif code in EXPELLED:
             self._expelled("JoinGroup", code)
         else:
             self._on_common_error("JoinGroup", code, now_ms)
@@ -416,7 +358,7 @@ class GroupMember:
             return
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.state = MemberState.JOINING
-        elif code in _EXPELLED:
+        elif code in EXPELLED:
             self._expelled("SyncGroup", code)
         elif code != ErrorCode.NONE:
             self.state = MemberState.JOINING
@@ -469,38 +411,10 @@ class GroupMember:
             self._failures = 0
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self.request_rejoin("the group is rebalancing")
-        elif code in _EXPELLED:
+        elif code in EXPELLED:
             self._expelled("Heartbeat", code)
         else:
             self._on_common_error("Heartbeat", code, now_ms)
-
-    def expect_expulsion(self) -> None:
-        """A commit was refused: find out at once whether this member still counts."""
-        self._heartbeat_due_ms = 0
-
-    def _poll_overdue(self, now_ms: int) -> bool:
-        if self._polling:
-            return False
-        silent_ms = now_ms - self._last_poll_ms
-        limit_ms = self._settings.max_poll_interval_ms
-        if silent_ms >= limit_ms // 2 and not self._warned:
-            self._warned = True
-            logger.warning(
-                "group %s: no poll for %d ms; after %d ms (max.poll.interval.ms) this member "
-                "leaves the group. Raise the limit, or lower max.poll.records",
-                self._settings.group_id,
-                silent_ms,
-                limit_ms,
-            )
-        return silent_ms >= limit_ms
-
-    def _next_deadline_ms(self) -> int:
-        deadline_ms = self._heartbeat_due_ms
-        if not self._polling:
-            share = 1 if self._warned else 2
-            poll_ms = self._last_poll_ms + self._settings.max_poll_interval_ms // share
-            deadline_ms = min(deadline_ms, poll_ms)
-        return deadline_ms
 
     # --- leaving and losing ---
 
@@ -527,11 +441,6 @@ class GroupMember:
             reason=reason,
         )
         return LeaveGroupRequest(group_id=self._settings.group_id, members=[identity])
-
-    def _lose_partitions(self) -> None:
-        self._pending = None
-        self._event = None
-        self._lost = bool(self._owned)
 
     def _expelled(self, api: str, code: int) -> None:
         """The coordinator does not know this member or its generation any more."""
@@ -570,7 +479,7 @@ class GroupMember:
                 f"{self._settings.group_id!r} was taken over by another consumer; "
                 "give every running consumer an id of its own",
             )
-        elif code in _REDISCOVER:
+        elif code in REDISCOVER:
             self._rediscover(now_ms)
         elif code in (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS):
             self._back_off(now_ms)
@@ -584,16 +493,6 @@ class GroupMember:
         self._back_off(now_ms)
         if self.state in (MemberState.ASSIGNING, MemberState.SYNCING):
             self.state = MemberState.JOINING
-
-    def _rediscover(self, now_ms: int) -> None:
-        self.coordinator_known = False
-        self._back_off(now_ms)
-
-    def _back_off(self, now_ms: int) -> None:
-        settings = self._settings
-        delay_ms = min(settings.retry_backoff_ms << self._failures, settings.retry_backoff_max_ms)
-        self._failures = min(self._failures + 1, 10)
-        self._not_before_ms = now_ms + delay_ms
 
 
 def _subscription_of(member: JoinGroupResponse.JoinGroupResponseMember) -> MemberSubscription:

@@ -1,12 +1,13 @@
 """What a group member is told, tells the application, and wants from its driver: values only.
 
-The machine that makes and takes them is ``group_member``.
+The machines that make and take them are ``group_member`` and ``consumer_member``.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from uuid import UUID
 
 from onceflow.sdk.core.assignors import ASSIGNORS, Assignor
 from onceflow.sdk.model import TopicPartition
@@ -97,7 +98,20 @@ class Wait:
     until_ms: int | None
 
 
-Step = FindCoordinator | Exchange | LookUpTopics | Wait
+@dataclass(frozen=True, slots=True)
+class NameTopics:
+    """The driver shall report the names of these topics, as far as it finds them.
+
+    Attributes:
+        topic_ids: What the coordinator named.
+        topics: Topics of the subscription, among which they should be; empty for a pattern.
+    """
+
+    topic_ids: frozenset[UUID]
+    topics: frozenset[str]
+
+
+Step = FindCoordinator | Exchange | LookUpTopics | NameTopics | Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +128,8 @@ class GroupSettings:
         retry_backoff_ms: ``retry.backoff.ms``, doubled with each failure in a row.
         retry_backoff_max_ms: ``retry.backoff.max.ms``.
         rack: ``client.rack`` or None.
+        member_id: Made by the client, for the consumer protocol; empty for the classic one.
+        remote_assignor: ``group.remote.assignor`` or None.
     """
 
     group_id: str
@@ -125,3 +141,5 @@ class GroupSettings:
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     rack: str | None = None
+    member_id: str = ""
+    remote_assignor: str | None = None

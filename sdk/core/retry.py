@@ -69,7 +69,13 @@ _METADATA = frozenset(
     }
 )
 _COORDINATOR = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
-_WAIT = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.CONCURRENT_TRANSACTIONS})
+_WAIT = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.STALE_MEMBER_EPOCH,  # The next heartbeat brings the epoch that is asked for.
+    }
+)
 
 
 def recovery_for_code(code: int) -> Recovery:

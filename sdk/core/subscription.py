@@ -26,8 +26,9 @@ LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 """ListOffsets target: the log start offset."""
 
-RESET_TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-"""ListOffsets target of each ``auto.offset.reset`` policy; ``none`` has no target."""
+DURATION_AGO: Final = -(2**62)
+"""Stands for the moment that ``auto.offset.reset=by_duration:...`` counts back to; whoever asks the
+broker has a clock, and puts the moment in its place."""
 
 
 class SubscriptionMode(enum.Enum):
@@ -194,6 +195,10 @@ class Subscription:
         matching = frozenset(name for name in known_topics if self.pattern.fullmatch(name))
         return self._set_topics(matching)
 
+    def note_topics(self, topics: Iterable[str]) -> None:
+        """Topics that a coordinator chose by the pattern."""
+        self.topics = frozenset(topics)
+
     def assign_manually(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without a group's help.
 
@@ -324,12 +329,20 @@ class Subscription:
         """
         self._begin_reset(self.state(partition), timestamp)
 
+    def _policy_timestamp(self) -> int | None:
+        """ListOffsets target of ``auto.offset.reset``; ``none`` has no target."""
+        if self.auto_offset_reset == "earliest":
+            return EARLIEST_TIMESTAMP
+        if self.auto_offset_reset == "latest":
+            return LATEST_TIMESTAMP
+        return None if self.auto_offset_reset == "none" else DURATION_AGO
+
     def reset_by_policy(self, state: PartitionState, failure: KafkaError) -> None:
         """Apply ``auto.offset.reset`` to a partition that has no usable position.
 
         With ``none`` the failure is kept, and every poll raises it until the user seeks.
         """
-        timestamp = RESET_TIMESTAMPS.get(self.auto_offset_reset)
+        timestamp = self._policy_timestamp()
         if timestamp is not None:
             self._begin_reset(state, timestamp)
             return
@@ -394,7 +407,7 @@ class Subscription:
         failure = NoOffsetForPartitionError(
             f'{what}, and auto_offset_reset is "none": seek to an offset'
         )
-        if cut_at < 0 or self.auto_offset_reset not in RESET_TIMESTAMPS:
+        if cut_at < 0 or self.auto_offset_reset == "none":
             self.reset_by_policy(state, failure)
             return
         state.stamp = self.next_stamp()
