@@ -143,7 +143,7 @@ class ClassicBridge:
         name = member.classic.protocols[0].name
         if protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or protocol_name not in (None, name):
             return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        behind = group.group_epoch > member.member_epoch
+        behind = group.assignment_epoch > member.member_epoch
         if behind and member.state is not MemberState.UNREVOKED_PARTITIONS:
             return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
         self._groups.watch(group, member, now_ms)
@@ -164,9 +164,10 @@ class ClassicBridge:
         except GroupError as error:
             return error.code
         self._groups.watch(group, member, now_ms)
+        group = self._groups.divide_if_due(group, now_ms)
         waits = member.state is MemberState.UNRELEASED_PARTITIONS
         if (
-            member.member_epoch < group.group_epoch
+            member.member_epoch < group.assignment_epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (waits and not group.waits_for_others(member))
         ):

@@ -365,6 +365,17 @@ class ConsumerGroups:
 
     # --- writing
 
+    def divide_if_due(self, group: ConsumerGroup, now_ms: int) -> ConsumerGroup:
+        """Divide for members that send no heartbeats of this protocol, if nobody else did."""
+        draft = GroupDraft(group)
+        try:
+            self.steps.raise_epoch(draft, False, now_ms)
+            self.steps.divide(draft, now_ms, self.assignment_interval_ms(group.group_id))
+            return self.write(draft, now_ms)
+        except StateLogError as error:
+            logger.error("%s: a division was not written: %s", group.group_id, error)
+            return group
+
     def write(self, draft: GroupDraft, now_ms: int) -> ConsumerGroup:
         """Write a draft; then it is the group.
 

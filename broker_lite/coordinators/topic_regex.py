@@ -212,14 +212,12 @@ class _Parser:
         fold = self._fold
         repeated = False
         while True:
-            before = self._at
             bounds = self._bounds()
             if bounds is None:
                 return part
             self._take("?")  # Greedy or not makes no difference to a whole match.
             if repeated:
-                text = self._text[before : self._at]
-                raise RegexError(f"invalid nested repetition operator: `{text}`")
+                raise RegexError("invalid nested repetition operator")
             repeated = True
             part = self._repeat(part, begin, end, *bounds)
             self._fold = fold
@@ -281,7 +279,7 @@ class _Parser:
     def _atom(self) -> _Part:
         character = self._peek()
         if character in ("*", "+", "?"):
-            raise RegexError(f"missing argument to repetition operator: `{character}`")
+            raise RegexError("missing argument to repetition operator")
         self._at += 1
         if character == "(":
             return self._group()
@@ -332,7 +330,7 @@ class _Parser:
             elif character == "i":
                 self._fold = value
             elif character not in ("s", "m", "U"):
-                raise RegexError(f"invalid or unsupported Perl syntax: `(?{character}`")
+                raise RegexError("invalid or unsupported Perl syntax")
 
     def _escaped(self) -> _Part:
         character = self._peek()
@@ -348,7 +346,7 @@ class _Parser:
     def _literal(self, character: str) -> str:
         """The character that an escape stands for; the backslash and the next were read."""
         if character == "":
-            raise RegexError("trailing \\")
+            raise RegexError("trailing backslash at end of expression")
         if character in _CONTROLS:
             return _CONTROLS[character]
         if character == "x":
@@ -358,7 +356,7 @@ class _Parser:
                 return chr(int(digits, 16))
         elif not character.isalnum() or not character.isascii():
             return character
-        raise RegexError(f"invalid escape sequence: `\\{character}`")
+        raise RegexError("invalid escape sequence")
 
     def _bracket(self) -> frozenset[str]:
         negated = self._take("^")
@@ -372,7 +370,7 @@ class _Parser:
                 end = self._text.find(":]", self._at)
                 name = self._text[self._at : end] if end >= 0 else ""
                 if name.removeprefix("^") not in _POSIX:
-                    raise RegexError(f"invalid character class range: `[:{name}:]`")
+                    raise RegexError("invalid character class range")
                 named = _POSIX[name.removeprefix("^")]
                 found |= TOPIC_CHARACTERS - named if name.startswith("^") else named
                 self._at = end + 2
