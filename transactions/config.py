@@ -40,7 +40,8 @@ class SessionConfig:
             committed data see outputs this much later.
         transaction_timeout_ms: After this the coordinator aborts (``transaction.timeout.ms``);
             10,000 here, because a crashed process holds readers back for that long at worst.
-        session_timeout_ms: ``session.timeout.ms``.
+        session_timeout_ms: ``session.timeout.ms``; under the consumer protocol it is the broker's
+            ``group.consumer.session.timeout.ms`` that counts, and this should be no more than that.
         max_poll_interval_ms: ``max.poll.interval.ms``, also the rebalance timeout.
         max_poll_records: Most records that one poll returns (``max.poll.records``).
         revoke_budget_ms: Time for the commit within a rebalance; after that it becomes an abort.
@@ -50,7 +51,8 @@ class SessionConfig:
             ``latest``, decided once, when it is assigned.
         auto_offset_reset: What to do when the committed offset does not exist any more:
             ``none`` stops with the gap named; ``earliest`` and ``latest`` go on with a gap.
-        consumer_settings: Further settings of the consumer.
+        consumer_settings: Further settings of the consumer, such as
+            ``{"group_protocol": "consumer"}`` for groups of KIP-848.
         producer_settings: Further settings of the producer.
 
     Raises:
@@ -128,7 +130,6 @@ class SessionConfig:
     def consumer_options(self) -> dict[str, object]:
         """Arguments for the consumer's constructor."""
         options: dict[str, object] = {
-            "partition_assignment_strategy": ("cooperative-sticky",),
             "default_api_timeout_ms": self.operation_timeout_ms,
             **self.consumer_settings,
         }
@@ -138,7 +139,11 @@ class SessionConfig:
         options["isolation_level"] = "read_committed"
         options["enable_auto_commit"] = False
         options["auto_offset_reset"] = self.auto_offset_reset
-        options["session_timeout_ms"] = self.session_timeout_ms
+        if options.get("group_protocol") != "consumer":
+            # Under the consumer protocol (KIP-848) the coordinator divides, step by step in any
+            # case, and it is the broker's setting that says how long a member may be silent.
+            options.setdefault("partition_assignment_strategy", ("cooperative-sticky",))
+            options["session_timeout_ms"] = self.session_timeout_ms
         options["max_poll_interval_ms"] = self.max_poll_interval_ms
         options["max_poll_records"] = self.max_poll_records
         return options

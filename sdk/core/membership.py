@@ -22,7 +22,9 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
-REDISCOVER: frozenset[ErrorCode] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+REDISCOVER: frozenset[ErrorCode] = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
 
 EXPELLED: frozenset[ErrorCode] = frozenset(
     {
