@@ -7,13 +7,19 @@ decided by the assignors.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 from uuid import UUID
 
 from onceflow.broker_lite.coordinators.consumer_group import RegexChange
 from onceflow.broker_lite.coordinators.group_draft import GroupDraft
-from onceflow.broker_lite.coordinators.topic_regex import TopicRegex
+from onceflow.broker_lite.coordinators.topic_regex import RegexError, TopicRegex
+
+logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+
+COMPILED_MAX = 1_000
+"""Most compiled patterns that are kept, so that clients cannot fill the memory with them."""
 
 
 class TopicLike(Protocol):
@@ -64,8 +70,17 @@ class ConsumerTopics:
         Raises:
             RegexError: It is not understood.
         """
-        if regex and regex not in self._compiled:
-            self._compiled[regex] = TopicRegex(regex)
+        if regex:
+            self._compile(regex)
+
+    def _compile(self, regex: str) -> TopicRegex:
+        compiled = self._compiled.get(regex)
+        if compiled is None:
+            compiled = TopicRegex(regex)
+            if len(self._compiled) >= COMPILED_MAX:
+                self._compiled.clear()
+            self._compiled[regex] = compiled
+        return compiled
 
     def ids_of(self, names: Iterable[str]) -> dict[UUID, int]:
         """Partition counts, by id, of those topics that exist."""
@@ -115,7 +130,9 @@ class ConsumerTopics:
 
     def _matching(self, regex: str) -> frozenset[str]:
         """As in Apache Kafka a pattern selects internal topics too, if it matches their names."""
-        compiled = self._compiled.get(regex)
-        if compiled is None:  # From the log, after a restart.
-            compiled = self._compiled[regex] = TopicRegex(regex)
+        try:
+            compiled = self._compile(regex)
+        except RegexError as error:  # In a folder of Apache Kafka, which understands more.
+            logger.error("pattern %r selects nothing here: %s", regex, error)
+            return frozenset()
         return frozenset(topic.name for topic in self.view if compiled.matches(topic.name))

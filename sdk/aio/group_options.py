@@ -16,6 +16,11 @@ from onceflow.sdk.errors import ConfigError
 
 
 def group_settings(config: ConsumerConfig) -> GroupSettings:
+    """Settings of the group member.
+
+    Raises:
+        ConfigError: An assignor is none of those that there are.
+    """
     assignors: list[Assignor] = []
     for wanted in config.partition_assignment_strategy:
         assignor: object = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted

@@ -15,7 +15,10 @@ import pytest
 from consumer_group_peer import Peer, beat, settle
 from coordinator_bench import Bench, FakeTopics, ProcessDied
 
-from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup, SubscriptionChange
+from onceflow.broker_lite.coordinators.consumer_group_records import encode_change
+from onceflow.broker_lite.coordinators.consumer_member import ConsumerMember
+from onceflow.broker_lite.coordinators.consumer_topics import COMPILED_MAX
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.sdk.model import TopicPartition
@@ -292,6 +295,20 @@ class TestTopics:
         settle([one])
         assert one.numbers() == [0, 1, 2]
         assert not group_of(bench).regexes
+
+    def test_pattern_in_the_log_that_is_not_understood(self, bench: Bench) -> None:
+        foreign = ConsumerMember("m1", regex=r"\p{L}+", rebalance_timeout_ms=60_000)
+        key_value = encode_change("g", SubscriptionChange("m1", foreign))
+        bench.disk.offsets.append(bench.groups.partition_for("g"), [key_value], bench.now_ms)
+        bench.restart()
+        answer = beat(bench, "m1", 0, topics=("a",), owned={}, rebalance_timeout_ms=5_000)
+        assert answer.error_code is ErrorCode.NONE
+
+    def test_patterns_that_are_kept_are_bounded(self, bench: Bench) -> None:
+        topics = bench.groups.consumers.steps.topics
+        for number in range(COMPILED_MAX + 10):
+            topics.compile(f"a{number}")
+        assert len(topics._compiled) <= COMPILED_MAX
 
     def test_assignor_of_the_majority(self, bench: Bench) -> None:
         peers = [Peer(bench, f"m{n}", "a", "b", assignor="range") for n in range(2)]
