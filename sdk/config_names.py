@@ -69,7 +69,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "security_providers": "use security=SecurityConfig(ssl_context=...)",
         "config_providers": "read the value yourself, or from the environment",
         "transaction_two_phase_commit_enable": "this client ends transactions; leave it out",
-        "group_remote_assignor": "leave it out",
         "reconnect_backoff": "use reconnect_backoff_ms",
         "block_on_buffer_full": 'use buffer_full="block" or "raise"',
         "compression_gzip_level": 'use compression_type="gzip" and compression_level',
