@@ -198,6 +198,7 @@ class FaultInjector:
             context.api_version,
             request,
             rule.fault if rule is not None else None,
+            topics=_names_by_id(state, request, context.api_version),
         )
         self.journal.add(entry)
         result = self._apply(rule, registration, state, context, request, now_ms)
@@ -275,6 +276,17 @@ def _all_parts(state: BrokerState, request: Request, api_version: int) -> list[P
         kept = state.fetch_sessions.partitions(request.session_id)
         named += [_by_name(state, Part(name, partition)) for name, partition in kept]
     return named
+
+
+def _names_by_id(state: BrokerState, request: Request, api_version: int) -> dict[uuid.UUID, str]:
+    """Names of the topics that a request names by id, as they are now."""
+    ids = {part.topic for part in parts(request, api_version)}
+    found = {}
+    for topic_id in ids:
+        topic = state.topics.get_by_id(topic_id) if isinstance(topic_id, uuid.UUID) else None
+        if topic is not None:
+            found[topic.topic_id] = topic.name
+    return found
 
 
 def _by_name(state: BrokerState, part: Part) -> Part:

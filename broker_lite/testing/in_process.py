@@ -519,6 +519,10 @@ class Broker:
         overrides = validate_overrides(dict(configs or {}))
         self.call(lambda state, now_ms: state.topics.create(name, partitions, overrides, now_ms))
 
+    def topic_names(self) -> list[str]:
+        """Names of the topics that there are."""
+        return self.call(lambda state, now_ms: [topic.name for topic in state.topics])
+
     def advance(self, duration_ms: int) -> None:
         """Move the broker's clock, on the broker's loop, and run what became due.
 

@@ -5,9 +5,10 @@ The newest entries are kept, bounded in number and in bytes. It decides nothing 
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.request_parts import Part, parts
@@ -42,6 +43,7 @@ class JournalEntry:
         fault: What a rule did to it, None for nothing.
         answer: The answer; None while there is none, and where none is given.
         answered_ms: When it was answered; None as long as it is not.
+        topics: Names by id of the topics that it names by id.
     """
 
     number: int
@@ -55,6 +57,7 @@ class JournalEntry:
     fault: Fault | None = None
     answer: Response | None = None
     answered_ms: int | None = None
+    topics: Mapping[uuid.UUID, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -63,7 +66,12 @@ class JournalEntry:
 
     def parts(self) -> list[Part]:
         """Topics, partitions, groups and transactional ids that the request names."""
-        return list(parts(self.request, self.api_version))
+        return [
+            part._replace(topic=self.topics.get(part.topic))
+            if isinstance(part.topic, uuid.UUID)
+            else part
+            for part in parts(self.request, self.api_version)
+        ]
 
 
 class Journal:

@@ -1,33 +1,21 @@
-"""Fixtures for tests of programs that use Kafka.
+"""The pytest plugin ``onceflow`` for who names it in ``conftest.py``, and not for who has it.
 
-Say ``pytest_plugins = ["onceflow.broker_lite.testing.pytest_plugin"]`` in ``conftest.py``. It
-decides only how long a broker lives.
+Where the package is installed pytest finds the plugin by itself; from a tree of sources
+``pytest_plugins = ["onceflow.broker_lite.testing.pytest_plugin"]`` brings it. Both together are
+one. It decides nothing else; the fixtures are in ``pytest_fixtures``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from onceflow.broker_lite.testing.in_process import Broker
+from onceflow.broker_lite.testing import pytest_fixtures
+
+NAME = "onceflow"
 
 
-@pytest.fixture
-def kafka_broker() -> Iterator[Broker]:
-    """A broker in memory for one test."""
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture(scope="session")
-def shared_kafka_broker() -> Iterator[Broker]:
-    """A broker in memory for the whole run; give your topics names of their own."""
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def kafka_bootstrap_servers(kafka_broker: Broker) -> str:
-    """``HOST:PORT`` of the broker of one test."""
-    return kafka_broker.bootstrap_servers
+def pytest_configure(config: pytest.Config) -> None:
+    """Bring the plugin, unless pytest has found it or somebody has switched it off."""
+    plugins = config.pluginmanager
+    if not plugins.has_plugin(NAME) and not plugins.is_blocked(NAME):
+        plugins.register(pytest_fixtures, NAME)

@@ -24,7 +24,7 @@ from schema_registry_fake import FakeRegistry
 
 from onceflow.broker_lite import Broker
 
-PAGES = ("README.md", "docs/getting-started.md", "docs/serialization.md")
+PAGES = ("README.md", "docs/getting-started.md", "docs/serialization.md", "docs/testing.md")
 ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"
 DEADLINE_S = 280

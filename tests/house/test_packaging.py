@@ -138,9 +138,10 @@ def undeclared(files: Iterable[Path], *extras: str) -> list[str]:
 
 def test_the_product_imports_only_what_its_installation_brings() -> None:
     spark = ROOT / "spark_integration"
-    plugin = ROOT / "broker_lite" / "testing" / "pytest_plugin.py"
+    testing = ROOT / "broker_lite" / "testing"
+    plugins = (testing / "pytest_plugin.py", testing / "pytest_fixtures.py")
     optional = {ROOT / path: extra for path, extra in OPTIONAL.items()}
-    plain = [p for p in house_rules.source_files() if spark not in p.parents and p != plugin]
+    plain = [p for p in house_rules.source_files() if spark not in p.parents and p not in plugins]
     assert undeclared(p for p in plain if p not in optional) == []
     for path, extra in optional.items():
         assert undeclared([path]) != [], f"{path} needs no extra"

@@ -81,6 +81,19 @@ async def test_entries_are_found_by_what_they_name(broker: Broker, wire: Wire) -
     assert not found()
 
 
+async def test_topics_that_are_named_by_id_are_found_by_name(broker: Broker, wire: Wire) -> None:
+    topic = broker.state.topics.get("t")
+    assert topic is not None
+    request = produce_request("t", batch(b"a"))
+    request.topic_data[0].name, request.topic_data[0].topic_id = "", topic.topic_id
+    wire.send(request, 13)
+    await wire.receive()
+    wire.send(fetch_request(topic.topic_id, 0), 16)
+    await wire.receive()
+    assert [entry.key for entry in broker.journal.select(topic="t")] == ["Produce", "Fetch"]
+    assert broker.journal.select(topic="u") == []
+
+
 async def test_old_entries_make_room(
     broker: Broker, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,196 @@
+"""The pytest plugin ``onceflow``: brokers, topics, records and assertions for tests.
+
+Installed with the package; nothing is imported or started before a fixture is asked for. It
+decides how long a broker lives, what its options are and how topics are named; what a broker can
+do is the business of ``in_process``, and how records are compared of ``committed``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.testing.committed import KafkaRecords
+    from onceflow.broker_lite.testing.in_process import Broker
+    from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
+
+MARKER = "kafka_broker"
+TOPIC_NAME_MAX = 200
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "kafka_broker(**options): options of the broker that the fixture kafka_broker makes, as "
+        "of onceflow.broker_lite.Broker",
+    )
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Differences of committed records, line by line."""
+    if op != "==":
+        return None
+    import sys
+
+    committed = sys.modules.get("onceflow.broker_lite.testing.committed")
+    if committed is None or not isinstance(left, committed.CommittedRecords):
+        return None
+    return committed.explain(left, right)  # type: ignore[no-any-return]
+
+
+def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    markers = list(request.node.iter_markers(MARKER))
+    for marker in reversed(markers):  # The nearest marker wins.
+        if marker.args:
+            raise pytest.UsageError("kafka_broker takes options by name: nodes=3, profile='2.8'")
+        options.update(marker.kwargs)
+    return options
+
+
+@pytest.fixture
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker in memory for one test; options come from the marker ``kafka_broker``."""
+    from onceflow.broker_lite.testing.in_process import Broker
+
+    with Broker(**_options(request)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def shared_kafka_broker() -> Iterator[Broker]:
+    """A broker in memory for the whole run; the fixture ``kafka_topic`` keeps tests apart."""
+    from onceflow.broker_lite.testing.in_process import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest) -> Broker:
+    """The broker of this test: the shared one, or one of its own where a marker or the fixture
+    ``kafka_broker`` asks for it."""
+    own = "kafka_broker" in request.fixturenames or request.node.get_closest_marker(MARKER)
+    name = "kafka_broker" if own else "shared_kafka_broker"
+    broker: Broker = request.getfixturevalue(name)
+    return broker
+
+
+@pytest.fixture
+def kafka_bootstrap_servers(kafka: Broker) -> str:
+    """``HOST:PORT`` of the broker of this test."""
+    return kafka.bootstrap_servers
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest, kafka: Broker) -> Callable[..., str]:
+    """Makes topics with names of their own: ``kafka_topic("orders", partitions=3)``.
+
+    The name begins with the test's and ends with the one given, so that it is clean on a shared
+    broker and tells in a log where it belongs.
+    """
+    prefix = re.sub(r"[^a-zA-Z0-9.-]+", "-", request.node.name).strip("-.")
+    made: dict[str, int] = {}
+
+    def make(name: str = "topic", *, partitions: int = 1, **configs: object) -> str:
+        number = made[name] = made.get(name, 0) + 1
+        suffix = name if number == 1 else f"{name}-{number}"
+        topic = f"{prefix[: TOPIC_NAME_MAX - len(suffix)]}-{suffix}"
+        taken = kafka.topic_names()
+        if topic in taken:  # The same test ran before on this broker.
+            topic = f"{topic}-{len(taken)}"
+        kafka.create_topic(
+            topic,
+            partitions=partitions,
+            configs={key.replace("_", "."): str(value) for key, value in configs.items()},
+        )
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def kafka_records(kafka: Broker) -> Iterator[KafkaRecords]:
+    """Records in and out: ``put(topic, b"v")`` sends, ``committed(topic)`` looks."""
+    from onceflow.broker_lite.testing.committed import KafkaRecords
+
+    with KafkaRecords(kafka) as records:
+        yield records
+
+
+@pytest.fixture
+def kafka_producer(kafka: Broker) -> Iterator[Callable[..., Producer]]:
+    """Makes producers for the broker of this test and closes them after it."""
+    from onceflow.sdk import Producer
+
+    with ExitStack() as stack:
+
+        def make(**config: Any) -> Producer:
+            config.setdefault("bootstrap_servers", kafka.bootstrap_servers)
+            return stack.enter_context(Producer(**config))
+
+        yield make
+
+
+@pytest.fixture
+def kafka_consumer(kafka: Broker) -> Iterator[Callable[..., Consumer]]:
+    """Makes consumers, which read from the start unless told otherwise, and closes them."""
+    from onceflow.sdk import Consumer
+
+    with ExitStack() as stack:
+
+        def make(*topics: str, **config: Any) -> Consumer:
+            config.setdefault("bootstrap_servers", kafka.bootstrap_servers)
+            config.setdefault("auto_offset_reset", "earliest")
+            return stack.enter_context(Consumer(*topics, **config))
+
+        yield make
+
+
+class AsyncClients:
+    """Makes clients for asyncio; use it in ``async with`` within the test.
+
+    Args:
+        broker: The broker of this test.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> AsyncClients:
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.aclose()
+
+    async def producer(self, **config: Any) -> AsyncProducer:
+        """A producer; closed at the end of the block."""
+        from onceflow.sdk import AsyncProducer
+
+        config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
+        return await self._stack.enter_async_context(AsyncProducer(**config))
+
+    async def consumer(self, *topics: str, **config: Any) -> AsyncConsumer:
+        """A consumer that reads from the start unless told otherwise; closed with the block."""
+        from onceflow.sdk import AsyncConsumer
+
+        config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
+        config.setdefault("auto_offset_reset", "earliest")
+        return await self._stack.enter_async_context(AsyncConsumer(*topics, **config))
+
+
+@pytest.fixture
+def kafka_async(kafka: Broker) -> AsyncClients:
+    """Clients for asyncio: ``async with kafka_async: producer = await kafka_async.producer()``.
+
+    The broker runs in a thread of its own, so any event loop and any plugin for async tests will
+    do.
+    """
+    return AsyncClients(kafka)
