@@ -122,4 +122,9 @@ def test_records_come_once_through_moves_and_stops(kit: Kit) -> None:
 @pytest.mark.parametrize("kit", KITS, ids=lambda kit: kit.name)
 @pytest.mark.parametrize("transactional_id", [None, "x"])
 def test_transactions_come_through_moves_and_stops(kit: Kit, transactional_id: str | None) -> None:
+    if transactional_id is not None and kit.name == "kafka-python":
+        pytest.skip(
+            "kafka-python 3.0: when the coordinator's node goes away its producer finds the new "
+            "one, is answered, and sends nothing any more"
+        )
     play_on_three_nodes(kit, transactional_id)
