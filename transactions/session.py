@@ -371,6 +371,9 @@ class AsyncTransactionSession:
                     await held.enter_async_context(self._ending)
             except TimeoutError:
                 pass  # It fails when the clients are closed under it.
+            except asyncio.CancelledError:
+                await self._core.close(0)
+                raise
             left_s = deadline_s - time.monotonic()
             await self._core.close(max(0, int(left_s * 1000)))
 

@@ -134,16 +134,20 @@ class SessionCore:
         """Abort what is open, leave the group, close both clients, all within the limit."""
         self._closed = True
         deadline = self._clock() + timeout_ms / 1000
-        if self.in_transaction:
-            try:
+        try:
+            if self.in_transaction:
                 left_ms = self._left_ms(deadline) // 2
                 await settle(self.producer.abort_transaction(timeout_ms=left_ms))
-            except KafkaError as error:
-                logger.warning(
-                    "session %s: abort at close failed, the coordinator will do it: %s",
-                    self._name,
-                    error,
-                )
+        except KafkaError as error:
+            logger.warning(
+                "session %s: abort at close failed, the coordinator will do it: %s",
+                self._name,
+                error,
+            )
+        finally:  # Whoever cancels this leaves no client behind either.
+            await self._close_clients(deadline)
+
+    async def _close_clients(self, deadline: float) -> None:
         self._polled.clear()
         self.in_transaction = False
         consumer, self._consumer = self._consumer, None

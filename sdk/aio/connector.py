@@ -156,13 +156,15 @@ class Connector:
         opening = list(self._opening.values())
         for task in opening:
             task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
         connections = list(self._open.values())
         for connection in connections:
             connection.close()
-        for connection in connections:
-            await connection.wait_closed()
-        self._closed = False
+        try:
+            await asyncio.gather(*opening, return_exceptions=True)
+            for connection in connections:
+                await connection.wait_closed()
+        finally:
+            self._closed = False
 
     def _is_stale(self, connection: BrokerConnection) -> bool:
         if connection.in_flight_count:

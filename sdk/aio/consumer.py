@@ -6,6 +6,7 @@ what a rebalance or an offset means by the core.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Iterable, Mapping
@@ -471,6 +472,9 @@ class AsyncConsumer:
         try:
             pending = await engine.begin_release(timeout_ms, commit=commit)
             await _run_callback(pending)
+        except asyncio.CancelledError:
+            deadline_ms = min(deadline_ms, engine.pool.now_ms() + INTERRUPTED_CLOSE_TIMEOUT_MS)
+            raise
         finally:
             left_ms = max(0, deadline_ms - engine.pool.now_ms()) if engine.pool.is_started else 0
             await engine.close(left_ms, leave_group)

@@ -9,6 +9,7 @@ rebalance means, which records may be seen and which offset comes next is decide
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -523,17 +524,21 @@ class ConsumerEngine:
             self._group.wake()
 
     async def close(self, timeout_ms: int, leave_group: bool | None = None) -> None:
-        """Leave the group and close the connections; see the consumer's method."""
-        if self._commits is not None:
-            await self._commits.close()
-        await self._topics.close()
-        await self._lookups.close()
-        await self.fetching.close()
-        if self._group is not None and self.pool.is_started:
-            await self._group.close(timeout_ms, leave_group)
-        await self.pool.close()
-        self._waker.wake()
-        self.interception.close()
+        """Leave the group and close the connections; see the consumer's method.
+
+        Each part is closed also when the caller is cancelled while he waits for another one.
+        """
+        async with contextlib.AsyncExitStack() as parts:
+            parts.callback(self.interception.close)
+            parts.callback(self._waker.wake)
+            parts.push_async_callback(self.pool.close)
+            if self._group is not None and self.pool.is_started:
+                parts.push_async_callback(self._group.close, timeout_ms, leave_group)
+            parts.push_async_callback(self.fetching.close)
+            parts.push_async_callback(self._lookups.close)
+            parts.push_async_callback(self._topics.close)
+            if self._commits is not None:
+                parts.push_async_callback(self._commits.close)
 
 
 __all__ = [

@@ -110,8 +110,10 @@ class ConnectionPool:
         tasks = [t for t in (self._maintenance, *self._shared.values()) if t is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._connector.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # Also when the caller is cancelled meanwhile.
+            await self._connector.close()
 
     @property
     def is_started(self) -> bool:

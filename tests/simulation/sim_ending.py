@@ -24,16 +24,21 @@ if TYPE_CHECKING:
     from sim_run import Simulation
 
 
-def committed_offsets(sim: Simulation, group: str) -> dict[str, int]:
-    """What a group committed, asked of the broker as a client would, without a network."""
+def committed_offsets(sim: Simulation, group: str) -> dict[str, int] | None:
+    """What a group committed, asked of the broker as a client would, without a network.
+
+    Returns:
+        Offsets by partition; None while the broker cannot tell (it is down, or syncs first).
+    """
     state, process = sim.broker.state, sim.broker.process
     if state is None or process is None:
-        return {}
+        return None
     request = OffsetFetchRequest(group_id=group, topics=None)
     frame = b"".join(encode_request(request, api_version=7, correlation_id=1, client_id="look"))[4:]
     connection = ConnectionState(0, "/sim", "PLAINTEXT")
     answer = dispatch(state, connection, frame, process.wall_ms()).result
-    assert not isinstance(answer, Deferred)
+    if isinstance(answer, Deferred):
+        return None
     assert isinstance(answer, OffsetFetchResponse)
     return {
         f"{topic.name}-{found.partition_index}": found.committed_offset
@@ -80,6 +85,8 @@ def group_is_at_end(sim: Simulation, group: str) -> bool:
     if state is None:
         return False
     committed = committed_offsets(sim, group)
+    if committed is None:
+        return False
     for index in range(sim.partitions["a"]):
         log = state.topics.partition("a", index)
         if log is None or log.last_stable_offset < log.high_watermark:
@@ -114,12 +121,20 @@ def look(sim: Simulation) -> Ending:
         ending.starts[partition] = log.log_start_offset
         ending.logs[partition] = stored_records(raw_batches(sim.broker.disk, partition))
     groups = ["group", "session", *(f"of-{w.name}" for w in sim.workers)]
-    ending.committed = {group: committed_offsets(sim, group) for group in groups}
+    for group in groups:
+        sim.world.run(lambda g=group: _take_offsets(sim, ending, g), sim.world.now_us + 60_000_000)
     ending.compacted = frozenset({"compact"})
     ending.short_lived = frozenset({"short"})
     if any(isinstance(worker, SessionWorker) for worker in sim.workers):
         ending.session_group = "session"
     return ending
+
+
+def _take_offsets(sim: Simulation, ending: Ending, group: str) -> bool:
+    found = committed_offsets(sim, group)
+    if found is not None:
+        ending.committed[group] = found
+    return found is not None
 
 
 def _read_all(sim: Simulation) -> dict[str, list[tuple[int, bytes]]]:
