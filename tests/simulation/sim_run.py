@@ -175,6 +175,9 @@ class Simulation:
         self.broker.disk.full = self.broker.disk.sync_fails = False
         self.broker.disk.die_in_writes = self.broker.disk.fail_in_writes = None
         self.world.note("sim", "calm")
+        if {"disk full", "write fails"} & set(self.setup.troubles):
+            # A log whose write failed half-way stays offline until the broker is started again.
+            self.broker.kill()
         for worker in self.workers:
             for process in self.world.processes:
                 if process.name.startswith(f"{worker.name}/") and process is not worker.process:
