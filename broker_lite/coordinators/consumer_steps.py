@@ -48,14 +48,17 @@ class ConsumerSteps:
         """Note what a member subscribes to.
 
         Returns:
-            Whether its topics changed, so that the group must be divided anew.
+            Whether its topics changed, or with its vote the group's assignor, so that the group
+            must be divided anew.
         """
         old = draft.group.members.get(member.member_id)
         if old is not None and old.subscription == member.subscription:
             return False
+        default = self._assignors[0]
+        another = draft.group.assignor(default) != draft.group.assignor(default, member)
         draft.add(SubscriptionChange(member.member_id, member))
         before = old or ConsumerMember(member.member_id)
-        return before.topics != member.topics or before.regex != member.regex
+        return another or before.topics != member.topics or before.regex != member.regex
 
     def raise_epoch(self, draft: GroupDraft, subscribed_anew: bool, now_ms: int) -> None:
         """Raise the group's epoch if a subscription, a pattern's topics or a topic changed."""

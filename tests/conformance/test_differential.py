@@ -15,6 +15,7 @@ import real_kafka
 from differential import Pair, run
 from differential_groups import FAMILIES, conversation
 from differential_known import KNOWN
+from differential_world import World
 
 from onceflow.broker_lite import Broker
 
@@ -48,6 +49,30 @@ def test_conversations_are_repeatable_and_every_family_comes_up() -> None:
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.line)
 def test_a_known_difference_is_on_the_page_of_differences(known: object) -> None:
     assert known.line in DIFFERENCES.read_text()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("assignor", "epoch"), [("range", 3), ("uniform", 2), (None, 2)])
+def test_a_vote_that_changes_the_assignor_raises_the_groups_epoch(
+    assignor: str | None, epoch: int
+) -> None:
+    """Found by seed 3, and asked of Apache Kafka 4.4."""
+    topic = {"name": "$name:t", "num_partitions": 1, "replication_factor": 1}
+    steps: list[dict[str, object]] = [{"key": 19, "version": 7, "body": {"topics": [topic]}}]
+    for wanted in (None, assignor):
+        body = {
+            "group_id": "$name:g",
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": ["$name:t"],
+            "server_assignor": wanted,
+            "topic_partitions": [],
+        }
+        steps.append({"key": 68, "version": 1, "body": body, "binds": "m"})
+    steps.append({"key": 69, "version": 1, "body": {"group_ids": ["$name:g"]}})
+    with Broker() as broker:
+        answers = World(broker.bootstrap_servers, "x-", park_s=0.1).run(steps)
+    assert answers[-1]["groups"][0]["group_epoch"] == epoch
 
 
 class TwoAnswers(Pair):

@@ -38,6 +38,7 @@ LEFT_OUT = {
     "cluster_id",
     "brokers",
     "coordinator_epoch",
+    "heartbeat_interval_ms",
 }
 TIMES = {
     "timestamp",
