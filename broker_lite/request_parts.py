@@ -125,6 +125,8 @@ LEVELS: dict[int, tuple[Level, ...]] = {
     ),
     27: (Level("markers", "markers", _same("producer_id"), "", "", (), _topics(_PLAIN_INDEX)),),
     28: (_topics(_INDEX),),
+    30: (Level("creations", "results", (), ""),),
+    31: (Level("filters", "filter_results", (), ""),),
     32: (Level("resources", "results", _RESOURCE, ""),),
     33: (Level("resources", "responses", _RESOURCE, ""),),
     37: (Level("topics", "results", _same("name"), "topic"),),
