@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := .setup/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check fix conformance differential sim chaos image container-test bench dist clean
+.PHONY: help setup interpreters java demo test check fix conformance differential sim chaos image container-test bench dist clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,7 @@ check: $(READY) ## style, types, import contracts
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python tools/declared_types.py
 	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
@@ -58,6 +59,9 @@ image: $(READY) ## the broker as a container image (needs an engine; BASE=python
 
 container-test: image ## the image for real: clients, transactions, volumes, kills (needs an engine)
 	@$(BIN)/pytest -q -m container -p no:randomly $(ARGS)
+
+interpreters: ## the quick tests on every Python from 3.11 on that is here
+	@bash tools/interpreters.sh $(ARGS)
 
 bench: $(READY) ## side by side with the published clients; one JSON line each
 	@$(BIN)/python bench/suite.py $(ARGS)

@@ -47,7 +47,21 @@ which names the setting, the value and the remedy, before anything is sent. Writ
 CLIENTS = """
 ## Clients
 
-Given as keyword arguments to `Producer`, `Consumer`, `Admin` and their `Async` twins.
+Given as keyword arguments to `Producer`, `Consumer`, `Admin` and their `Async` twins, or as
+`config=`, a configuration or a dictionary of Kafka's dotted names, which the others override.
+`ProducerConfig.load(file=, environ=, properties=, **settings)` reads several places, as the others
+do; what stands further to the right wins: default, file, environment, properties, keyword
+arguments. There are `from_properties`, `from_env` and `from_file` too.
+
+| place | form |
+| --- | --- |
+| properties | `bootstrap.servers`, `sasl.jaas.config` ...: the Java client's names, or ours |
+| environment | `ONCEFLOW_LINGER_MS`; `ONCEFLOW_PRODUCER_LINGER_MS` for producers only |
+| `*.toml` | `[client]`, `[security]`, `[producer]`, `[consumer]`, `[admin]`; dotted names or ours |
+| any other file | Java's properties |
+
+Names of librdkafka and others that mean nothing here are refused with what to write instead.
+Passwords and tokens never appear in a repr or an error.
 
 """
 SECURITY = """

@@ -21,7 +21,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-logger = logging.getLogger("onceflow.broker_lite.security")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 NO_AUTHORIZER = "No Authorizer is configured."
 NOT_WRITTEN = "The change could not be written; nothing was changed."

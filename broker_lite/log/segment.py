@@ -139,7 +139,7 @@ class Segment:
         self.index_interval_bytes: int = index_interval_bytes
         self.created_ms: int = created_ms
         self._log = storage.open(self.path(LOG_SUFFIX))
-        self.size = self._log.size
+        self.size: int = self._log.size
         self.offset_index: OffsetIndex = OffsetIndex(
             storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset
         )

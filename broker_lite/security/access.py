@@ -51,9 +51,9 @@ class Access:
     __slots__ = ("_host", "_principal", "api_version", "context", "state")
 
     def __init__(self, state: BrokerState, context: RequestContext) -> None:
-        self.state = state
-        self.context = context
-        self.api_version = context.api_version
+        self.state: BrokerState = state
+        self.context: RequestContext = context
+        self.api_version: int = context.api_version
         self._principal = context.principal
         self._host = context.client_host.removeprefix("/")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
@@ -53,12 +54,16 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     register(spark)
+    client: dict[str, Any] = {
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.transaction.timeout.ms": "60000",
+    }
     publish = foreach_batch(
         per_carrier_and_day,
         topic=DAILY_DELAYS,
         transactionalId=GROUP,
         checkpointLocation=checkpoint,
-        **{"kafka.bootstrap.servers": bootstrap, "kafka.transaction.timeout.ms": "60000"},
+        **client,
     )
     query = (
         spark.readStream.format("onceflow")

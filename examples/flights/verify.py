@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from examples.flights.data import DAILY_DELAYS, DEAD_LETTERS, DEPARTURES, Figures
 from onceflow.sdk import Consumer, ConsumerRecord, TopicPartition
@@ -17,13 +18,20 @@ from onceflow.sdk import Consumer, ConsumerRecord, TopicPartition
 def committed_records(bootstrap: str, topic: str) -> Iterator[ConsumerRecord]:
     """Every committed record of a topic, from its beginning to its present end."""
     with Consumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
-        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic)]
+        partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)
         while any(consumer.position(tp) < end for tp, end in ends.items()):
             for records in consumer.poll(timeout_ms=500, max_records=10_000).values():
                 yield from records
+
+
+def value_of(record: ConsumerRecord) -> dict[str, Any]:
+    """The JSON that a record holds."""
+    assert isinstance(record.value, bytes)
+    found: dict[str, Any] = json.loads(record.value)
+    return found
 
 
 @dataclass(slots=True)
@@ -48,7 +56,7 @@ def published(bootstrap: str) -> Published:
     by_hour: dict[tuple[str, int], tuple[int, int]] = {}
     count_errors = 0
     for record in committed_records(bootstrap, DEPARTURES):
-        flight = json.loads(record.value)
+        flight = value_of(record)
         figures.add_departure(flight["id"])
         place = (flight["carrier"], flight["origin"])
         counts[place] = counts.get(place, 0) + 1
@@ -56,9 +64,9 @@ def published(bootstrap: str) -> Published:
         flights, delay = by_hour.get((flight["carrier"], flight["hour"]), (0, 0))
         by_hour[flight["carrier"], flight["hour"]] = (flights + 1, delay + flight["dep_delay"])
     for record in committed_records(bootstrap, DEAD_LETTERS):
-        figures.add_dead(json.loads(record.value)["id"])
+        figures.add_dead(value_of(record)["id"])
     for record in committed_records(bootstrap, DAILY_DELAYS):
-        day = json.loads(record.value)
+        day = value_of(record)
         figures.add_daily(day["carrier"], day["date"], day["flights"], day["delay"])
     return Published(figures, count_errors, by_hour)
 

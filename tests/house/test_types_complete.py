@@ -1,0 +1,46 @@
+"""Goal: whoever checks types against this package is told every one, and the examples check too.
+
+Method: ``basedpyright --verifytypes`` over the package, by the tool that also declares what is
+missing (``make fix``), and mypy's strict mode over the examples.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import house_rules
+import pytest
+
+
+def run(*command: str) -> str:
+    """Run a tool at the top of the tree; gives what it printed, and fails with it."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=house_rules.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_public_name_has_a_declared_type() -> None:
+    run("tools/declared_types.py", "--check")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_examples_check_strictly(tmp_path: object) -> None:
+    modules = [f"examples.{path.parent.name}.{path.stem}" for path in EXAMPLES]
+    options = ["--strict", "--cache-dir", str(tmp_path), "--config-file", "pyproject.toml"]
+    run("-m", "mypy", *options, *[item for name in modules for item in ("-m", name)])
+
+
+EXAMPLES = sorted(
+    path for path in house_rules.ROOT.glob("examples/*/*.py") if path.name != "__init__.py"
+)

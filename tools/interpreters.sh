@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# The quick tests on every Python from 3.11 on that this machine has, each in an environment of its own.
+#   tools/interpreters.sh [pytest arguments]     PYTHONS="python3.12 /opt/python3.13" names others
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+found() {
+    for version in 3.11 3.12 3.13 3.14; do
+        if command -v "python$version" > /dev/null && "python$version" -c '' 2> /dev/null; then
+            command -v "python$version"
+        else
+            ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python 2> /dev/null | tail -1 || true
+        fi
+    done
+}
+
+PYTHONS=${PYTHONS:-$(found)}
+[ -n "$PYTHONS" ] || { echo "no Python from 3.11 on was found; name some in PYTHONS"; exit 1; }
+failed=""
+for python in $PYTHONS; do
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    environment=.setup/python$version
+    if ! cmp -s pyproject.toml "$environment/pyproject.toml"; then
+        echo "python $version: setting up"
+        "$python" -m venv --clear "$environment"
+        "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
+            confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pydantic \
+            pytest pytest-asyncio pytest-randomly pytest-timeout types-protobuf
+        "$environment/bin/pip" uninstall -q -y onceflow
+        cp pyproject.toml "$environment/pyproject.toml"
+    fi
+    echo "python $version:"
+    PYTHONPATH=src "$environment/bin/python" -m pytest -q -p no:cacheprovider \
+        -m "not kafka and not chaos and not spark and not slow and not foreign and not sim" \
+        "${@:-tests/unit}" || failed="$failed $version"
+done
+[ -z "$failed" ] || { echo "failed on:$failed"; exit 1; }
