@@ -105,7 +105,7 @@ class OnceflowContainer(DockerContainer):
         self.security_protocol = security_protocol
         self.kraft_enabled: bool = False
         self.cluster_id: str = "MkU3OEVBNTcwNTJENDM2Qk"
-        self.wait_for: Pattern[str] = re.compile(wait_strategy_check_string)
+        self.wait_for = re.compile(wait_strategy_check_string)
         self.listeners: str = f"{listener_name}://0.0.0.0:{port},{INSIDE}://0.0.0.0:{INSIDE_PORT}"
         self.security_protocol_map: str = f"{INSIDE}:PLAINTEXT,{listener_name}:{security_protocol}"
         self._host_port = 0
