@@ -12,6 +12,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onceflow.sdk import errors as errors
     from onceflow.sdk import serde as serde
+    from onceflow.sdk.admin_cluster_model import AclBinding as AclBinding
+    from onceflow.sdk.admin_cluster_model import AclFilter as AclFilter
+    from onceflow.sdk.admin_cluster_model import AclOperation as AclOperation
+    from onceflow.sdk.admin_cluster_model import AclPatternType as AclPatternType
+    from onceflow.sdk.admin_cluster_model import AclPermission as AclPermission
+    from onceflow.sdk.admin_cluster_model import AclResourceType as AclResourceType
+    from onceflow.sdk.admin_cluster_model import AnyName as AnyName
+    from onceflow.sdk.admin_cluster_model import ClientQuota as ClientQuota
+    from onceflow.sdk.admin_cluster_model import FeatureMetadata as FeatureMetadata
+    from onceflow.sdk.admin_cluster_model import LogDirDescription as LogDirDescription
+    from onceflow.sdk.admin_cluster_model import OffsetReset as OffsetReset
+    from onceflow.sdk.admin_cluster_model import PartitionReassignment as PartitionReassignment
+    from onceflow.sdk.admin_cluster_model import QuorumDescription as QuorumDescription
+    from onceflow.sdk.admin_cluster_model import QuorumReplica as QuorumReplica
+    from onceflow.sdk.admin_cluster_model import ReplicaInfo as ReplicaInfo
+    from onceflow.sdk.admin_cluster_model import ScramDeletion as ScramDeletion
+    from onceflow.sdk.admin_cluster_model import ScramUpsertion as ScramUpsertion
     from onceflow.sdk.admin_model import BrokerNode as BrokerNode
     from onceflow.sdk.admin_model import ClusterDescription as ClusterDescription
     from onceflow.sdk.admin_model import ConfigEntry as ConfigEntry
@@ -74,6 +91,23 @@ _HOMES = {
     "AsyncProducer": "aio.producer",
     "AsyncTransaction": "aio.producer",
     "BrokerNode": "admin_model",
+    "AclBinding": "admin_cluster_model",
+    "AclFilter": "admin_cluster_model",
+    "AclOperation": "admin_cluster_model",
+    "AclPatternType": "admin_cluster_model",
+    "AclPermission": "admin_cluster_model",
+    "AclResourceType": "admin_cluster_model",
+    "AnyName": "admin_cluster_model",
+    "ClientQuota": "admin_cluster_model",
+    "FeatureMetadata": "admin_cluster_model",
+    "LogDirDescription": "admin_cluster_model",
+    "OffsetReset": "admin_cluster_model",
+    "PartitionReassignment": "admin_cluster_model",
+    "QuorumDescription": "admin_cluster_model",
+    "QuorumReplica": "admin_cluster_model",
+    "ReplicaInfo": "admin_cluster_model",
+    "ScramDeletion": "admin_cluster_model",
+    "ScramUpsertion": "admin_cluster_model",
     "ClusterDescription": "admin_model",
     "ConfigEntry": "admin_model",
     "ConfigResource": "admin_model",
@@ -159,6 +193,23 @@ __all__ = [
     "ResourceType",
     "TopicDescription",
     "TransactionDescription",
+    "AclBinding",
+    "AclFilter",
+    "AclOperation",
+    "AclPatternType",
+    "AclPermission",
+    "AclResourceType",
+    "AnyName",
+    "ClientQuota",
+    "FeatureMetadata",
+    "LogDirDescription",
+    "OffsetReset",
+    "PartitionReassignment",
+    "QuorumDescription",
+    "QuorumReplica",
+    "ReplicaInfo",
+    "ScramDeletion",
+    "ScramUpsertion",
     "TransactionListing",
     # configuration
     "AdminConfig",

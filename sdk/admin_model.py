@@ -32,6 +32,8 @@ class ResourceType(enum.IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -132,13 +134,17 @@ class MemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A classic group: state, assignment protocol, members."""
+    """A group: state, assignment protocol or assignor, members.
+
+    `type` is "Classic", or "Consumer" for the protocol of KIP-848.
+    """
 
     group_id: str
     state: str
     protocol_type: str
     protocol_name: str
     members: tuple[MemberDescription, ...]
+    type: str = "Classic"
 
 
 class ProducerState(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Self, Unpack
 from uuid import UUID
 
 from onceflow.sdk.admin_model import (
@@ -23,33 +23,31 @@ from onceflow.sdk.admin_model import (
     TransactionDescription,
     TransactionListing,
 )
+from onceflow.sdk.aio.admin_cluster import ClusterCalls
+from onceflow.sdk.aio.admin_offsets import GroupOffsetCalls
+from onceflow.sdk.aio.admin_security import SecurityCalls
 from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC, ClusterAsker
 from onceflow.sdk.aio.offset_reader import OffsetReader
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core import admin_groups, admin_topics
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
-from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.core.flow import CoordinatorType, Flow
+from onceflow.sdk.errors import IllegalStateError
 from onceflow.sdk.model import (
-    IsolationLevel,
     NewTopic,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
+    ProducerIdentity,
     TopicPartition,
 )
 from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings import AdminSettings
 
-OFFSET_SPECS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
-"""Words for ListOffsets besides timestamps (KIP-734 for the last one)."""
-
 Resource = str | ConfigResource
 """A topic's name, or any resource."""
 
 
-class AsyncAdmin:
+class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     """Administers a cluster.
 
     Use it as ``async with AsyncAdmin(bootstrap_servers=...) as admin``. Every call takes
@@ -338,23 +336,28 @@ class AsyncAdmin:
     # --- groups ---
 
     async def list_groups(
-        self, *, states: Collection[str] = (), timeout_ms: int | None = None
+        self,
+        *,
+        states: Collection[str] = (),
+        types: Collection[str] = (),
+        timeout_ms: int | None = None,
     ) -> list[GroupListing]:
         """All groups of the cluster.
 
         Args:
             states: Only groups in these states, by Kafka's names; empty for all.
+            types: Only groups of these types ("classic", "consumer"); empty for all.
             timeout_ms: Limit.
         """
         found = await self._asker.ask_brokers(
-            lambda node_id: admin_groups.list_groups(node_id, states), timeout_ms
+            lambda node_id: admin_groups.list_groups(node_id, states, types), timeout_ms
         )
         return sorted(listing for part in found for listing in part)
 
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of classic groups; an unknown group is in the state Dead."""
+        """State and members of groups of either protocol; an unknown one is in the state Dead."""
         return await self._asker.ask_coordinators(
             groups, CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
         )
@@ -369,100 +372,6 @@ class AsyncAdmin:
         await self._asker.ask_coordinators(
             groups, CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
         )
-
-    async def list_group_offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        require_stable: bool = False,
-        timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets of a group.
-
-        Args:
-            group: Group name.
-            partitions: Which ones; None for all that have one.
-            require_stable: Wait for transactions that are about to commit offsets (KIP-447).
-            timeout_ms: Limit.
-
-        Returns:
-            Offsets by partition; partitions without one are left out.
-        """
-        self._pool.check_usable()
-        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
-        found = await self._reader.committed(
-            group, wanted, require_stable=require_stable, timeout_ms=timeout_ms
-        )
-        return {partition: offset for partition, offset in found.items() if offset is not None}
-
-    async def alter_group_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        *,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Store offsets for a group that has no members.
-
-        Raises:
-            UnknownMemberIdError: The group has members.
-            BrokerError: Another refusal.
-        """
-        wanted = {
-            TopicPartition(*partition): OffsetAndMetadata(offset)
-            if isinstance(offset, int)
-            else offset
-            for partition, offset in offsets.items()
-        }
-
-        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
-            flow = admin_groups.alter_group_offsets(group, {p: wanted[p] for p in left})
-            return await self._pool.run(flow, timeout_ms=left_ms)
-
-        coordinator = Coordinator(group, CoordinatorType.GROUP)
-        await self._asker.complete(
-            wanted, ask, timeout_ms, final=NO_SUCH_TOPIC, coordinator=lambda _: coordinator
-        )
-
-    # --- offsets ---
-
-    async def list_offsets(
-        self,
-        targets: Mapping[TopicPartition, str | int],
-        *,
-        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
-        timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets of partitions by time.
-
-        Args:
-            targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
-                partition.
-            isolation_level: Whether "latest" is the high watermark (read_uncommitted, the
-                default here) or the last stable offset.
-            timeout_ms: Limit.
-
-        Returns:
-            Offset by partition; -1 where no record is that late.
-
-        Raises:
-            ValueError: A word is none of the three, or no isolation level.
-            BrokerError: A leader refused.
-        """
-        self._pool.check_usable()
-        level = _isolation(isolation_level)
-        wanted: dict[TopicPartition, int] = {}
-        for partition, spec in targets.items():
-            if isinstance(spec, str) and spec not in OFFSET_SPECS:
-                raise ValueError(f"{spec!r} for {partition}: choose from {', '.join(OFFSET_SPECS)}")
-            time = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
-            wanted[TopicPartition(*partition)] = time
-        found = await self._reader.list_offsets(wanted, level, timeout_ms)
-        return {
-            partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-            for partition, answer in found.items()
-        }
 
     # --- producers and transactions ---
 
@@ -564,19 +473,29 @@ class AsyncAdmin:
         await self._asker.ask_leaders([where], flow, timeout_ms)
         return chosen
 
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ProducerIdentity]:
+        """Fence the producers of transactional ids, and abort what they left open (KIP-664).
+
+        Returns:
+            The new identity by transactional id.
+
+        Raises:
+            BrokerError: A refusal.
+        """
+        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        return await self._asker.ask_coordinators(
+            dict.fromkeys(transactional_ids),
+            CoordinatorType.TRANSACTION,
+            lambda key: admin_groups.fence_producer(key, limit_ms, self._pool.backoff),
+            timeout_ms,
+        )
+
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Id, brokers and controller of the cluster."""
         self._pool.check_usable()
         return await self._pool.run(admin_topics.describe_cluster(), timeout_ms=timeout_ms)
-
-
-def _isolation(given: IsolationLevel | str) -> IsolationLevel:
-    try:
-        return IsolationLevel[given.upper()] if isinstance(given, str) else IsolationLevel(given)
-    except (KeyError, ValueError):
-        raise ConfigError(
-            "isolation_level", given, 'choose "read_committed" or "read_uncommitted"'
-        ) from None
 
 
 def _resource(given: Resource) -> ConfigResource:

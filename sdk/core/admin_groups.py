@@ -21,12 +21,20 @@ from onceflow.sdk.core.consumer_protocol import decode_assignment
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
 from onceflow.sdk.core.group_member import PROTOCOL_TYPE
 from onceflow.sdk.core.offset_lookup import commit_offsets
-from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.core.retry import Backoff
+from onceflow.sdk.core.transaction_flows import init_producer_id
+from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    ProducerIdentity,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from onceflow.sdk.protocol.api.group_offsets import OffsetDeleteRequest, OffsetDeleteResponse
 from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -53,17 +61,20 @@ def group_coordinator(group_id: str) -> Coordinator:
     return Coordinator(group_id, CoordinatorType.GROUP)
 
 
-def list_groups(node_id: int, states: Collection[str]) -> Flow[list[GroupListing]]:
+def list_groups(
+    node_id: int, states: Collection[str], types: Collection[str] = ()
+) -> Flow[list[GroupListing]]:
     """The groups that one broker coordinates.
 
     Args:
         node_id: The broker.
         states: Only groups in these states; empty for all.
+        types: Only groups of these types; empty for all.
 
     Raises:
         BrokerError: The broker refused.
     """
-    request = ListGroupsRequest(states_filter=list(states))
+    request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     reply = yield from ask(request, ListGroupsResponse, node_id)
     if reply.error_code != ErrorCode.NONE:
         raise error_for(reply.error_code, "ListGroups")
@@ -74,7 +85,18 @@ def list_groups(node_id: int, states: Collection[str]) -> Flow[list[GroupListing
 
 
 def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
-    """State and members of one group; an unknown group is in the state Dead."""
+    """State and members of one group of either protocol; an unknown one is in the state Dead."""
+    found = yield from _describe_classic(group_id)
+    description = found[group_id]
+    if isinstance(description, GroupDescription) and description.state == "Dead":
+        try:  # So a coordinator also speaks of groups of the other protocol.
+            return (yield from _describe_consumer(group_id))
+        except UnsupportedVersionError:
+            return found
+    return found
+
+
+def _describe_classic(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
     request = DescribeGroupsRequest(groups=[group_id])
     reply = yield from ask(request, DescribeGroupsResponse, group_coordinator(group_id))
     found: Outcomes[str, GroupDescription] = {}
@@ -89,6 +111,41 @@ def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
         )
         name = f"group {group.group_id!r}"
         found[group.group_id] = outcome(code, group.error_message, name, description)
+    return fill_missing([group_id], found)
+
+
+def _describe_consumer(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    reply = yield from ask(request, ConsumerGroupDescribeResponse, group_coordinator(group_id))
+    found: Outcomes[str, GroupDescription] = {}
+    for group in reply.groups:
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            found[group.group_id] = GroupDescription(group.group_id, "Dead", "", "", ())
+            continue
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                frozenset(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in member.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for member in group.members
+        )
+        description = GroupDescription(
+            group.group_id,
+            group.group_state,
+            PROTOCOL_TYPE,
+            group.assignor_name,
+            members,
+            "Consumer",
+        )
+        name = f"group {group.group_id!r}"
+        found[group.group_id] = outcome(group.error_code, group.error_message, name, description)
     return fill_missing([group_id], found)
 
 
@@ -133,6 +190,47 @@ def alter_group_offsets(
             message = "the group has members; stop them first"
         found[partition] = outcome(code, message, f"{partition} in group {group_id!r}", None)
     return fill_missing(offsets, found)
+
+
+def delete_group_offsets(
+    group_id: str, partitions: Collection[TopicPartition]
+) -> Flow[Outcomes[TopicPartition, None]]:
+    """Forget offsets of a group for partitions that it does not read any more (KIP-496)."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    message = OffsetDeleteRequest
+    request = message(
+        group_id=group_id,
+        topics=[
+            message.OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[
+                    message.OffsetDeleteRequestPartition(partition_index=index) for index in indexes
+                ],
+            )
+            for name, indexes in topics.items()
+        ],
+    )
+    reply = yield from ask(request, OffsetDeleteResponse, group_coordinator(group_id))
+    found: Outcomes[TopicPartition, None] = {}
+    if reply.error_code != ErrorCode.NONE:
+        error = error_for(reply.error_code, f"group {group_id!r}")
+        return fill_missing(partitions, dict.fromkeys(partitions, error))
+    for topic_answer in reply.topics:
+        for answer in topic_answer.partitions:
+            where = TopicPartition(topic_answer.name, answer.partition_index)
+            name = f"{where} in group {group_id!r}"
+            found[where] = outcome(answer.error_code, None, name, None)
+    return fill_missing(partitions, found)
+
+
+def fence_producer(
+    transactional_id: str, timeout_ms: int, backoff: Backoff
+) -> Flow[Outcomes[str, ProducerIdentity]]:
+    """Take a transactional id, which fences its producer and ends what that left open."""
+    producer_id, epoch = yield from init_producer_id(transactional_id, timeout_ms, backoff)
+    return {transactional_id: ProducerIdentity(transactional_id, producer_id, epoch)}
 
 
 def describe_producers(

@@ -24,20 +24,21 @@ from onceflow.sdk.admin_model import (
 from onceflow.sdk.aio.admin import AsyncAdmin, Resource
 from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.model import (
-    IsolationLevel,
     NewTopic,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
+    ProducerIdentity,
     TopicPartition,
 )
 from onceflow.sdk.settings import AdminSettings
+from onceflow.sdk.sync.admin_cluster import ClusterCalls
+from onceflow.sdk.sync.admin_offsets import GroupOffsetCalls
+from onceflow.sdk.sync.admin_security import SecurityCalls
 from onceflow.sdk.sync.portal import Portal
 
 CLOSE_LIMIT_S: Final = 5.0
 """Longest wait for the connections to close."""
 
 
-class Admin:
+class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     """Administers a cluster; see `onceflow.sdk.AsyncAdmin` for the rules.
 
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
@@ -243,22 +244,27 @@ class Admin:
     # --- groups ---
 
     def list_groups(
-        self, *, states: Collection[str] = (), timeout_ms: int | None = None
+        self,
+        *,
+        states: Collection[str] = (),
+        types: Collection[str] = (),
+        timeout_ms: int | None = None,
     ) -> list[GroupListing]:
         """All groups of the cluster.
 
         Args:
             states: Only groups in these states, by Kafka's names; empty for all.
+            types: Only groups of these types ("classic", "consumer"); empty for all.
             timeout_ms: Limit.
         """
         return self._portal.call(
-            lambda: self._async.list_groups(states=states, timeout_ms=timeout_ms)
+            lambda: self._async.list_groups(states=states, types=types, timeout_ms=timeout_ms)
         )
 
     def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of classic groups; an unknown group is in the state Dead."""
+        """State and members of groups of either protocol; an unknown one is in the state Dead."""
         return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
 
     def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
@@ -269,79 +275,6 @@ class Admin:
             GroupIdNotFoundError: One does not exist.
         """
         self._portal.call(lambda: self._async.delete_groups(groups, timeout_ms=timeout_ms))
-
-    def list_group_offsets(
-        self,
-        group: str,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        require_stable: bool = False,
-        timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets of a group.
-
-        Args:
-            group: Group name.
-            partitions: Which ones; None for all that have one.
-            require_stable: Wait for transactions that are about to commit offsets (KIP-447).
-            timeout_ms: Limit.
-
-        Returns:
-            Offsets by partition; partitions without one are left out.
-        """
-        return self._portal.call(
-            lambda: self._async.list_group_offsets(
-                group, partitions, require_stable=require_stable, timeout_ms=timeout_ms
-            )
-        )
-
-    def alter_group_offsets(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
-        *,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Store offsets for a group that has no members.
-
-        Raises:
-            UnknownMemberIdError: The group has members.
-            BrokerError: Another refusal.
-        """
-        self._portal.call(
-            lambda: self._async.alter_group_offsets(group, offsets, timeout_ms=timeout_ms)
-        )
-
-    # --- offsets ---
-
-    def list_offsets(
-        self,
-        targets: Mapping[TopicPartition, str | int],
-        *,
-        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
-        timeout_ms: int | None = None,
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets of partitions by time.
-
-        Args:
-            targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
-                partition.
-            isolation_level: Whether "latest" is the high watermark (read_uncommitted, the
-                default here) or the last stable offset.
-            timeout_ms: Limit.
-
-        Returns:
-            Offset by partition; -1 where no record is that late.
-
-        Raises:
-            ValueError: A word is none of the three, or no isolation level.
-            BrokerError: A leader refused.
-        """
-        return self._portal.call(
-            lambda: self._async.list_offsets(
-                targets, isolation_level=isolation_level, timeout_ms=timeout_ms
-            )
-        )
 
     # --- producers and transactions ---
 
@@ -416,6 +349,21 @@ class Admin:
             lambda: self._async.abort_transaction(
                 partition, start_offset=start_offset, producer_id=producer_id, timeout_ms=timeout_ms
             )
+        )
+
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, ProducerIdentity]:
+        """Fence the producers of transactional ids, and abort what they left open (KIP-664).
+
+        Returns:
+            The new identity by transactional id.
+
+        Raises:
+            BrokerError: A refusal.
+        """
+        return self._portal.call(
+            lambda: self._async.fence_producers(transactional_ids, timeout_ms=timeout_ms)
         )
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:

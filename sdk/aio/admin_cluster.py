@@ -1,0 +1,225 @@
+"""The asyncio admin client's calls about replicas, folders, features and controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+from onceflow.sdk.admin_cluster_model import (
+    FeatureMetadata,
+    LogDirDescription,
+    PartitionReassignment,
+    QuorumDescription,
+)
+from onceflow.sdk.admin_model import ConfigResource, ResourceType
+from onceflow.sdk.aio.admin_base import AdminBase
+from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
+from onceflow.sdk.core import admin_cluster
+from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.handshake import SOFTWARE_NAME
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
+from onceflow.sdk.protocol.api.admin_replicas import ElectionType
+
+UPGRADES: Final = {
+    "upgrade": UpgradeType.UPGRADE,
+    "safe_downgrade": UpgradeType.SAFE_DOWNGRADE,
+    "unsafe_downgrade": UpgradeType.UNSAFE_DOWNGRADE,
+}
+ELECTIONS: Final = {"preferred": ElectionType.PREFERRED, "unclean": ElectionType.UNCLEAN}
+
+
+class ClusterCalls(AdminBase):
+    """Replicas, folders, features, controllers."""
+
+    async def list_config_resources(
+        self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
+    ) -> list[ConfigResource]:
+        """Everything that has settings (KIP-1142), of some types or of all."""
+        found = await self._ask_once(
+            lambda _, target: admin_cluster.list_config_resources(types, target), timeout_ms
+        )
+        return sorted(found)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Folders of brokers, with sizes of replicas and room that is left (KIP-113).
+
+        Args:
+            brokers: Node ids; None for all.
+            timeout_ms: Limit.
+
+        Returns:
+            Folders by path, by node id.
+        """
+        self._pool.check_usable()
+        if brokers is None:
+            view = await self._pool.refresh_metadata((), timeout_ms=timeout_ms)
+            brokers = list(view.nodes)
+
+        async def ask(left: list[int], left_ms: int) -> Outcomes[int, dict[str, LogDirDescription]]:
+            found: Outcomes[int, dict[str, LogDirDescription]] = {}
+            for node_id in left:
+                flow = admin_cluster.describe_log_dirs(node_id)
+                found[node_id] = await self._pool.run(flow, timeout_ms=left_ms)
+            return found
+
+        return await self._asker.complete(dict.fromkeys(brokers), ask, timeout_ms)
+
+    async def alter_replica_log_dirs(
+        self,
+        broker: int,
+        folders: Mapping[TopicPartition, str],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Move replicas of one broker to other folders of it (KIP-113).
+
+        Args:
+            broker: Node id.
+            folders: Path by partition, as `describe_log_dirs` names them.
+            timeout_ms: Limit.
+
+        Raises:
+            LogDirNotFoundError: There is no such folder.
+            BrokerError: Another refusal.
+        """
+        wanted = {TopicPartition(*partition): path for partition, path in folders.items()}
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_cluster.alter_log_dirs(broker, {p: wanted[p] for p in left})
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        await self._asker.complete(wanted, ask, timeout_ms, final=NO_SUCH_TOPIC)
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: Literal["preferred", "unclean"] = "preferred",
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Have leaders elected (KIP-460); who leads already is no error.
+
+        Args:
+            partitions: Which ones; None for all that need it.
+            election_type: The preferred replica, or with loss of records any that is alive.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such election.
+            PreferredLeaderNotAvailableError: A preferred replica is not alive.
+            BrokerError: Another refusal.
+        """
+        if election_type not in ELECTIONS:
+            raise ConfigError("election_type", election_type, f"choose from {', '.join(ELECTIONS)}")
+        kind = ELECTIONS[election_type]
+        if partitions is None:
+            found = await self._ask_once(
+                lambda left_ms, target: admin_cluster.elect_leaders(None, kind, left_ms, target),
+                timeout_ms,
+            )
+            for error in found.values():
+                if error is not None:
+                    raise error
+            return
+        await self._ask_each(
+            dict.fromkeys(TopicPartition(*partition) for partition in partitions),
+            lambda left, left_ms, target: admin_cluster.elect_leaders(left, kind, left_ms, target),
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+        )
+
+    async def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Give partitions other replicas (KIP-455); it goes on after the call.
+
+        Args:
+            replicas: Node ids by partition, the preferred leader first; None cancels.
+            timeout_ms: Limit.
+
+        Raises:
+            InvalidReplicaAssignmentError: A node is not there, or is named twice.
+            NoReassignmentInProgressError: There is nothing to cancel.
+        """
+        wanted = {TopicPartition(*partition): nodes for partition, nodes in replicas.items()}
+        await self._ask_each(
+            wanted,
+            lambda left, left_ms, target: admin_cluster.alter_reassignments(
+                {partition: wanted[partition] for partition in left}, left_ms, target
+            ),
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+        )
+
+    async def list_partition_reassignments(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Reassignments that are under way, of some partitions or of all (KIP-455)."""
+        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        return await self._ask_once(
+            lambda left_ms, target: admin_cluster.list_reassignments(wanted, left_ms, target),
+            timeout_ms,
+        )
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
+        """Features that the cluster knows, and the levels in force (KIP-584)."""
+        return await self._ask_once(
+            lambda _, target: admin_cluster.describe_features((SOFTWARE_NAME, "1"), target),
+            timeout_ms,
+        )
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: Literal["upgrade", "safe_downgrade", "unsafe_downgrade"] = "upgrade",
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set levels of features, all or none (KIP-584).
+
+        Args:
+            levels: Level by name; 0 ends a feature.
+            upgrade_type: Whether a level may go down, and with loss of what it kept.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such upgrade.
+            InvalidUpdateVersionError: A level cannot be had.
+        """
+        if upgrade_type not in UPGRADES:
+            raise ConfigError("upgrade_type", upgrade_type, f"choose from {', '.join(UPGRADES)}")
+        kind = UPGRADES[upgrade_type]
+        await self._ask_once(
+            lambda left_ms, target: admin_cluster.update_features(
+                levels, kind, validate_only, left_ms, target
+            ),
+            timeout_ms,
+        )
+
+    async def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """The controllers, and how far each of them has come (KIP-595)."""
+        return await self._ask_once(
+            lambda _, target: admin_cluster.describe_quorum(target), timeout_ms
+        )
+
+    async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
+        """Have the cluster forget a broker that is gone for good.
+
+        Raises:
+            BrokerIdNotRegisteredError: There is no such broker.
+        """
+        await self._ask_once(
+            lambda _, target: admin_cluster.unregister_broker(broker, target), timeout_ms
+        )

@@ -1,0 +1,226 @@
+"""The asyncio admin client's calls about offsets: of logs, and of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from onceflow.sdk.admin_cluster_model import OffsetReset
+from onceflow.sdk.aio.admin_base import AdminBase
+from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
+from onceflow.sdk.core import admin_groups
+from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.flow import Coordinator, CoordinatorType
+from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError
+from onceflow.sdk.model import (
+    IsolationLevel,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+OFFSET_SPECS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
+"""Words for ListOffsets besides timestamps (KIP-734 for the last one)."""
+
+
+class GroupOffsetCalls(AdminBase):
+    """Offsets of partitions, and where groups stand in them."""
+
+    async def list_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Committed offsets of a group.
+
+        Args:
+            group: Group name.
+            partitions: Which ones; None for all that have one.
+            require_stable: Wait for transactions that are about to commit offsets (KIP-447).
+            timeout_ms: Limit.
+
+        Returns:
+            Offsets by partition; partitions without one are left out.
+        """
+        self._pool.check_usable()
+        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        found = await self._reader.committed(
+            group, wanted, require_stable=require_stable, timeout_ms=timeout_ms
+        )
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    async def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Store offsets for a group that has no members.
+
+        Raises:
+            UnknownMemberIdError: The group has members.
+            BrokerError: Another refusal.
+        """
+        wanted = {
+            TopicPartition(*partition): OffsetAndMetadata(offset)
+            if isinstance(offset, int)
+            else offset
+            for partition, offset in offsets.items()
+        }
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_groups.alter_group_offsets(group, {p: wanted[p] for p in left})
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        coordinator = Coordinator(group, CoordinatorType.GROUP)
+        await self._asker.complete(
+            wanted, ask, timeout_ms, final=NO_SUCH_TOPIC, coordinator=lambda _: coordinator
+        )
+
+    async def list_offsets(
+        self,
+        targets: Mapping[TopicPartition, str | int],
+        *,
+        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets of partitions by time.
+
+        Args:
+            targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
+                partition.
+            isolation_level: Whether "latest" is the high watermark (read_uncommitted, the
+                default here) or the last stable offset.
+            timeout_ms: Limit.
+
+        Returns:
+            Offset by partition; -1 where no record is that late.
+
+        Raises:
+            ValueError: A word is none of the three, or no isolation level.
+            BrokerError: A leader refused.
+        """
+        self._pool.check_usable()
+        level = _isolation(isolation_level)
+        wanted: dict[TopicPartition, int] = {}
+        for partition, spec in targets.items():
+            if isinstance(spec, str) and spec not in OFFSET_SPECS:
+                raise ValueError(f"{spec!r} for {partition}: choose from {', '.join(OFFSET_SPECS)}")
+            time = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
+            wanted[TopicPartition(*partition)] = time
+        found = await self._reader.list_offsets(wanted, level, timeout_ms)
+        return {
+            partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
+            for partition, answer in found.items()
+        }
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Forget committed offsets of a group for partitions that it does not read (KIP-496).
+
+        Raises:
+            GroupSubscribedToTopicError: A member of the group reads the topic.
+            GroupIdNotFoundError: There is no such group.
+        """
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_groups.delete_group_offsets(group, left)
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        coordinator = Coordinator(group, CoordinatorType.GROUP)
+        await self._asker.complete(
+            dict.fromkeys(TopicPartition(*partition) for partition in partitions),
+            ask,
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+            coordinator=lambda _: coordinator,
+        )
+
+    async def reset_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        to: str | int | None = None,
+        to_time_ms: int | None = None,
+        shift_by: int | None = None,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetReset]:
+        """Put a group that has no members somewhere else.
+
+        Give exactly one of ``to``, ``to_time_ms`` and ``shift_by``. Offsets outside of a log become
+        its beginning or its end.
+
+        Args:
+            group: Group name.
+            partitions: Which ones; None for all that have a committed offset.
+            to: "earliest", "latest", or an offset.
+            to_time_ms: First record at or after this time, in milliseconds since 1970; the end
+                where there is none.
+            shift_by: So many offsets on, or back if negative.
+            dry_run: Only say what would be done.
+            timeout_ms: Limit of each step.
+
+        Returns:
+            The plan, which is carried out unless ``dry_run``.
+
+        Raises:
+            ConfigError: Not exactly one place is given, or a word is none of the two.
+            OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
+            UnknownMemberIdError: The group has members.
+        """
+        _check_one_place(to, to_time_ms, shift_by)
+        given = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
+        wanted = list(committed) if given is None else list(dict.fromkeys(given))
+        first = await self.list_offsets(dict.fromkeys(wanted, "earliest"), timeout_ms=timeout_ms)
+        last = await self.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=timeout_ms)
+        at_time: dict[TopicPartition, OffsetAndTimestamp] = {}
+        if to_time_ms is not None:
+            times = dict.fromkeys(wanted, to_time_ms)
+            at_time = await self.list_offsets(times, timeout_ms=timeout_ms)
+        plan: dict[TopicPartition, OffsetReset] = {}
+        for partition in wanted:
+            low, high = first[partition].offset, last[partition].offset
+            known = committed.get(partition)
+            current = None if known is None else known.offset
+            if to_time_ms is not None:
+                found = at_time[partition].offset
+                place = high if found < 0 else found
+            elif shift_by is not None:
+                if current is None:
+                    raise OffsetOutOfRangeError(
+                        f"{partition} has no committed offset in group {group!r} to shift"
+                    )
+                place = current + shift_by
+            else:
+                place = {"earliest": low, "latest": high}.get(str(to), 0)
+                place = to if isinstance(to, int) else place
+            plan[partition] = OffsetReset(current, max(low, min(high, place)))
+        if plan and not dry_run:
+            offsets = {partition: line.new for partition, line in plan.items()}
+            await self.alter_group_offsets(group, offsets, timeout_ms=timeout_ms)
+        return plan
+
+
+def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int | None) -> None:
+    given = [value for value in (to, to_time_ms, shift_by) if value is not None]
+    if len(given) != 1:
+        raise ConfigError("to", to, "give exactly one of to, to_time_ms and shift_by")
+    if isinstance(to, str) and to not in ("earliest", "latest"):
+        raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
+
+
+def _isolation(given: IsolationLevel | str) -> IsolationLevel:
+    try:
+        return IsolationLevel[given.upper()] if isinstance(given, str) else IsolationLevel(given)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "isolation_level", given, 'choose "read_committed" or "read_uncommitted"'
+        ) from None

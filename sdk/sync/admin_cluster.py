@@ -1,0 +1,169 @@
+"""The blocking admin client's calls about replicas, folders, features and controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+from onceflow.sdk.admin_cluster_model import (
+    FeatureMetadata,
+    LogDirDescription,
+    PartitionReassignment,
+    QuorumDescription,
+)
+from onceflow.sdk.admin_model import ConfigResource, ResourceType
+from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.sync.admin_base import AdminBase
+
+
+class ClusterCalls(AdminBase):
+    """Replicas, folders, features, controllers."""
+
+    def list_config_resources(
+        self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
+    ) -> list[ConfigResource]:
+        """Everything that has settings (KIP-1142), of some types or of all."""
+        return self._portal.call(
+            lambda: self._async.list_config_resources(types, timeout_ms=timeout_ms)
+        )
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Folders of brokers, with sizes of replicas and room that is left (KIP-113).
+
+        Args:
+            brokers: Node ids; None for all.
+            timeout_ms: Limit.
+
+        Returns:
+            Folders by path, by node id.
+        """
+        return self._portal.call(
+            lambda: self._async.describe_log_dirs(brokers, timeout_ms=timeout_ms)
+        )
+
+    def alter_replica_log_dirs(
+        self,
+        broker: int,
+        folders: Mapping[TopicPartition, str],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Move replicas of one broker to other folders of it (KIP-113).
+
+        Args:
+            broker: Node id.
+            folders: Path by partition, as `describe_log_dirs` names them.
+            timeout_ms: Limit.
+
+        Raises:
+            LogDirNotFoundError: There is no such folder.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(
+            lambda: self._async.alter_replica_log_dirs(broker, folders, timeout_ms=timeout_ms)
+        )
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: Literal["preferred", "unclean"] = "preferred",
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Have leaders elected (KIP-460); who leads already is no error.
+
+        Args:
+            partitions: Which ones; None for all that need it.
+            election_type: The preferred replica, or with loss of records any that is alive.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such election.
+            PreferredLeaderNotAvailableError: A preferred replica is not alive.
+            BrokerError: Another refusal.
+        """
+        self._portal.call(
+            lambda: self._async.elect_leaders(
+                partitions, election_type=election_type, timeout_ms=timeout_ms
+            )
+        )
+
+    def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Give partitions other replicas (KIP-455); it goes on after the call.
+
+        Args:
+            replicas: Node ids by partition, the preferred leader first; None cancels.
+            timeout_ms: Limit.
+
+        Raises:
+            InvalidReplicaAssignmentError: A node is not there, or is named twice.
+            NoReassignmentInProgressError: There is nothing to cancel.
+        """
+        self._portal.call(
+            lambda: self._async.alter_partition_reassignments(replicas, timeout_ms=timeout_ms)
+        )
+
+    def list_partition_reassignments(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Reassignments that are under way, of some partitions or of all (KIP-455)."""
+        return self._portal.call(
+            lambda: self._async.list_partition_reassignments(partitions, timeout_ms=timeout_ms)
+        )
+
+    def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
+        """Features that the cluster knows, and the levels in force (KIP-584)."""
+        return self._portal.call(lambda: self._async.describe_features(timeout_ms=timeout_ms))
+
+    def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: Literal["upgrade", "safe_downgrade", "unsafe_downgrade"] = "upgrade",
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set levels of features, all or none (KIP-584).
+
+        Args:
+            levels: Level by name; 0 ends a feature.
+            upgrade_type: Whether a level may go down, and with loss of what it kept.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such upgrade.
+            InvalidUpdateVersionError: A level cannot be had.
+        """
+        self._portal.call(
+            lambda: self._async.update_features(
+                levels,
+                upgrade_type=upgrade_type,
+                validate_only=validate_only,
+                timeout_ms=timeout_ms,
+            )
+        )
+
+    def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """The controllers, and how far each of them has come (KIP-595)."""
+        return self._portal.call(
+            lambda: self._async.describe_metadata_quorum(timeout_ms=timeout_ms)
+        )
+
+    def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
+        """Have the cluster forget a broker that is gone for good.
+
+        Raises:
+            BrokerIdNotRegisteredError: There is no such broker.
+        """
+        self._portal.call(lambda: self._async.unregister_broker(broker, timeout_ms=timeout_ms))
