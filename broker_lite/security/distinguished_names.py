@@ -21,7 +21,7 @@ KEYWORDS = {
 """Attributes that RFC 2253 gives a word; others are written as numbers with their bytes."""
 
 _STRING_ENCODINGS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
-_ESCAPED = ',+"\\<>;'
+_ESCAPED = ',=+<>#;"\\'
 _VERSION_TAG, _SEQUENCE, _SET, _OBJECT_ID = 0xA0, 0x30, 0x31, 0x06
 
 
@@ -67,12 +67,11 @@ def _relative_name(data: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    shown = "".join(f"\\{char}" if char in _ESCAPED else char for char in text)
-    if shown.startswith((" ", "#")):
-        shown = "\\" + shown
-    if len(shown) > 1 and shown.endswith(" ") and not shown.endswith("\\ "):
-        shown = shown[:-1] + "\\ "
-    return shown
+    body = text.strip(" ")
+    shown = "".join(f"\\{char}" if char in _ESCAPED else char for char in body)
+    lead = len(text) - len(text.lstrip(" ")) if body else len(text)
+    trail = len(text) - len(text.rstrip(" ")) if body else 0
+    return "\\ " * lead + shown + "\\ " * trail
 
 
 def _object_id(data: bytes) -> str:

@@ -19,6 +19,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, TypeVar
+
 from onceflow.broker_lite.security.access import NO_BITS, Access, Verdict, guards, split
 from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.broker_lite.security.guards_topics import DENIED, cluster_bits
@@ -227,31 +229,50 @@ def _refusal_of(access: Access, operation: int, kind: int, name: str) -> tuple[E
     )
 
 
+Wish = TypeVar("Wish", bound="Configured")
+
+
+class Configured(Protocol):
+    """A part of a request that names a resource with settings."""
+
+    resource_type: int
+    resource_name: str
+
+
+def _part_by_right(
+    access: Access, operation: int, wishes: list[Wish]
+) -> tuple[list[Wish], list[tuple[Wish, ErrorCode, str]]]:
+    """Resources whose settings the client may touch, and the others with the reason."""
+    allowed: list[Wish] = []
+    refused: list[tuple[Wish, ErrorCode, str]] = []
+    for wish in wishes:
+        code, message = _refusal_of(access, operation, wish.resource_type, wish.resource_name)
+        if code:
+            refused.append((wish, code, message))
+        else:
+            allowed.append(wish)
+    return allowed, refused
+
+
 @guards(DescribeConfigsRequest)
 def describe_configs(access: Access, request: DescribeConfigsRequest) -> Verdict:
     """DESCRIBE_CONFIGS on each resource."""
-    allowed, refused = [], []
-    for each in request.resources:
-        code, message = _refusal_of(
-            access, Operation.DESCRIBE_CONFIGS, each.resource_type, each.resource_name
-        )
-        if not code:
-            allowed.append(each)
-            continue
-        refused.append(
-            DescribeConfigsResponse.DescribeConfigsResult(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                configs=[],
-            )
-        )
-    request.resources = allowed
+    request.resources, refused = _part_by_right(
+        access, Operation.DESCRIBE_CONFIGS, request.resources
+    )
 
     def add(response: Response) -> None:
         assert isinstance(response, DescribeConfigsResponse)
-        response.results.extend(refused)
+        response.results.extend(
+            DescribeConfigsResponse.DescribeConfigsResult(
+                error_code=code,
+                error_message=message,
+                resource_type=wish.resource_type,
+                resource_name=wish.resource_name,
+                configs=[],
+            )
+            for wish, code, message in refused
+        )
 
     return add if refused else None
 
@@ -259,27 +280,19 @@ def describe_configs(access: Access, request: DescribeConfigsRequest) -> Verdict
 @guards(IncrementalAlterConfigsRequest)
 def incremental_alter_configs(access: Access, request: IncrementalAlterConfigsRequest) -> Verdict:
     """ALTER_CONFIGS on each resource."""
-    allowed, refused = [], []
-    for each in request.resources:
-        code, message = _refusal_of(
-            access, Operation.ALTER_CONFIGS, each.resource_type, each.resource_name
-        )
-        if not code:
-            allowed.append(each)
-            continue
-        refused.append(
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-        )
-    request.resources = allowed
+    request.resources, refused = _part_by_right(access, Operation.ALTER_CONFIGS, request.resources)
 
     def add(response: Response) -> None:
         assert isinstance(response, IncrementalAlterConfigsResponse)
-        response.responses.extend(refused)
+        response.responses.extend(
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=wish.resource_type,
+                resource_name=wish.resource_name,
+            )
+            for wish, code, message in refused
+        )
 
     return add if refused else None
 
@@ -287,27 +300,19 @@ def incremental_alter_configs(access: Access, request: IncrementalAlterConfigsRe
 @guards(AlterConfigsRequest)
 def alter_configs(access: Access, request: AlterConfigsRequest) -> Verdict:
     """ALTER_CONFIGS on each resource."""
-    allowed, refused = [], []
-    for each in request.resources:
-        code, message = _refusal_of(
-            access, Operation.ALTER_CONFIGS, each.resource_type, each.resource_name
-        )
-        if not code:
-            allowed.append(each)
-            continue
-        refused.append(
-            AlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-            )
-        )
-    request.resources = allowed
+    request.resources, refused = _part_by_right(access, Operation.ALTER_CONFIGS, request.resources)
 
     def add(response: Response) -> None:
         assert isinstance(response, AlterConfigsResponse)
-        response.responses.extend(refused)
+        response.responses.extend(
+            AlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=wish.resource_type,
+                resource_name=wish.resource_name,
+            )
+            for wish, code, message in refused
+        )
 
     return add if refused else None
 

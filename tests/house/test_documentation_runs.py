@@ -29,6 +29,7 @@ PAGES = (
     "docs/getting-started.md",
     "docs/serialization.md",
     "docs/observation.md",
+    "docs/security.md",
     "docs/testing.md",
     "docs/from-confluent-kafka.md",
     "docs/from-aiokafka.md",

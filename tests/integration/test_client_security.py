@@ -22,6 +22,7 @@ from security_world import LISTENERS, jwks, settings_of, token
 from tls_world import PASSWORD, TlsWorld
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import Fault
 from onceflow.sdk import (
     AsyncConsumer,
     AsyncProducer,
@@ -41,6 +42,7 @@ from onceflow.sdk.errors import (
     SslAuthenticationError,
     UnsupportedSaslMechanismError,
 )
+from onceflow.sdk.protocol.api.security import SaslAuthenticateRequest
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
@@ -364,7 +366,12 @@ async def test_sessions_are_renewed_under_load(
                 while not found:
                     for batch in (await consumer.poll(timeout_ms=100)).values():
                         found += [each.value or b"" for each in batch]
-                opened = broker.connection_count
+                opened = [
+                    each.metrics().connections.connection_creation_total
+                    for each in (producer, consumer)
+                ]
+                # So that there is something to hold back while a session is renewed.
+                broker.faults.add(SaslAuthenticateRequest, Fault.DELAY, delay_ms=100)
                 number = 1
                 deadline = time.monotonic() + 30
                 while renewals < 3 and time.monotonic() < deadline:
@@ -380,7 +387,10 @@ async def test_sessions_are_renewed_under_load(
                             found += [each.value or b"" for each in batch]
                 assert found == [b"%d" % each for each in range(number)]
                 assert renewals >= 3
-                assert broker.connection_count == opened
+                assert opened == [
+                    each.metrics().connections.connection_creation_total
+                    for each in (producer, consumer)
+                ]
         finally:
             logger.removeFilter(count)
             logger.setLevel(level)
