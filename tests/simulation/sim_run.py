@@ -210,7 +210,7 @@ def simulate(seed: object, setup: Setup | None = None) -> Result:
     """
     sim = Simulation(seed, setup)
     problems: list[str] = []
-    with _own_world(sim.world, sim.setup.segment_bytes) as logged:
+    with own_world(sim.world, sim.setup.segment_bytes) as logged:
         ending = Ending()
         try:
             sim.run()
@@ -269,7 +269,7 @@ class _ErrorLog(logging.Handler):
 
 
 @contextlib.contextmanager
-def _own_world(world: World, segment_bytes: int) -> Iterator[list[str]]:
+def own_world(world: World, segment_bytes: int) -> Iterator[list[str]]:
     """Give product code the world's clocks and randomness, and put everything back."""
 
     def wall() -> float:
