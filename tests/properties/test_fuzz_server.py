@@ -106,7 +106,7 @@ async def _pour(network: Network, process: Any, rng: random.Random) -> None:
         for piece in (data[:middle], data[middle:]):
             if piece:
                 peer.transport.write(piece)
-        await asyncio.sleep(rng.choice((0, 0, 0.002)))
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("seed", range(1, SEEDS + 1))
