@@ -123,8 +123,6 @@ class ClientConnection(asyncio.Protocol):
             reset(transport)
             return
         if not server.admit(self, endpoint):
-            logger.warning("connection refused: max.connections=%d reached",
-                           server.broker.config.max_connections)  # fmt: skip
             transport.abort()
             return
         local = transport.get_extra_info("sockname")
@@ -278,6 +276,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused_writing = False
+        self.last_active_ms = self._server.clock()
         transport = self._transport
         if transport is None:
             return
@@ -319,8 +318,16 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        """True while a request is parked or waits to be handled, and while the peer must wait."""
-        return self._deferred is not None or bool(self._waiting) or self._muted is not None
+        """True while a request waits, is parked or throttled, unless the peer takes no answers."""
+        waits = self._deferred is not None or bool(self._waiting) or self._muted is not None
+        return waits and not self._paused_writing
+
+    def expire(self) -> None:
+        """Close a connection that was idle for too long; at once if its peer takes nothing."""
+        if self._paused_writing or self._closing:
+            self.abort()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Close after what was answered is sent; nothing more is handled."""

@@ -413,7 +413,7 @@ class Server:
         for connection in list(self._connections):
             if not connection.busy and now_ms - connection.last_active_ms >= idle_ms:
                 logger.info("connection closed: idle for %d ms", idle_ms)
-                connection.close()
+                connection.expire()
         self._schedule_idle_check(now_ms)
 
 

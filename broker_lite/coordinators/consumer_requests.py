@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from onceflow.broker_lite.coordinators.consumer_member import Assignment
@@ -29,6 +29,11 @@ class GroupError(Exception):
         self.code = code
 
 
+def everything(name: str) -> bool:
+    """What a member may know of where nobody decides about that."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
     """A heartbeat; None and -1 mean "as I said before".
@@ -47,6 +52,7 @@ class ConsumerHeartbeat:
         server_assignor: Assignor that it prefers.
         owned: What it owns.
         api_version: Version of the request.
+        may_describe: Whether it may know of a topic; its patterns select no others.
     """
 
     group_id: str
@@ -62,6 +68,7 @@ class ConsumerHeartbeat:
     server_assignor: str | None = None
     owned: Assignment | None = None
     api_version: int = 1
+    may_describe: Callable[[str], bool] = everything
 
     @property
     def joins(self) -> bool:

@@ -7,7 +7,7 @@ member's next move towards it. When requests do so, and what they are answered, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from onceflow.broker_lite.coordinators.consumer_group import (
@@ -60,9 +60,22 @@ class ConsumerSteps:
         before = old or ConsumerMember(member.member_id)
         return another or before.topics != member.topics or before.regex != member.regex
 
-    def raise_epoch(self, draft: GroupDraft, subscribed_anew: bool, now_ms: int) -> None:
-        """Raise the group's epoch if a subscription, a pattern's topics or a topic changed."""
-        changed = self.topics.resolve(draft, now_ms) or subscribed_anew
+    def raise_epoch(
+        self,
+        draft: GroupDraft,
+        subscribed_anew: bool,
+        now_ms: int,
+        may_describe: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Raise the group's epoch if a subscription, a pattern's topics or a topic changed.
+
+        Args:
+            draft: The group.
+            subscribed_anew: Whether a subscription changed.
+            now_ms: Wall milliseconds.
+            may_describe: See `ConsumerTopics.resolve`.
+        """
+        changed = self.topics.resolve(draft, now_ms, may_describe) or subscribed_anew
         group = draft.group
         seen = self.topics.view.changes
         if not changed and group.topics_seen == seen:

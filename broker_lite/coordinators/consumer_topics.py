@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -105,8 +105,16 @@ class ConsumerTopics:
         data = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(data, "big", signed=True)
 
-    def resolve(self, draft: GroupDraft, now_ms: int) -> bool:
+    def resolve(
+        self, draft: GroupDraft, now_ms: int, may_describe: Callable[[str], bool] | None
+    ) -> bool:
         """Bring the group's patterns up to date with the topics that there are.
+
+        Args:
+            draft: The group.
+            now_ms: Wall milliseconds.
+            may_describe: Whether the member that asks may know of a topic; None when nobody asks,
+                so that patterns stay as they are until a member does.
 
         Returns:
             Whether any pattern selects other topics than before.
@@ -117,11 +125,13 @@ class ConsumerTopics:
         changed = False
         for regex in sorted(set(group.regexes) - used):
             draft.add(RegexChange(regex, None))
+        if may_describe is None:
+            return False
         for regex in sorted(used):
             known = group.regexes.get(regex)
             if known is not None and not stale:
                 continue
-            topics = self._matching(regex)
+            topics = frozenset(filter(may_describe, self._matching(regex)))
             if known is None or known.topics != topics:
                 draft.add(RegexChange(regex, topics, self.view.changes, now_ms))
                 changed = True

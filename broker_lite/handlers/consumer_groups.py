@@ -6,6 +6,7 @@ These functions translate; what is answered is decided by ``coordinators.consume
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -19,6 +20,8 @@ from onceflow.broker_lite.coordinators.consumer_requests import ConsumerHeartbea
 from onceflow.broker_lite.coordinators.group_admin import ConsumerDescription
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.features import GROUP_VERSION
+from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -69,6 +72,7 @@ def consumer_group_heartbeat(
             server_assignor=request.server_assignor,
             owned=owned,
             api_version=context.api_version,
+            may_describe=partial(Access(state, context).topic, Operation.DESCRIBE),
         ),
         now_ms,
     )

