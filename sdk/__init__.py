@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.aio.producer import AsyncDelivery as AsyncDelivery
     from onceflow.sdk.aio.producer import AsyncProducer as AsyncProducer
     from onceflow.sdk.aio.producer import AsyncTransaction as AsyncTransaction
+    from onceflow.sdk.columns import RecordColumns as RecordColumns
     from onceflow.sdk.config import AdminConfig as AdminConfig
     from onceflow.sdk.config import ConsumerConfig as ConsumerConfig
     from onceflow.sdk.config import ProducerConfig as ProducerConfig
@@ -137,6 +138,7 @@ _HOMES = {
     "ProducerMetrics": "metrics",
     "ProducerRecord": "interceptors",
     "ProducerState": "admin_model",
+    "RecordColumns": "columns",
     "RecordMetadata": "model",
     "ResourceType": "admin_model",
     "ClientCredentials": "oauth",
@@ -178,6 +180,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "PartitionInfo",
     "ProducerIdentity",
+    "RecordColumns",
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",

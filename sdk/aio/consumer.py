@@ -15,12 +15,14 @@ from typing import Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer_engine import (
     ConsumerEngine,
+    Form,
     Listeners,
     PendingCallback,
     Polled,
     RebalanceCallback,
 )
 from onceflow.sdk.aio.snapshots import consumer_metrics
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.sdk.metrics import ConsumerMetrics
@@ -191,13 +193,40 @@ class AsyncConsumer:
         self._engine.interception.on_records(polled)
         return polled
 
-    async def _poll(self, timeout_ms: int, max_records: int, *, fill: bool) -> Polled:
+    async def poll_columns(
+        self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `poll`, but field by field: far cheaper where whole batches are worked on.
+
+        Args:
+            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            max_records: Most records to return, default ``max_poll_records``.
+            values_only: Whether offsets and values are enough; keys, timestamps and headers are
+                then not even decoded.
+
+        Returns:
+            Columns by partition. Interceptors see them as records that cannot be changed.
+
+        Raises:
+            KafkaError: As `poll`.
+        """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        engine = self._engine
+        form = Form.VALUES if values_only else Form.COLUMNS
+        await self._poll(timeout_ms, limit, fill=True, form=form)
+        columns = engine.cursor.take_columns(limit, values_only=values_only)
+        engine.interception.on_records(columns)
+        return columns
+
+    async def _poll(
+        self, timeout_ms: int, max_records: int, *, fill: bool, form: Form = Form.RECORDS
+    ) -> Polled:
         engine = self._engine
         engine.pool.check_usable()
         deadline_ms = engine.pool.now_ms() + timeout_ms
         done = None
         while True:
-            step = await engine.poll_step(deadline_ms, max_records, done, fill=fill)
+            step = await engine.poll_step(deadline_ms, max_records, done, fill=fill, form=form)
             if not isinstance(step, PendingCallback):
                 return step
             try:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
+import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from onceflow.sdk.aio.fetch_runner import FetchRunner
 from onceflow.sdk.aio.group_options import group_settings, re2_text
@@ -24,6 +26,7 @@ from onceflow.sdk.aio.offset_commits import OffsetCommits
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.topic_watch import TopicWatch
 from onceflow.sdk.aio.waker import Waker
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
@@ -48,6 +51,16 @@ RebalanceCallback = Callable[[list[TopicPartition]], object]
 """``callback(partitions)``; on an asynchronous consumer it may return an awaitable."""
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
+_Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
+
+
+class Form(enum.Enum):
+    """How records are decoded for the cursor."""
+
+    RECORDS = "records"
+    COLUMNS = "columns"
+    VALUES = "values"
+
 
 REVOKE_COMMIT_LIMIT_MS: Final = 5_000
 """Longest wait for the automatic commit before partitions are given up."""
@@ -253,6 +266,7 @@ class ConsumerEngine:
         done: RebalanceEvent | None = None,
         *,
         fill: bool = False,
+        form: Form = Form.RECORDS,
     ) -> Polled | PendingCallback:
         """Go on with a poll until there are records, a callback is due, or time is up.
 
@@ -262,6 +276,7 @@ class ConsumerEngine:
             done: Event of the callback that the last step asked for and that was run.
             fill: Leave the records in the cursor, with the positions before them, rather than
                 return them; a cursor that still holds some is left as it is.
+            form: How to decode what is left in the cursor.
 
         Returns:
             Records by partition, or the callback to be run.
@@ -276,14 +291,14 @@ class ConsumerEngine:
         try:
             if done is not None:
                 self.finish_event(done)
-            return await self._poll_loop(deadline_ms, max_records, fill)
+            return await self._poll_loop(deadline_ms, max_records, fill, form)
         finally:
             self._polling = False
             if member is not None and self.pool.is_started:
                 member.poll_ended(self.pool.now_ms())
 
     async def _poll_loop(
-        self, deadline_ms: int, max_records: int, fill: bool
+        self, deadline_ms: int, max_records: int, fill: bool, form: Form
     ) -> Polled | PendingCallback:
         yielded = False
         while True:
@@ -294,7 +309,7 @@ class ConsumerEngine:
                 return pending
             if self._commits is not None:
                 self._commits.start_if_due()
-            records = self._take(max_records, fill)
+            records = self._take(max_records, fill, form)
             self.fetching.pump()
             if records or (fill and self.cursor.has_records):
                 return records
@@ -314,19 +329,27 @@ class ConsumerEngine:
                 left_ms = min(left_ms, self._commits.due_in_ms())
             await self._waker.wait(left_ms)
 
-    def _take(self, max_records: int, fill: bool) -> Polled:
-        if fill:
-            if not self.cursor.has_records:
-                self.cursor.load(self._take_fetched(max_records))
-            return {}
-        left_over = self.cursor.take(max_records)
-        if left_over:
-            return left_over
-        return self._take_fetched(max_records)
+    def _take(self, max_records: int, fill: bool, form: Form) -> Polled:
+        fetcher = self.fetching.fetcher
+        if not fill:
+            left_over = self.cursor.take(max_records)
+            return left_over or self._looked_up(lambda: fetcher.take(max_records))
+        if not self.cursor.has_records:
+            if form is Form.RECORDS:
+                self.cursor.load(self._looked_up(lambda: fetcher.take(max_records)))
+            else:
+                take = functools.partial(
+                    fetcher.take_columns, max_records, values_only=form is Form.VALUES
+                )
+                self.cursor.load(self._looked_up(take))
+        return {}
 
-    def _take_fetched(self, max_records: int) -> Polled:
+    def _looked_up(
+        self, take: Callable[[], dict[TopicPartition, _Run]]
+    ) -> dict[TopicPartition, _Run]:
+        """What was fetched, or nothing while a deserializer looks something up."""
         try:
-            records = self.fetching.fetcher.take(max_records)
+            records = take()
         except LookupNeeded as needed:
             self._lookups.need(needed)
             return {}

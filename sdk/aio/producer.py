@@ -18,6 +18,7 @@ from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
+from onceflow.sdk.columns import Column, as_sequence
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.appending import (
     BulkAppend,
@@ -322,18 +323,19 @@ class AsyncProducer:
     async def send_many(
         self,
         topic: str,
-        values: Sequence[object],
-        keys: Sequence[object] | None = None,
+        values: Column[object],
+        keys: Column[object] | None = None,
         *,
         partition: int | None = None,
-        timestamps_ms: Sequence[int] | int | None = None,
+        timestamps_ms: Column[int] | int | None = None,
         headers: Sequence[Headers] | None = None,
     ) -> AsyncDeliveries:
         """Hand over many records of one topic in one call, several times faster than one by one.
 
         Args:
             topic: Topic name.
-            values: Values.
+            values: Values: a sequence, or a column of Arrow, numpy or pandas. (numpy drops zero
+                bytes at the end of its fixed-length bytes; that is numpy's doing.)
             keys: Keys beside the values, or None.
             partition: One partition for all; default by key.
             timestamps_ms: One timestamp each, or one for all; default now.
@@ -345,6 +347,9 @@ class AsyncProducer:
         Raises:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
+        values, keys = as_sequence(values), None if keys is None else as_sequence(keys)
+        if timestamps_ms is not None and not isinstance(timestamps_ms, int):
+            timestamps_ms = as_sequence(timestamps_ms)
         if self._interception is not None:
             records = as_records(topic, values, keys, partition, timestamps_ms, headers)
             bulk = await self._send_intercepted(self._interception, topic, records)

@@ -9,8 +9,10 @@ batches. It does not know whether the partition still belongs to the consumer.
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left
 from collections.abc import Callable
 
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.core.aborted_transactions import AbortedTransactions
 from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
@@ -22,7 +24,7 @@ from onceflow.sdk.protocol.batch_header import (
     parse_batch_header,
 )
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.records import consumer_records, parse_control_batch
+from onceflow.sdk.protocol.records import consumer_columns, consumer_records, parse_control_batch
 from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
 
 Deserializer = Callable[..., object]
@@ -47,6 +49,7 @@ class FetchedData:
     __slots__ = (
         "_aborted",
         "_check_crcs",
+        "_columns",
         "_data",
         "_deserialize",
         "_end",
@@ -100,6 +103,7 @@ class FetchedData:
         self._header: BatchHeader | None = None
         self._offset = 0
         self._records: list[ConsumerRecord] = []
+        self._columns: RecordColumns | None = None
         self._index = 0
         self._end = self._find_end()
 
@@ -126,7 +130,46 @@ class FetchedData:
     @property
     def exhausted(self) -> bool:
         """Whether everything was taken."""
-        return self._offset >= self._end and self._index >= len(self._records)
+        return self._offset >= self._end and self._index >= self._decoded
+
+    @property
+    def _decoded(self) -> int:
+        return len(self._records) if self._columns is None else len(self._columns)
+
+    def take_columns(
+        self, limit: int, *, values_only: bool, beside: RecordColumns | None = None
+    ) -> RecordColumns | None:
+        """As `take`, field by field.
+
+        Args:
+            limit: Most records wanted; 0 only skips what is hidden.
+            values_only: Whether offsets and values are enough.
+            beside: Columns that the records are to be joined with, if their batch allows it.
+
+        Returns:
+            At most `limit` records of one batch; None when nothing visible is left, when the
+            limit is 0, or when the batch differs from what the records shall be joined with.
+        """
+        if self._deserialize is not None or self._index < len(self._records):
+            records = self.take(limit) if beside is None else []
+            return RecordColumns.from_records(records) if records else None
+        if self._columns is not None and self._columns.values_only != values_only:
+            self._columns, self._index = None, 0
+        while not self.exhausted:
+            if self._columns is not None:
+                if limit <= 0 or not _alike(self._columns, beside):
+                    return None
+                taken = self._columns[self._index : self._index + limit]
+                self._move_to(self._index + len(taken), taken.offsets[-1], taken.leader_epoch)
+                return taken
+            header = parse_batch_header(self._data, self._offset)
+            if self._hides(header):
+                self._finish(header)
+            elif limit <= 0:
+                return None
+            else:
+                self._decode_columns(header, values_only)
+        return None
 
     def take(self, limit: int) -> list[ConsumerRecord]:
         """Records for the application, in order; the position moves along, over hidden ones too.
@@ -142,6 +185,8 @@ class FetchedData:
             RecordError: A batch cannot be read. The position stays before it.
             SerializationError: A deserializer refused a record. The position stays before it.
         """
+        if self._columns is not None:  # They may be values only: the batch is read again.
+            self._columns, self._index = None, 0
         while not self.exhausted:
             if self._index < len(self._records):
                 return self._take_decoded(limit) if limit > 0 else []
@@ -186,30 +231,60 @@ class FetchedData:
         if not records:  # Compaction left nothing of it.
             self._finish(header)
 
+    def _decode_columns(self, header: BatchHeader, values_only: bool) -> None:
+        topic, partition = self.topic_partition
+        columns = consumer_columns(
+            self._data,
+            header,
+            self._offset,
+            topic,
+            partition,
+            values_only=values_only,
+            verify_crc=self._check_crcs,
+        )
+        first = bisect_left(columns.offsets, self.position)
+        self._header = header
+        self._columns = columns[first:] if first else columns
+        self._index = 0
+        if not self._columns:  # Compaction left nothing of it.
+            self._finish(header)
+
     def _take_decoded(self, limit: int) -> list[ConsumerRecord]:
         records, index = self._records, self._index
         whole = index == 0 and len(records) <= limit
         taken = records if whole else records[index : index + limit]
         if self._deserialize is not None:
             taken = self._deserialize(taken)
-            whole = whole and len(taken) == len(records)
-        self._index = index + len(taken)
-        self.position = taken[-1].offset + 1
-        self.position_epoch = taken[-1].leader_epoch
-        if whole or self._index >= len(records):
+        self._move_to(index + len(taken), taken[-1].offset, taken[-1].leader_epoch)
+        return taken
+
+    def _move_to(self, index: int, last_offset: int, leader_epoch: int) -> None:
+        """Go on behind the records that were taken of the batch at hand."""
+        self._index = index
+        self.position = last_offset + 1
+        self.position_epoch = leader_epoch
+        if index >= self._decoded:
             assert self._header is not None, "records come from a batch"
             self._finish(self._header)
-        return taken
 
     def _finish(self, header: BatchHeader) -> None:
         """Go on behind a batch."""
         self._offset += header.size_bytes
         self._records = []
+        self._columns = None
         self._index = 0
         if header.next_offset > self.position:
             # The last offsets of a batch may be gone by compaction, or hold a marker.
             self.position = header.next_offset
         self.position_epoch = header.partition_leader_epoch
+
+
+def _alike(columns: RecordColumns, beside: RecordColumns | None) -> bool:
+    return beside is None or (
+        columns.leader_epoch == beside.leader_epoch
+        and columns.values_only == beside.values_only
+        and columns.timestamp_type == beside.timestamp_type
+    )
 
 
 def make_deserializer(

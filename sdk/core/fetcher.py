@@ -12,9 +12,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.core.aborted_transactions import AbortedTransactions
 from onceflow.sdk.core.fetch_buffer import FetchedData, RunDeserializer
 from onceflow.sdk.core.fetch_session import (
@@ -51,6 +52,10 @@ _NEEDS_METADATA: Final = frozenset(
 _WORTH_WAITING: Final = frozenset(
     {ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
+
+
+_Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
+_Take = Callable[[FetchedData, int, "_Run | None"], "_Run | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +436,18 @@ class Fetcher:
             KafkaError: The first thing that could be returned cannot be read.
             LookupNeeded: A deserializer must have something loaded for it first.
         """
-        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        return self._take(max_records, _take_records)
+
+    def take_columns(
+        self, max_records: int, *, values_only: bool
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `take`, field by field; see `FetchedData.take_columns`."""
+        if values_only:
+            return self._take(max_records, _take_values)
+        return self._take(max_records, _take_columns)
+
+    def _take(self, max_records: int, take: _Take[_Run]) -> dict[TopicPartition, _Run]:
+        taken: dict[TopicPartition, _Run] = {}
         left = max_records
         for partition in list(self._buffers):
             state = self._subscription.get(partition)
@@ -442,7 +458,7 @@ class Fetcher:
             if not state.deliverable:
                 continue
             try:
-                records = self._take_from(state, buffer, left)
+                records = self._take_from(state, buffer, left, take)
             except LookupNeeded:
                 if taken:
                     break  # It is met again by the next call.
@@ -461,18 +477,18 @@ class Fetcher:
         return taken
 
     def _take_from(
-        self, state: PartitionState, buffer: deque[FetchedData], limit: int
-    ) -> list[ConsumerRecord]:
-        found: list[ConsumerRecord] = []
+        self, state: PartitionState, buffer: deque[FetchedData], limit: int, take: _Take[_Run]
+    ) -> _Run | None:
+        found: _Run | None = None
         while buffer:
             data = buffer[0]
             if data.stamp != state.stamp:
                 self._buffered_bytes -= data.size_bytes
                 buffer.popleft()
                 continue
-            size = data.size_bytes
+            size, before = data.size_bytes, 0 if found is None else len(found)
             try:
-                run = data.take(limit - len(found))
+                joined = take(data, limit - before, found)
             except (KafkaError, LookupNeeded):
                 if found:
                     return found
@@ -483,13 +499,10 @@ class Fetcher:
                 if data.position > state.position:
                     state.position = data.position
                     state.position_epoch = data.position_epoch
-            if not found:
-                found = run
-            elif run:
-                found += run
+            found = joined
             if data.exhausted:
                 buffer.popleft()
-            elif not run:
+            elif found is None or len(found) == before:
                 break
         return found
 
@@ -544,3 +557,30 @@ class Fetcher:
 def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> KafkaError:
     error.add_note(f"while reading {partition} at offset {offset}")
     return error
+
+
+def _take_records(
+    data: FetchedData, limit: int, found: list[ConsumerRecord] | None
+) -> list[ConsumerRecord] | None:
+    run = data.take(limit)
+    if not found:
+        return run or None
+    if run:
+        found += run
+    return found
+
+
+def _take_columns(
+    data: FetchedData, limit: int, found: RecordColumns | None, values_only: bool = False
+) -> RecordColumns | None:
+    run = data.take_columns(limit, values_only=values_only, beside=found)
+    if found is None or run is None:
+        return run or found
+    found.extend(run)
+    return found
+
+
+def _take_values(
+    data: FetchedData, limit: int, found: RecordColumns | None
+) -> RecordColumns | None:
+    return _take_columns(data, limit, found, True)

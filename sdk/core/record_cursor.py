@@ -10,17 +10,29 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.core.subscription import PartitionState, Subscription
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 
 
 class _Run:
-    __slots__ = ("end_epoch", "end_position", "index", "records", "stamp", "state")
+    __slots__ = (
+        "end_epoch",
+        "end_position",
+        "index",
+        "records",
+        "stamp",
+        "state",
+        "values_only",
+    )
 
-    def __init__(self, state: PartitionState, records: list[ConsumerRecord]) -> None:
+    def __init__(
+        self, state: PartitionState, records: list[ConsumerRecord] | RecordColumns
+    ) -> None:
         self.state = state
         self.stamp = state.stamp
         self.records = records
+        self.values_only = isinstance(records, RecordColumns) and records.values_only
         self.index = 0
         self.end_position = state.position
         self.end_epoch = state.position_epoch
@@ -51,7 +63,7 @@ class RecordCursor:
         self._subscription = subscription
         self._runs: deque[_Run] = deque()
 
-    def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+    def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord] | RecordColumns]) -> None:
         """Take over the result of a poll; the positions go back before it."""
         for partition, records in polled.items():
             state = self._subscription.get(partition)
@@ -61,7 +73,7 @@ class RecordCursor:
     @property
     def has_records(self) -> bool:
         """Whether there is a record to hand out."""
-        return self._current() is not None
+        return self._current(values_only=True) is not None
 
     def next(self) -> ConsumerRecord | None:
         """The next record, or None when another poll is needed."""
@@ -83,14 +95,44 @@ class RecordCursor:
             taken.setdefault(run.state.topic_partition, []).extend(records)
         return taken
 
-    def _current(self) -> _Run | None:
-        """First run with records for the application; those of paused partitions wait."""
+    def take_columns(
+        self, max_records: int, *, values_only: bool
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `take`, field by field, one run of each partition.
+
+        Args:
+            max_records: Most records wanted.
+            values_only: Whether offsets and values are enough.
+        """
+        taken: dict[TopicPartition, RecordColumns] = {}
+        left = max_records
+        while left > 0 and (run := self._current(values_only)) is not None:
+            partition = run.state.topic_partition
+            if partition in taken:
+                break
+            records = run.records[run.index : run.index + left]
+            run.move_to(run.index + len(records))
+            left -= len(records)
+            taken[partition] = (
+                RecordColumns.from_records(records) if isinstance(records, list) else records
+            )
+        return taken
+
+    def _current(self, values_only: bool = False) -> _Run | None:
+        """First run with records for the application; those of paused partitions wait.
+
+        A run that holds less than what is wanted is read again, from where it stands.
+        """
         for _ in range(len(self._runs)):
             run = self._runs[0]
             state = run.state
             current = self._subscription.get(state.topic_partition) is state
             if not current or state.stamp != run.stamp or run.index >= len(run.records):
                 self._runs.popleft()
+            elif not values_only and run.values_only:
+                self._runs.popleft()
+                partition = state.topic_partition
+                self._subscription.seek(partition, state.position, state.position_epoch)
             elif state.paused or state.revoking:
                 self._runs.rotate(-1)
             else:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from itertools import repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.model import ConsumerRecord, Headers
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
@@ -114,6 +114,62 @@ def decode_values(
     return _read(data, position, header, verify_crc, max_bytes, values)
 
 
+def consumer_columns(
+    data: Buffer,
+    header: BatchHeader,
+    position: int,
+    topic: str,
+    partition: int,
+    *,
+    values_only: bool = False,
+    verify_crc: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> RecordColumns:
+    """Read the batch at `position` field by field; see `consumer_records`.
+
+    Args:
+        data: Bytes that hold the batch.
+        header: The batch's header.
+        position: Where it begins.
+        topic: Topic of the records.
+        partition: Partition of the records.
+        values_only: Whether offsets and values are enough.
+        verify_crc: Whether to compare the checksum first (`check.crcs`).
+        max_bytes: Bound on the size of the records after decompression.
+
+    Raises:
+        InvalidBatchError: The batch is malformed, damaged or too large.
+        CodecUnavailableError: The library of its codec is missing.
+    """
+    if not kernel_in_use():
+        records = consumer_records(
+            data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
+        )
+        return (
+            RecordColumns.from_records(records)
+            if records
+            else RecordColumns(topic, partition, (), [])
+        )
+    from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES
+
+    want = VALUES if values_only else EVERYTHING
+    columns = _read_columns(data, position, header, verify_crc, max_bytes, want)
+    if values_only and columns.misplaced >= 0:  # Compaction left gaps between the offsets.
+        columns = _read_columns(data, position, header, False, max_bytes, EVERYTHING)
+    first = header.base_offset
+    return RecordColumns(
+        topic,
+        partition,
+        columns.offsets or range(first, first + header.records_count),
+        cast("list[object]", columns.values),
+        keys=cast("list[object]", columns.keys),
+        timestamps_ms=columns.timestamps_ms,
+        timestamp_type=header.timestamp_type,
+        headers=cast("dict[int, Headers]", columns.headers),
+        leader_epoch=header.partition_leader_epoch,
+    )
+
+
 def consumer_records(
     data: Buffer,
     header: BatchHeader,
@@ -145,26 +201,10 @@ def consumer_records(
     kind = header.timestamp_type
     epoch = header.partition_leader_epoch
     if kernel_in_use():
-        from onceflow.sdk.protocol.record_kernel import EVERYTHING
-
-        columns = _read_columns(data, position, header, verify_crc, max_bytes, EVERYTHING)
-        headers: Iterable[Headers] = repeat(())
-        if found := columns.headers:
-            headers = [found.get(number, ()) for number in range(len(columns.values))]
-        return list(
-            map(
-                ConsumerRecord,
-                repeat(topic),
-                repeat(partition),
-                columns.offsets,
-                columns.timestamps_ms,
-                repeat(kind),
-                columns.keys,
-                columns.values,
-                headers,
-                repeat(epoch),
-            )
+        columns = consumer_columns(
+            data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
         )
+        return list(columns)
 
     def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
         return [
@@ -235,7 +275,7 @@ def _read_columns(
         )
     except READ_ERRORS as error:
         raise _malformed(header, error) from None
-    if header.attributes & LOG_APPEND_TIME_BIT:
+    if columns.timestamps_ms and header.attributes & LOG_APPEND_TIME_BIT:
         columns.timestamps_ms = [header.max_timestamp] * count
     return columns
 

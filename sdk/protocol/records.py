@@ -27,6 +27,7 @@ from onceflow.sdk.protocol.batch_header import (
     set_timestamps,
 )
 from onceflow.sdk.protocol.batch_reading import (
+    consumer_columns,
     consumer_records,
     decode_batch,
     decode_values,
@@ -58,6 +59,7 @@ __all__ = [
     "RecordTuple",
     "ValidBatch",
     "check_crc",
+    "consumer_columns",
     "consumer_records",
     "control_batch",
     "decode_batch",

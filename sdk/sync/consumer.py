@@ -7,6 +7,7 @@ out without crossing threads; a call goes to the loop only when there is more to
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -19,10 +20,12 @@ from onceflow.sdk.aio.consumer import (
     AsyncConsumer,
 )
 from onceflow.sdk.aio.consumer_engine import (
+    Form,
     PendingCallback,
     Polled,
     RebalanceCallback,
 )
+from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent
 from onceflow.sdk.metrics import ConsumerMetrics
@@ -204,7 +207,36 @@ class Consumer:
         self._engine.interception.on_records(polled)
         return polled
 
-    def _fill(self, timeout_ms: int, limit: int) -> None:
+    def poll_columns(
+        self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `poll`, but field by field: far cheaper where whole batches are worked on.
+
+        Args:
+            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            max_records: Most records to return, default ``max_poll_records``.
+            values_only: Whether offsets and values are enough; keys, timestamps and headers are
+                then not even decoded.
+
+        Returns:
+            Columns by partition. Interceptors see them as records that cannot be changed.
+
+        Raises:
+            KafkaError: As `poll`.
+        """
+        limit = self.config.max_poll_records if max_records is None else max_records
+        engine = self._engine
+        take = functools.partial(engine.cursor.take_columns, limit, values_only=values_only)
+        columns = {} if engine.needs_poll else take()
+        if columns:
+            engine.note_poll()
+        else:
+            self._fill(timeout_ms, limit, Form.VALUES if values_only else Form.COLUMNS)
+            columns = take()
+        engine.interception.on_records(columns)
+        return columns
+
+    def _fill(self, timeout_ms: int, limit: int, form: Form = Form.RECORDS) -> None:
         """One poll that leaves its records in the cursor, so that Ctrl-C cannot lose them."""
         self._portal.check_usable()
         engine = self._engine
@@ -213,7 +245,7 @@ class Consumer:
         done: RebalanceEvent | None = None
 
         async def go_on() -> Polled | PendingCallback:
-            return await engine.poll_step(deadline_ms, ahead, done, fill=True)
+            return await engine.poll_step(deadline_ms, ahead, done, fill=True, form=form)
 
         while True:
             step = self._portal.call(go_on)

@@ -162,6 +162,31 @@ def test_without_a_committed_offset_and_policy_the_partition_is_named(bootstrap:
         poll_until(lambda: False, consumer)
 
 
+@pytest.mark.parametrize("values_only", [False, True])
+async def test_columns_hold_what_a_poll_returns(bootstrap: str, values_only: bool) -> None:
+    topic = make_topic(bootstrap)
+    partition = TopicPartition(topic, 0)
+    values = [str(number) for number in range(2_000)]
+    write(bootstrap, topic, values)
+    found: list[object] = []
+    with assigned(bootstrap, topic, max_poll_records=300) as consumer:
+        while len(found) < len(values):
+            for run in consumer.poll_columns(5_000, values_only=values_only).values():
+                assert len(run) <= 300
+                found += run.values
+                assert consumer.position(partition) == run.offsets[-1] + 1
+        consumer.seek(partition, 7)
+        consumer.poll_columns(5_000, 1, values_only=values_only)
+        after = consumer.poll(5_000, 1) or consumer.poll(5_000, 1)
+        assert [(r.offset, r.timestamp_ms > 0) for r in after[partition]] == [(8, True)]
+    assert found == [value.encode() for value in values]
+    async with AsyncConsumer(bootstrap_servers=bootstrap) as consumer_2:
+        consumer_2.assign([partition])
+        consumer_2.seek_to_beginning([partition])
+        first = await consumer_2.poll_columns(5_000, 10, values_only=values_only)
+        assert first[partition].values == [value.encode() for value in values[:10]]
+
+
 def test_a_seek_counts_at_once_and_drops_what_was_fetched(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     partition = TopicPartition(topic, 0)

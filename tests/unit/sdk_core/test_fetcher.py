@@ -92,6 +92,18 @@ class Rig:
             for record in records
         ]
 
+    def take_form(self, form: str, limit: int) -> list[tuple[int, object]]:
+        """Take records as records, or field by field."""
+        if form == "records":
+            return self.take(limit)
+        columns = self.fetcher.take_columns(limit, values_only=form == "values")
+        for run in columns.values():
+            assert form == "values" or not run.values_only
+            assert [record.offset for record in run] == list(run.offsets)
+        return [
+            pair for run in columns.values() for pair in zip(run.offsets, run.values, strict=True)
+        ]
+
     def asked(self, plan: FetchPlan) -> dict[int, int]:
         return {p.partition: p.fetch_offset for t in plan.request.topics for p in t.partitions}
 
@@ -123,6 +135,7 @@ def logs(draw: st.DrawFn) -> LogBuilder:
     start=st.integers(0, 8),
     limit=st.sampled_from([1, 2, 1_000]),
     reverse_aborted=st.booleans(),
+    forms=st.lists(st.sampled_from(["records", "columns", "values"]), min_size=1, max_size=5),
 )
 def test_a_reader_sees_what_the_model_says_for_any_cut_into_answers(
     log: LogBuilder,
@@ -131,6 +144,7 @@ def test_a_reader_sees_what_the_model_says_for_any_cut_into_answers(
     start: int,
     limit: int,
     reverse_aborted: bool,
+    forms: list[str],
 ) -> None:
     isolation = IsolationLevel(int(read_committed))
     rig = Rig(isolation_level=isolation)
@@ -139,7 +153,7 @@ def test_a_reader_sees_what_the_model_says_for_any_cut_into_answers(
     rig.subscription.seek(P0, start)
     seen = []
     state = rig.subscription.state(P0)
-    for _ in range(200):
+    for turn in range(200):
         plan = rig.plan()
         if plan is not None:
             answer = log.fetch_answer(
@@ -149,7 +163,7 @@ def test_a_reader_sees_what_the_model_says_for_any_cut_into_answers(
                 reverse_aborted=reverse_aborted,
             )
             rig.answer(plan, answer)
-        seen += rig.take(limit)
+        seen += rig.take_form(forms[turn % len(forms)], limit)
         if state.position >= end:
             break
     # FC-17: the position steps over markers and aborted records at the end of the log.

@@ -1,0 +1,128 @@
+"""Goal: columns hold the same as records, whole, in parts and joined, and become Arrow.
+
+Method: records with every kind of field, through both ways, and a cursor that serves both.
+"""
+
+from __future__ import annotations
+
+import pyarrow
+import pytest
+
+from onceflow.sdk.columns import RecordColumns, as_sequence
+from onceflow.sdk.core.record_cursor import RecordCursor
+from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.protocol import batch_reading
+from onceflow.sdk.protocol.records import (
+    consumer_columns,
+    consumer_records,
+    encode_batch,
+    parse_batch_header,
+    set_log_append_time,
+)
+
+P0 = TopicPartition("t", 0)
+BATCH = encode_batch(
+    [
+        (1_000, b"k", b"v", [("h", b"1"), ("h", None)]),
+        (1_005, None, b"", []),
+        (990, b"", None, []),
+    ]
+)
+
+
+@pytest.fixture(params=["kernel", "extension"], autouse=True)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_reading, "kernel_in_use", lambda: request.param == "kernel")
+
+
+def columns(batch: bytes | bytearray = BATCH) -> RecordColumns:
+    return consumer_columns(batch, parse_batch_header(batch), 0, "t", 0)
+
+
+def records(batch: bytes | bytearray = BATCH) -> list[ConsumerRecord]:
+    return consumer_records(batch, parse_batch_header(batch), 0, "t", 0)
+
+
+def test_columns_are_the_records_field_by_field() -> None:
+    assert list(columns()) == [columns()[at] for at in range(3)] == records()
+    assert list(RecordColumns.from_records(records())) == records()
+    assert list(columns().values) == [b"v", b"", None]
+    assert columns()[-1] == records()[-1]
+    with pytest.raises(IndexError):
+        columns()[3]
+
+
+def test_the_time_of_appending_counts_where_the_topic_says_so() -> None:
+    batch = bytearray(BATCH)
+    set_log_append_time(batch, 7_777)
+    assert columns(batch).timestamps_ms == [7_777] * 3
+    assert list(columns(batch)) == records(batch)
+
+
+def test_values_alone_leave_the_rest_out() -> None:
+    header = parse_batch_header(BATCH)
+    found = consumer_columns(BATCH, header, 0, "t", 0, values_only=True)
+    assert found.values == [b"v", b"", None]
+    assert list(found.offsets) == [0, 1, 2]
+
+
+def test_parts_and_joins_keep_every_field_in_place() -> None:
+    both = columns()[1:]
+    assert list(both) == records()[1:]
+    both.extend(columns()[:1])
+    assert list(both) == records()[1:] + records()[:1]
+    whole = columns()[:2]
+    whole.extend(columns()[2:])
+    assert list(whole) == records()
+    assert whole.offsets == columns().offsets or list(whole.offsets) == [0, 1, 2]
+
+
+def test_arrow_gets_nulls_where_there_is_nothing() -> None:
+    table = columns().to_arrow()
+    assert table.to_pydict()["key"] == [b"k", None, b""]
+    assert table.to_pydict()["value"] == [b"v", b"", None]
+    assert table.schema.field("timestamp").type == pyarrow.timestamp("ms", "UTC")
+    assert table.to_pydict()["offset"] == [0, 1, 2]
+
+
+def subscription() -> Subscription:
+    found = Subscription("earliest")
+    found.assign_manually([P0])
+    found.seek(P0, 3)  # where a fetch of the batch has moved it to
+    return found
+
+
+def test_a_cursor_serves_columns_as_records_and_records_as_columns() -> None:
+    cursor = RecordCursor(subscription())
+    cursor.load({P0: columns()})
+    assert cursor.take(2) == {P0: records()[:2]}
+    rest = cursor.take_columns(9, values_only=False)[P0]
+    assert list(rest) == records()[2:]
+    cursor.load({P0: records()})
+    assert list(cursor.take_columns(9, values_only=True)[P0]) == records()
+
+
+def test_values_alone_are_never_served_as_records() -> None:
+    known = subscription()
+    cursor = RecordCursor(known)
+    header = parse_batch_header(BATCH)
+    run = consumer_columns(BATCH, header, 0, "t", 0, values_only=True)
+    if not run.values_only:
+        pytest.skip("the extension reads every field, so there is nothing to serve wrongly")
+    cursor.load({P0: run})
+    assert cursor.take_columns(1, values_only=True)[P0].values == [b"v"]
+    before = known.state(P0).stamp
+    assert cursor.take(9) == {}
+    state = known.state(P0)
+    assert (state.position, state.stamp != before) == (1, True), "it is fetched again from there"
+
+
+def test_columns_of_other_libraries_are_taken_as_sequences() -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy comes with the Spark extra")
+    assert as_sequence(pyarrow.array([b"a", None], pyarrow.binary())) == [b"a", None]
+    assert as_sequence(pyarrow.chunked_array([[b"a"], [b"b"]])) == [b"a", b"b"]
+    assert as_sequence(numpy.array([1, 2])) == [1, 2]
+    assert as_sequence((b"a",)) == (b"a",)
+    with pytest.raises(TypeError, match="int is no column"):
+        as_sequence(5)  # type: ignore[arg-type]
