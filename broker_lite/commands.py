@@ -33,7 +33,7 @@ from onceflow.broker_lite.listeners import (
 from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.sdk.errors import ConfigError, KafkaError
 
-logger = logging.getLogger("onceflow.broker_lite.commands")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.commands")
 
 EXIT_CANNOT_START = 1
 DEFAULT_LISTEN = "127.0.0.1:9092"

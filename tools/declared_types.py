@@ -28,7 +28,8 @@ BUILT_IN = {
     "set",
     "object",
 }
-QUALIFIED = {"Logger": "logging.Logger", "AbstractEventLoop": "asyncio.AbstractEventLoop"}
+HOMES = {"Logger": "logging", "AbstractEventLoop": "asyncio", "Pattern": "re"}
+"""Modules of types that sources name by their module."""
 UNDOCUMENTED = re.compile(r"docstring|default value")
 
 
@@ -90,6 +91,31 @@ def first_assignment(text: str, attribute: str, line: int) -> int:
     return line
 
 
+def bound_names(text: str) -> set[str]:
+    """Names that a type can be written with at the top of a module."""
+    names = set(BUILT_IN)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.ClassDef):
+            names.add(statement.name)
+    return names
+
+
+def spelled(inferred: str, bound: set[str]) -> str | None:
+    """The inferred type as a module can write it; None if it would need a name of its own."""
+
+    def spell(match: re.Match[str]) -> str:
+        name = match[0]
+        home = HOMES.get(name)
+        return f"{home}.{name}" if name not in bound and home in bound else name
+
+    kind = re.sub(r"(?<![\w.])[A-Za-z_]\w*", spell, inferred)
+    roots = re.findall(r"(?<![\w.])[A-Za-z_]\w*", kind)
+    return kind if set(roots) <= bound else None
+
+
 def declare(finding: Finding) -> bool:
     """Write the inferred type to the source; tells whether that was possible."""
     inferred = finding.inferred
@@ -98,9 +124,8 @@ def declare(finding: Finding) -> bool:
     match = re.match(r"\s*(self\.\w+|\w+) = ", lines[finding.line])
     if inferred is None or match is None or re.search(r'["@]|->|Unknown|Module', inferred):
         return False
-    kind = QUALIFIED.get(inferred, inferred)
-    known = set(re.findall(r"\b\w+\b", text.replace(lines[finding.line], ""))) | BUILT_IN
-    if not set(re.findall(r"[A-Za-z_]\w*", kind)) <= known:
+    kind = spelled(inferred, bound_names(text))
+    if kind is None:
         return False
     place = first_assignment(text, match[1], finding.line)
     if f"{match[1]} = " not in lines[place]:

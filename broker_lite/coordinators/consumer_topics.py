@@ -16,7 +16,7 @@ from onceflow.broker_lite.coordinators.consumer_group import RegexChange
 from onceflow.broker_lite.coordinators.group_draft import GroupDraft
 from onceflow.broker_lite.coordinators.topic_regex import RegexError, TopicRegex
 
-logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 COMPILED_MAX = 1_000
 """Most compiled patterns that are kept, so that clients cannot fill the memory with them."""

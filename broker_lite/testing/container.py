@@ -21,10 +21,10 @@ try:
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.wait_strategies import CompositeWaitStrategy, LogMessageWaitStrategy
     from testcontainers.core.waiting_utils import WaitStrategy, WaitStrategyTarget
-except ImportError as error:
+except ImportError as _missing:
     raise ImportError(
         "OnceflowContainer needs the package testcontainers: pip install 'onceflow[testcontainers]'"
-    ) from error
+    ) from _missing
 
 READY_LINE = r"onceflow broker ready on .*"
 POLL_SECONDS = 0.05
@@ -105,7 +105,7 @@ class OnceflowContainer(DockerContainer):
         self.security_protocol = security_protocol
         self.kraft_enabled: bool = False
         self.cluster_id: str = "MkU3OEVBNTcwNTJENDM2Qk"
-        self.wait_for = re.compile(wait_strategy_check_string)
+        self.wait_for: re.Pattern[str] = re.compile(wait_strategy_check_string)
         self.listeners: str = f"{listener_name}://0.0.0.0:{port},{INSIDE}://0.0.0.0:{INSIDE_PORT}"
         self.security_protocol_map: str = f"{INSIDE}:PLAINTEXT,{listener_name}:{security_protocol}"
         self._host_port = 0

@@ -58,7 +58,7 @@ class ConsumerMember(Membership):
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
-        self.member_id = settings.member_id
+        self.member_id: str = settings.member_id
         self.cooperative: bool = True
         self._regex = ""
         self._names: dict[UUID, str] = {}
@@ -409,8 +409,8 @@ class ConsumerMember(Membership):
         self._reset(MemberState.PREPARING if self._subscribed else MemberState.UNJOINED)
 
     def _reset(self, state: MemberState) -> None:
-        self.state = state
-        self.generation_id = -1
+        self.state: MemberState = state
+        self.generation_id: int = -1
         self._pending = None
         self._target = None
         self._failures = 0

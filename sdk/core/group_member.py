@@ -460,9 +460,9 @@ class GroupMember(Membership):
         self._rejoin_reason = f"{api} answered {ErrorCode(code).name}"
 
     def _reset_membership(self, state: MemberState) -> None:
-        self.state = state
-        self.generation_id = -1
-        self.member_id = ""
+        self.state: MemberState = state
+        self.generation_id: int = -1
+        self.member_id: str = ""
         self._pending = None
         self._join = None
         self._assigned_counts = None
