@@ -60,7 +60,7 @@ image: $(READY) ## the broker as a container image (needs an engine; BASE=python
 container-test: image ## the image for real: clients, transactions, volumes, kills (needs an engine)
 	@$(BIN)/pytest -q -m container -p no:randomly $(ARGS)
 
-interpreters: ## the quick tests on every Python from 3.11 on that is here
+interpreters: ## tests of clients, protocol and broker on every Python from 3.11 on that is here
 	@bash tools/interpreters.sh $(ARGS)
 
 bench: $(READY) ## side by side with the published clients; one JSON line each

@@ -85,6 +85,14 @@ class Context:
     ) -> None:
         """Send to a topic within the record's transaction, like returning an ``Output``.
 
+        Args:
+            topic: Topic name.
+            value: Value; None is a tombstone.
+            key: Key, the input record's by default; records of one key go to one partition.
+            headers: Pairs of name and bytes.
+            partition: Partition number; default by key.
+            timestamp_ms: Milliseconds since 1970; default the input record's.
+
         Raises:
             OutputRefusedError: The handler has returned already (a task was not awaited).
         """

@@ -79,7 +79,11 @@ class Retries:
         check_callable("wait", self.wait)
 
     def delay_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the given attempt (1 for the first)."""
+        """Milliseconds to wait after the given attempt (1 for the first).
+
+        Args:
+            attempt: The attempt that failed, 1 for the first.
+        """
         state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
         state.attempt_number = attempt
         wait = self.wait or exponential(self.backoff_ms, self.backoff_max_ms)

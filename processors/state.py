@@ -95,7 +95,11 @@ class State(Generic[*Ts]):
     @overload
     def get(self: State[K, V], default: D) -> V | D: ...
     def get(self, default: object = None) -> object:
-        """The value, with this handler's own write included; ``default`` when there is none."""
+        """The value, with this handler's own write included; ``default`` when there is none.
+
+        Args:
+            default: What to give where there is no value.
+        """
         value = self._value
         if value is _UNCHANGED:
             stored = self._store.get(self._key)
@@ -109,7 +113,11 @@ class State(Generic[*Ts]):
     @overload
     def set(self: State[K, V], value: V) -> None: ...
     def set(self, value: object) -> None:
-        """Replace the value. Later changes of a mutable object do not count: set it again."""
+        """Replace the value. Later changes of a mutable object do not count: set it again.
+
+        Args:
+            value: A value of the declared type.
+        """
         self._check_open()
         self._value = self._store.codec.encode(value)
 

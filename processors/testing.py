@@ -141,12 +141,25 @@ class TestDriver:
         partition: int = 0,
         timestamp_ms: int | None = None,
     ) -> None:
-        """``send`` for applications with async handlers."""
+        """``send`` for applications with async handlers.
+
+        Args:
+            topic: Input topic.
+            value: Value, encoded as the processor of the topic reads it; None is a tombstone.
+            key: Key, encoded like the value.
+            headers: Pairs of name and bytes.
+            partition: Partition of the input.
+            timestamp_ms: The driver's time by default.
+        """
         self._put_input(topic, value, key, headers, partition, timestamp_ms)
         await self._drain()
 
     def advance(self, milliseconds: int) -> None:
-        """Move the driver's clock on."""
+        """Move the driver's clock on.
+
+        Args:
+            milliseconds: How far.
+        """
         self.now_ms += milliseconds
 
     def _put_input(
@@ -236,17 +249,31 @@ class TestDriver:
     # Results -------------------------------------------------------------------------------
 
     def outputs(self, topic: str) -> list[ConsumerRecord]:
-        """All records of a topic, inputs included, in the order in which they were written."""
+        """All records of a topic, inputs included, in the order in which they were written.
+
+        Args:
+            topic: Topic name.
+        """
         return list(self._order[topic])
 
     def values(self, topic: str, kind: type[object] = bytes) -> list[object]:
-        """The values of a topic, decoded as ``kind``."""
+        """The values of a topic, decoded as ``kind``.
+
+        Args:
+            topic: Topic name.
+            kind: Type to decode them as.
+        """
         format = next(iter(self._engines.values())).spec.format
         decode = decoder_for(kind | None, format, f"value of {topic}")
         return [decode(_as_bytes(record.value)) for record in self._order[topic]]
 
     def state(self, processor: str, name: str) -> dict[bytes, object]:
-        """The values of a state by key, over all partitions."""
+        """The values of a state by key, over all partitions.
+
+        Args:
+            processor: Name of the processor.
+            name: Name of its state.
+        """
         found: dict[bytes, object] = {}
         codec = next(
             state.codec
@@ -261,7 +288,11 @@ class TestDriver:
         return found
 
     def dead_letters(self, topic: str) -> list[ConsumerRecord]:
-        """The records of a dead-letter topic; their headers tell what went wrong."""
+        """The records of a dead-letter topic; their headers tell what went wrong.
+
+        Args:
+            topic: The dead-letter topic.
+        """
         return self.outputs(topic)
 
 

@@ -111,7 +111,11 @@ class RecordColumns(Sequence[ConsumerRecord]):
 
     @classmethod
     def from_records(cls, records: Sequence[ConsumerRecord]) -> RecordColumns:
-        """The columns of records of one partition, of which there is at least one."""
+        """The columns of records of one partition, of which there is at least one.
+
+        Args:
+            records: Records of one partition in order, at least one.
+        """
         first = records[0]
         return cls(
             first.topic,
@@ -176,7 +180,11 @@ class RecordColumns(Sequence[ConsumerRecord]):
         )
 
     def extend(self, other: RecordColumns) -> None:
-        """Take over records of the same partition that come behind these."""
+        """Take over records of the same partition that come behind these.
+
+        Args:
+            other: The records that come behind.
+        """
         count = len(self)
         after = self.offsets[-1] + 1
         if isinstance(self.offsets, range) and other.offsets == range(after, after + len(other)):

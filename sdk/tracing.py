@@ -86,7 +86,11 @@ class TracingProducerInterceptor(ProducerInterceptor):
         self._spans: dict[int, Span] = {}
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Begin the span and put its context into the headers."""
+        """Begin the span and put its context into the headers.
+
+        Args:
+            record: What was sent.
+        """
         if len(self._spans) >= OPEN_SPANS_MAX:
             return record
         attributes = _attributes("send", "send", record.topic, record.key)
@@ -104,7 +108,12 @@ class TracingProducerInterceptor(ProducerInterceptor):
         return dataclasses.replace(record, headers=pairs)
 
     def on_acknowledgement(self, record: ProducerRecord, metadata: RecordMetadata) -> None:
-        """End the span of a record that was stored."""
+        """End the span of a record that was stored.
+
+        Args:
+            record: What was stored.
+            metadata: Where.
+        """
         span = self._take(record)
         if span is not None:
             span.set_attribute("messaging.destination.partition.id", str(metadata.partition))
@@ -113,7 +122,12 @@ class TracingProducerInterceptor(ProducerInterceptor):
             span.end()
 
     def on_error(self, record: ProducerRecord, error: KafkaError) -> None:
-        """End the span of a record that was given up."""
+        """End the span of a record that was given up.
+
+        Args:
+            record: What was given up.
+            error: Why.
+        """
         span = self._take(record)
         if span is not None:
             _fail(span, error)
@@ -153,7 +167,11 @@ class TracingConsumerInterceptor(ConsumerInterceptor):
         self._group_id = group_id
 
     def on_records(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
-        """Trace what was received."""
+        """Trace what was received.
+
+        Args:
+            records: Records by partition.
+        """
         for (topic, partition), run in records.items():
             attributes = _attributes("poll", "receive", topic)
             attributes["messaging.destination.partition.id"] = str(partition)

@@ -41,14 +41,22 @@ class OnceflowDataSource(DataSource):
         return source_schema(folded.get("includeheaders", "false").lower() == "true")
 
     def reader(self, schema: StructType) -> OnceflowReader:
-        """A bounded read."""
+        """A bounded read.
+
+        Args:
+            schema: Not used: the columns are those of `schema`.
+        """
         from onceflow.spark_integration.options import SourceOptions
         from onceflow.spark_integration.reader import OnceflowReader
 
         return OnceflowReader(SourceOptions.parse(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> OnceflowStreamReader:  # noqa: N802
-        """An unbounded read."""
+        """An unbounded read.
+
+        Args:
+            schema: Not used: the columns are those of `schema`.
+        """
         from onceflow.spark_integration.options import SourceOptions
         from onceflow.spark_integration.reader import OnceflowStreamReader
 
@@ -56,6 +64,10 @@ class OnceflowDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refused: what makes a write happen once is the checkpoint of a stream.
+
+        Args:
+            schema: Not used.
+            overwrite: Not used.
 
         Raises:
             ConfigError: Always; names the way to write a bounded table.
@@ -70,7 +82,15 @@ class OnceflowDataSource(DataSource):
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> OnceflowStreamWriter:
-        """The exactly-once sink; output mode complete would mean to replace, which a log cannot."""
+        """The exactly-once sink; output mode complete would mean to replace, which a log cannot.
+
+        Args:
+            schema: Columns of the stream.
+            overwrite: Not used.
+
+        Raises:
+            ConfigError: An option is wrong, or there is no ``checkpointLocation``.
+        """
         from onceflow.spark_integration.options import SinkOptions
         from onceflow.spark_integration.writer import OnceflowStreamWriter
 

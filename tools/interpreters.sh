@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The quick tests on every Python from 3.11 on that this machine has, each in an environment of its own.
+# Clients, protocol and broker without a process, on every Python from 3.11 on that this machine has, each in an
+# environment of its own.
 #   tools/interpreters.sh [pytest arguments]     PYTHONS="python3.12 /opt/python3.13" names others
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,18 +21,18 @@ failed=""
 for python in $PYTHONS; do
     version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     environment=.setup/python$version
-    if ! cmp -s pyproject.toml "$environment/pyproject.toml"; then
+    if ! cat pyproject.toml tools/interpreters.sh | cmp -s - "$environment/made-from"; then
         echo "python $version: setting up"
         "$python" -m venv --clear "$environment"
         "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
-            confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pydantic \
-            pytest pytest-asyncio pytest-randomly pytest-timeout types-protobuf
+            confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pyarrow \
+            pydantic pytest pytest-asyncio pytest-randomly pytest-timeout testcontainers types-protobuf
         "$environment/bin/pip" uninstall -q -y onceflow
-        cp pyproject.toml "$environment/pyproject.toml"
+        cat pyproject.toml tools/interpreters.sh > "$environment/made-from"
     fi
     echo "python $version:"
     PYTHONPATH=src "$environment/bin/python" -m pytest -q -p no:cacheprovider \
         -m "not kafka and not chaos and not spark and not slow and not foreign and not sim" \
-        "${@:-tests/unit}" || failed="$failed $version"
+        ${@:-tests/unit/sdk_core tests/unit/sdk_protocol tests/unit/broker} || failed="$failed $version"
 done
 [ -z "$failed" ] || { echo "failed on:$failed"; exit 1; }

@@ -44,7 +44,11 @@ class SessionListener(Protocol):
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were added; reading starts at the committed offsets."""
+        """Partitions were added; reading starts at the committed offsets.
+
+        Args:
+            partitions: What came.
+        """
 
     def progress(self) -> Offsets | None:
         """A commit within a rebalance: send what is held back, and tell what is processed.
@@ -57,10 +61,19 @@ class SessionListener(Protocol):
         """The transaction is committed: state may be applied."""
 
     def aborted(self, abort: Abort) -> None:
-        """The transaction is aborted: state and records in hand are void."""
+        """The transaction is aborted: state and records in hand are void.
+
+        Args:
+            abort: Why, and what is read again.
+        """
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
-        """Partitions are gone. With ``lost``, somebody else may own them already."""
+        """Partitions are gone. With ``lost``, somebody else may own them already.
+
+        Args:
+            partitions: What went.
+            lost: Somebody else may own them already.
+        """
 
 
 class NoListener:

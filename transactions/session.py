@@ -118,6 +118,14 @@ class TransactionSession:
     ) -> object:
         """Send one record within the transaction, which is begun if need be.
 
+        Args:
+            topic: Topic name.
+            value: Value; None is a tombstone.
+            key: Key; records of one key go to one partition.
+            headers: Pairs of name and bytes.
+            partition: Partition number; default by key, or sticky without one.
+            timestamp_ms: Milliseconds since 1970; default now.
+
         Returns:
             The producer's delivery handle. Failures also make the next commit an abort.
         """
@@ -146,7 +154,15 @@ class TransactionSession:
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
     ) -> SentRun:
-        """Send many records of one topic within the transaction, faster than one by one."""
+        """Send many records of one topic within the transaction, faster than one by one.
+
+        Args:
+            topic: Topic name.
+            values: Values: a sequence, or a column of Arrow, numpy or pandas.
+            keys: Keys beside the values, or None.
+            partition: One partition for all; default by key.
+            timestamps_ms: One timestamp each, or one for all; default now.
+        """
         core = self._core
         if not core.in_transaction:
             run_blocking(core.begin())
@@ -191,11 +207,19 @@ class TransactionSession:
             raise
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take no records of these partitions until ``resume``."""
+        """Take no records of these partitions until ``resume``.
+
+        Args:
+            partitions: Assigned partitions.
+        """
         self._core.consumer.pause(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take records of these partitions again."""
+        """Take records of these partitions again.
+
+        Args:
+            partitions: Assigned partitions.
+        """
         self._core.consumer.resume(partitions)
 
     def wakeup(self) -> None:
@@ -203,7 +227,11 @@ class TransactionSession:
         self._core.wakeup()
 
     def close(self, timeout_ms: int = 10_000) -> None:
-        """Abort what is open, leave the group, close the clients; twice is fine."""
+        """Abort what is open, leave the group, close the clients; twice is fine.
+
+        Args:
+            timeout_ms: Limit, as for the producer and the consumer.
+        """
         run_blocking(self._core.close(timeout_ms))
 
     def __enter__(self) -> Self:
@@ -273,7 +301,11 @@ class AsyncTransactionSession:
             return await self._core.poll(timeout_ms, max_records)
 
     async def records(self, timeout_ms: int = 1_000) -> AsyncIterator[ConsumerRecord]:
-        """All records one by one, without end, with a commit whenever one is due."""
+        """All records one by one, without end, with a commit whenever one is due.
+
+        Args:
+            timeout_ms: Longest wait of each poll for its first record.
+        """
         while True:
             for batch in (await self.poll(timeout_ms)).values():
                 for record in batch:
@@ -319,7 +351,15 @@ class AsyncTransactionSession:
         partition: int | None = None,
         timestamps_ms: Sequence[int] | None = None,
     ) -> object:
-        """Send many records of one topic within the transaction, faster than one by one."""
+        """Send many records of one topic within the transaction, faster than one by one.
+
+        Args:
+            topic: Topic name.
+            values: Values: a sequence, or a column of Arrow, numpy or pandas.
+            keys: Keys beside the values, or None.
+            partition: One partition for all; default by key.
+            timestamps_ms: One timestamp each, or one for all; default now.
+        """
         core = self._core
         if not core.in_transaction:
             await core.begin()
@@ -350,11 +390,19 @@ class AsyncTransactionSession:
             await self._core.abort()
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take no records of these partitions until ``resume``."""
+        """Take no records of these partitions until ``resume``.
+
+        Args:
+            partitions: Assigned partitions.
+        """
         self._core.consumer.pause(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take records of these partitions again."""
+        """Take records of these partitions again.
+
+        Args:
+            partitions: Assigned partitions.
+        """
         self._core.consumer.resume(partitions)
 
     async def close(self, timeout_ms: int = 10_000) -> None:
@@ -362,6 +410,9 @@ class AsyncTransactionSession:
 
         A poll of another task returns; a commit or abort that goes on is waited for first, for
         half of the time at most.
+
+        Args:
+            timeout_ms: Limit, as for the producer and the consumer.
         """
         deadline_s = time.monotonic() + timeout_ms / 1000
         self._core.wakeup()

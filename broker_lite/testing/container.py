@@ -120,12 +120,20 @@ class OnceflowContainer(DockerContainer):
         return self
 
     def with_cluster_id(self, cluster_id: str) -> Self:
-        """Accepted for compatibility: the broker makes an id of its own."""
+        """Accepted for compatibility: the broker makes an id of its own.
+
+        Args:
+            cluster_id: Kept, and otherwise without effect.
+        """
         self.cluster_id = cluster_id
         return self
 
     def waiting_for(self, strategy: WaitStrategy) -> Self:
-        """Wait for something else than the log line and an answer."""
+        """Wait for something else than the log line and an answer.
+
+        Args:
+            strategy: What to wait for.
+        """
         self._waits_by_itself = False
         super().waiting_for(strategy)
         return self
@@ -202,7 +210,11 @@ class OnceflowContainer(DockerContainer):
         return self
 
     def log_tail(self, size: int = 2_000) -> str:
-        """The end of what the broker printed."""
+        """The end of what the broker printed.
+
+        Args:
+            size: Most characters of it.
+        """
         return b"".join(self.get_logs()).decode(errors="replace")[-size:]
 
     def _start_once(self) -> None:

@@ -109,6 +109,9 @@ class FaultInjector:
     def put(self, rule: FaultRule) -> None:
         """Take in a rule that was made elsewhere.
 
+        Args:
+            rule: The rule.
+
         Raises:
             RuntimeError: There are too many.
         """
@@ -119,7 +122,11 @@ class FaultInjector:
             self._run_on_loop(lambda state, now_ms: self._wire.isolate(rule))
 
     def release(self, rule: FaultRule) -> None:
-        """End a rule; the requests that it holds are handled now."""
+        """End a rule; the requests that it holds are handled now.
+
+        Args:
+            rule: The rule.
+        """
 
         rule.left = 0
 
@@ -132,7 +139,11 @@ class FaultInjector:
         self._run_on_loop(go_on)
 
     def remove(self, rule: FaultRule) -> None:
-        """End a rule and forget what it did."""
+        """End a rule and forget what it did.
+
+        Args:
+            rule: The rule.
+        """
         if rule in self._rules:
             self._rules.remove(rule)
         self.release(rule)
@@ -144,7 +155,11 @@ class FaultInjector:
             self.release(rule)
 
     def requests(self, request_type: type[Request]) -> list[JournalEntry]:
-        """Recorded requests of one type."""
+        """Recorded requests of one type.
+
+        Args:
+            request_type: The class of the message.
+        """
         return self.journal.select(request_type)
 
     def forget_held(self) -> None:
@@ -155,7 +170,11 @@ class FaultInjector:
     # --- connections and writes
 
     def refuses(self, node_id: int) -> bool:
-        """Whether a new connection is to be reset."""
+        """Whether a new connection is to be reset.
+
+        Args:
+            node_id: The node whose listener it came to.
+        """
         for rule in self._rules:
             if rule.fault is Fault.REFUSE and rule.left != 0 and rule.node_id in (None, node_id):
                 rule.hit()
@@ -164,6 +183,10 @@ class FaultInjector:
 
     def check_write(self, topic: str | None, partition: int | None) -> None:
         """Let a write to the data folder fail.
+
+        Args:
+            topic: Topic that is written; None for what belongs to none.
+            partition: Its partition, None likewise.
 
         Raises:
             OSError: A rule says so.
@@ -184,7 +207,15 @@ class FaultInjector:
         request: Request,
         now_ms: int,
     ) -> object:
-        """Apply the first rule that fits, or call the handler; note both in the journal."""
+        """Apply the first rule that fits, or call the handler; note both in the journal.
+
+        Args:
+            registration: The handler and what is served of it.
+            state: State of the broker.
+            context: Connection and header of the request.
+            request: The request.
+            now_ms: The present time.
+        """
         rule = self._rule_for(state, request, context) if self._rules else None
         if not self.journal.recording:
             return self._apply(rule, registration, state, context, request, now_ms)

@@ -404,6 +404,9 @@ class Broker:
     async def start_node_async(self, node_id: int) -> None:
         """Let a node come back under its old address; leaders stay where they are.
 
+        Args:
+            node_id: Which node.
+
         Raises:
             PlacementError: There is no such node.
             OSError: Somebody has its address now.
@@ -411,19 +414,37 @@ class Broker:
         await self._running_server().start_node(node_id)
 
     def stop_node(self, node_id: int) -> None:
-        """As :meth:`stop_node_async`, for a broker in a thread."""
+        """As :meth:`stop_node_async`, for a broker in a thread.
+
+        Args:
+            node_id: Which node.
+        """
         self._in_loop(self.stop_node_async(node_id))
 
     def start_node(self, node_id: int) -> None:
-        """As :meth:`start_node_async`, for a broker in a thread."""
+        """As :meth:`start_node_async`, for a broker in a thread.
+
+        Args:
+            node_id: Which node.
+        """
         self._in_loop(self.start_node_async(node_id))
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 when none does."""
+        """The node that leads a partition, -1 when none does.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number.
+        """
         return self.call(lambda state, now_ms: state.placement.leader(topic, partition))
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
         """Let another node lead a partition, under a new leader epoch.
+
+        Args:
+            topic: Topic name.
+            partition: Partition number.
+            node_id: The new leader.
 
         Raises:
             PlacementError: The node has no replica, or does not run.
@@ -443,6 +464,11 @@ class Broker:
         Everything whose state is in the same partition of the internal topic moves with it. What
         waits at the old coordinator is told NOT_COORDINATOR.
 
+        Args:
+            node_id: The new coordinator.
+            group_id: The group, or else:
+            transactional_id: The transactional id.
+
         Raises:
             PlacementError: The node does not run.
             ValueError: Neither or both are given.
@@ -456,7 +482,12 @@ class Broker:
     def coordinator(
         self, *, group_id: str | None = None, transactional_id: str | None = None
     ) -> int:
-        """The node that coordinates a group or a transactional id."""
+        """The node that coordinates a group or a transactional id.
+
+        Args:
+            group_id: The group, or else:
+            transactional_id: The transactional id.
+        """
 
         def ask(state: BrokerState, now_ms: int) -> int:
             topic, partition = coordinator_of(state, group_id, transactional_id, now_ms)
@@ -479,6 +510,9 @@ class Broker:
         """Run ``function(state, now_ms)`` on the broker's loop and return its result.
 
         From the loop itself, as with ``async with``, it runs at once.
+
+        Args:
+            function: Called with the state of the broker and the present time in milliseconds.
         """
         state, server, loop = self.state, self._server, self._loop
         assert server is not None

@@ -104,13 +104,23 @@ class Journal:
         return self._last_number
 
     def add(self, entry: JournalEntry) -> None:
-        """Note a request."""
+        """Note a request.
+
+        Args:
+            entry: The request, as yet unanswered.
+        """
         self._entries.append(entry)
         self._bytes += ENTRY_BYTES + _record_bytes(entry.request)
         self._make_room()
 
     def answered(self, entry: JournalEntry, answer: Response | None, now_ms: int) -> None:
-        """Note the answer to a request."""
+        """Note the answer to a request.
+
+        Args:
+            entry: The request.
+            answer: Its answer; None for acks=0.
+            now_ms: The present time.
+        """
         entry.answer = answer
         entry.answered_ms = now_ms
         # An entry that was dropped meanwhile has taken its bytes with it.

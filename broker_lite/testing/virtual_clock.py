@@ -29,6 +29,9 @@ class _Movable:
 
         Args:
             duration_ms: Milliseconds, not negative.
+
+        Raises:
+            ValueError: It is negative.
         """
         if duration_ms < 0:
             raise ValueError(f"duration_ms={duration_ms}: time does not go back")
@@ -37,11 +40,19 @@ class _Movable:
             callback()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after every move."""
+        """Call ``callback`` after every move.
+
+        Args:
+            callback: Called without arguments.
+        """
         self._callbacks.append(callback)
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
-        """Stop calling ``callback``."""
+        """Stop calling ``callback``.
+
+        Args:
+            callback: What was given to ``subscribe``; anything else is no error.
+        """
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 

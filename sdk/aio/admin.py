@@ -144,6 +144,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     async def delete_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete topics with all their records.
 
+        Args:
+            topics: Topic names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
             BrokerError: Another refusal.
@@ -195,7 +199,12 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     async def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
     ) -> list[str]:
-        """Names of all topics that this client may see, in order."""
+        """Names of all topics that this client may see, in order.
+
+        Args:
+            include_internal: Also those of the broker itself, such as ``__consumer_offsets``.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         self._pool.check_usable()
         view = await self._pool.refresh_metadata(all_topics=True, timeout_ms=timeout_ms)
         return sorted(
@@ -208,6 +217,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         self, topics: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription]:
         """Partitions, leaders and id of topics.
+
+        Args:
+            topics: Topic names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
@@ -357,13 +370,22 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     async def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of groups of either protocol; an unknown one is in the state Dead."""
+        """State and members of groups of either protocol; an unknown one is in the state Dead.
+
+        Args:
+            groups: Group names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return await self._asker.ask_coordinators(
             groups, CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
         )
 
     async def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete groups with their committed offsets.
+
+        Args:
+            groups: Names of groups without members.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             NonEmptyGroupError: One has members.
@@ -378,7 +400,12 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """Producers that partitions' leaders know, with their open transactions (KIP-664)."""
+        """Producers that partitions' leaders know, with their open transactions (KIP-664).
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
 
         def flow(
             node_id: int, part: list[TopicPartition], _: int
@@ -392,6 +419,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
         """States of transactional ids (KIP-664).
+
+        Args:
+            transactional_ids: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             TransactionalIdNotFoundError: One is not known to its coordinator.
@@ -478,6 +509,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     ) -> dict[str, ProducerIdentity]:
         """Fence the producers of transactional ids, and abort what they left open (KIP-664).
 
+        Args:
+            transactional_ids: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Returns:
             The new identity by transactional id.
 
@@ -493,7 +528,11 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         )
 
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Id, brokers and controller of the cluster."""
+        """Id, brokers and controller of the cluster.
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         self._pool.check_usable()
         return await self._pool.run(admin_topics.describe_cluster(), timeout_ms=timeout_ms)
 

@@ -36,7 +36,12 @@ class ClusterCalls(AdminBase):
     async def list_config_resources(
         self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
     ) -> list[ConfigResource]:
-        """Everything that has settings (KIP-1142), of some types or of all."""
+        """Everything that has settings (KIP-1142), of some types or of all.
+
+        Args:
+            types: Kinds of resources; empty for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         found = await self._ask_once(
             lambda _, target: admin_cluster.list_config_resources(types, target), timeout_ms
         )
@@ -164,7 +169,12 @@ class ClusterCalls(AdminBase):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """Reassignments that are under way, of some partitions or of all (KIP-455)."""
+        """Reassignments that are under way, of some partitions or of all (KIP-455).
+
+        Args:
+            partitions: Which ones; None for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
         return await self._ask_once(
             lambda left_ms, target: admin_cluster.list_reassignments(wanted, left_ms, target),
@@ -172,7 +182,11 @@ class ClusterCalls(AdminBase):
         )
 
     async def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
-        """Features that the cluster knows, and the levels in force (KIP-584)."""
+        """Features that the cluster knows, and the levels in force (KIP-584).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return await self._ask_once(
             lambda _, target: admin_cluster.describe_features((SOFTWARE_NAME, "1"), target),
             timeout_ms,
@@ -209,13 +223,21 @@ class ClusterCalls(AdminBase):
         )
 
     async def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """The controllers, and how far each of them has come (KIP-595)."""
+        """The controllers, and how far each of them has come (KIP-595).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return await self._ask_once(
             lambda _, target: admin_cluster.describe_quorum(target), timeout_ms
         )
 
     async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
         """Have the cluster forget a broker that is gone for good.
+
+        Args:
+            broker: Node id.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             BrokerIdNotRegisteredError: There is no such broker.

@@ -61,6 +61,11 @@ class GroupOffsetCalls(AdminBase):
     ) -> None:
         """Store offsets for a group that has no members.
 
+        Args:
+            group: Group name.
+            offsets: Offset of the next record by partition.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             UnknownMemberIdError: The group has members.
             BrokerError: Another refusal.
@@ -122,6 +127,11 @@ class GroupOffsetCalls(AdminBase):
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
         """Forget committed offsets of a group for partitions that it does not read (KIP-496).
+
+        Args:
+            group: Group name.
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             GroupSubscribedToTopicError: A member of the group reads the topic.

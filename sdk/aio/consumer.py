@@ -144,6 +144,9 @@ class AsyncConsumer:
         Positions start at the group's committed offsets if there is a group_id, else at
         ``auto_offset_reset``.
 
+        Args:
+            partitions: Which ones, in place of those of the last call.
+
         Raises:
             IllegalStateError: Topics are subscribed.
         """
@@ -264,6 +267,9 @@ class AsyncConsumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; what was fetched is kept.
 
+        Args:
+            partitions: Assigned partitions.
+
         Raises:
             IllegalStateError: One of them is not assigned.
         """
@@ -271,6 +277,9 @@ class AsyncConsumer:
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a pause.
+
+        Args:
+            partitions: Assigned partitions.
 
         Raises:
             IllegalStateError: One of them is not assigned.
@@ -314,11 +323,19 @@ class AsyncConsumer:
             self._engine.seek(partition, offset, -1)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record; None means all assigned partitions."""
+        """Go on at the first record; None means all assigned partitions.
+
+        Args:
+            partitions: Assigned ones; None means all.
+        """
         self._engine.reset(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end: under read_committed, at the first offset of an open transaction."""
+        """Go on at the end: under read_committed, at the first offset of an open transaction.
+
+        Args:
+            partitions: Assigned ones; None means all.
+        """
         self._engine.reset(partitions, LATEST_TIMESTAMP)
 
     async def commit(
@@ -349,6 +366,10 @@ class AsyncConsumer:
 
         Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
 
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             RequestTimedOutError: There was no stable answer in time.
             IllegalStateError: There is no group_id.
@@ -358,7 +379,12 @@ class AsyncConsumer:
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """First offset that exists, by partition."""
+        """First offset that exists, by partition.
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return await self._ends(partitions, EARLIEST_TIMESTAMP, timeout_ms)
 
     async def end_offsets(
@@ -367,6 +393,10 @@ class AsyncConsumer:
         """Where reading ends at present, by partition.
 
         Under read_committed that is the last stable offset, else the high watermark.
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return await self._ends(partitions, LATEST_TIMESTAMP, timeout_ms)
 
@@ -412,6 +442,9 @@ class AsyncConsumer:
     def lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last fetch.
 
+        Args:
+            partition: An assigned partition.
+
         Returns:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
@@ -426,7 +459,12 @@ class AsyncConsumer:
     async def partitions_for_topic(
         self, topic: str, *, timeout_ms: int | None = None
     ) -> set[int] | None:
-        """Partition numbers of a topic, None if it does not exist."""
+        """Partition numbers of a topic, None if it does not exist.
+
+        Args:
+            topic: Topic name.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         engine = self._engine
         engine.pool.check_usable()
         found = engine.pool.metadata.topic(topic)
@@ -436,7 +474,11 @@ class AsyncConsumer:
         return None if found is None else set(found.partitions)
 
     async def topics(self, *, timeout_ms: int | None = None) -> set[str]:
-        """All topics of the cluster that this client may see, internal ones excluded."""
+        """All topics of the cluster that this client may see, internal ones excluded.
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         engine = self._engine
         engine.pool.check_usable()
         metadata = await engine.pool.refresh_metadata(all_topics=True, timeout_ms=timeout_ms)

@@ -124,7 +124,12 @@ class AsyncTransaction:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group_metadata: ConsumerGroupMetadata,
     ) -> None:
-        """See ``AsyncProducer.send_offsets_to_transaction``."""
+        """See ``AsyncProducer.send_offsets_to_transaction``.
+
+        Args:
+            offsets: Offset of the next record by partition.
+            group_metadata: Taken from the consumer when the records were polled.
+        """
         await self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
     async def __aenter__(self) -> Self:
@@ -191,7 +196,11 @@ class AsyncProducer:
             self._started = True
 
     async def stop(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """The same as ``close``."""
+        """The same as ``close``.
+
+        Args:
+            timeout_ms: As for ``close``.
+        """
         await self.close(timeout_ms)
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
@@ -308,7 +317,16 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """``send``, and wait for the acknowledgement."""
+        """``send``, and wait for the acknowledgement.
+
+        Args:
+            topic: Topic name.
+            value: Value; None is a tombstone.
+            key: Key; records of one key go to one partition.
+            headers: Pairs of name and bytes.
+            partition: Partition number; default by key, or sticky without one.
+            timestamp_ms: Milliseconds since 1970; default now.
+        """
         return await (
             await self.send(
                 topic,
@@ -426,11 +444,19 @@ class AsyncProducer:
     # topics
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partition numbers of a topic."""
+        """The partition numbers of a topic.
+
+        Args:
+            topic: Topic name.
+        """
         return set(range((await self._engine.topic(topic)).partition_count))
 
     async def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, with leaders and replicas."""
+        """The partitions of a topic, with leaders and replicas.
+
+        Args:
+            topic: Topic name.
+        """
         await self._engine.topic(topic)
         return self._engine.pool.metadata.partition_infos(topic)
 

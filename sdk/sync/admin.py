@@ -123,6 +123,10 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     def delete_topics(self, topics: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete topics with all their records.
 
+        Args:
+            topics: Topic names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
             BrokerError: Another refusal.
@@ -158,7 +162,12 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
     ) -> list[str]:
-        """Names of all topics that this client may see, in order."""
+        """Names of all topics that this client may see, in order.
+
+        Args:
+            include_internal: Also those of the broker itself, such as ``__consumer_offsets``.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.list_topics(
                 include_internal=include_internal, timeout_ms=timeout_ms
@@ -169,6 +178,10 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         self, topics: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription]:
         """Partitions, leaders and id of topics.
+
+        Args:
+            topics: Topic names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
@@ -264,11 +277,20 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of groups of either protocol; an unknown one is in the state Dead."""
+        """State and members of groups of either protocol; an unknown one is in the state Dead.
+
+        Args:
+            groups: Group names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
 
     def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete groups with their committed offsets.
+
+        Args:
+            groups: Names of groups without members.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             NonEmptyGroupError: One has members.
@@ -281,7 +303,12 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """Producers that partitions' leaders know, with their open transactions (KIP-664)."""
+        """Producers that partitions' leaders know, with their open transactions (KIP-664).
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.describe_producers(partitions, timeout_ms=timeout_ms)
         )
@@ -290,6 +317,10 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
         """States of transactional ids (KIP-664).
+
+        Args:
+            transactional_ids: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             TransactionalIdNotFoundError: One is not known to its coordinator.
@@ -356,6 +387,10 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     ) -> dict[str, ProducerIdentity]:
         """Fence the producers of transactional ids, and abort what they left open (KIP-664).
 
+        Args:
+            transactional_ids: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Returns:
             The new identity by transactional id.
 
@@ -367,5 +402,9 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         )
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Id, brokers and controller of the cluster."""
+        """Id, brokers and controller of the cluster.
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(lambda: self._async.describe_cluster(timeout_ms=timeout_ms))

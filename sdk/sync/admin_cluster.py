@@ -22,7 +22,12 @@ class ClusterCalls(AdminBase):
     def list_config_resources(
         self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
     ) -> list[ConfigResource]:
-        """Everything that has settings (KIP-1142), of some types or of all."""
+        """Everything that has settings (KIP-1142), of some types or of all.
+
+        Args:
+            types: Kinds of resources; empty for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.list_config_resources(types, timeout_ms=timeout_ms)
         )
@@ -116,13 +121,22 @@ class ClusterCalls(AdminBase):
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """Reassignments that are under way, of some partitions or of all (KIP-455)."""
+        """Reassignments that are under way, of some partitions or of all (KIP-455).
+
+        Args:
+            partitions: Which ones; None for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.list_partition_reassignments(partitions, timeout_ms=timeout_ms)
         )
 
     def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
-        """Features that the cluster knows, and the levels in force (KIP-584)."""
+        """Features that the cluster knows, and the levels in force (KIP-584).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(lambda: self._async.describe_features(timeout_ms=timeout_ms))
 
     def update_features(
@@ -155,13 +169,21 @@ class ClusterCalls(AdminBase):
         )
 
     def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """The controllers, and how far each of them has come (KIP-595)."""
+        """The controllers, and how far each of them has come (KIP-595).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.describe_metadata_quorum(timeout_ms=timeout_ms)
         )
 
     def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
         """Have the cluster forget a broker that is gone for good.
+
+        Args:
+            broker: Node id.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             BrokerIdNotRegisteredError: There is no such broker.

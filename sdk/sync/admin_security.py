@@ -23,6 +23,10 @@ class SecurityCalls(AdminBase):
     ) -> list[AclBinding]:
         """Rules that a filter matches; all without one.
 
+        Args:
+            wanted: The filter; None for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             SecurityDisabledError: The cluster has no authorizer.
             BrokerError: Another refusal.
@@ -31,6 +35,10 @@ class SecurityCalls(AdminBase):
 
     def create_acls(self, bindings: Iterable[AclBinding], *, timeout_ms: int | None = None) -> None:
         """Add rules; one that is there already is no error.
+
+        Args:
+            bindings: What to add; one that is there already is no error.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             ConfigError: A rule has ANY where one thing must be named.
@@ -43,6 +51,10 @@ class SecurityCalls(AdminBase):
         self, filters: Iterable[AclFilter], *, timeout_ms: int | None = None
     ) -> dict[AclFilter, list[AclBinding]]:
         """Remove every rule that one of the filters matches; gives what was removed.
+
+        Args:
+            filters: Each deletes every ACL that fits it.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             SecurityDisabledError: The cluster has no authorizer.
@@ -74,6 +86,11 @@ class SecurityCalls(AdminBase):
         timeout_ms: int | None = None,
     ) -> None:
         """Set and remove passwords of users (KIP-554).
+
+        Args:
+            upsertions: Passwords to set, by user and mechanism.
+            deletions: Mechanisms to take from users.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             ConfigError: A mechanism, a number of iterations or a password that cannot work.

@@ -142,6 +142,9 @@ class Consumer:
         Positions start at the group's committed offsets if there is a group_id, else at
         ``auto_offset_reset``.
 
+        Args:
+            partitions: Which ones, in place of those of the last call.
+
         Raises:
             IllegalStateError: Topics are subscribed.
         """
@@ -295,6 +298,9 @@ class Consumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; what was fetched is kept.
 
+        Args:
+            partitions: Assigned partitions.
+
         Raises:
             IllegalStateError: One of them is not assigned.
         """
@@ -302,6 +308,9 @@ class Consumer:
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a pause.
+
+        Args:
+            partitions: Assigned partitions.
 
         Raises:
             IllegalStateError: One of them is not assigned.
@@ -352,7 +361,11 @@ class Consumer:
         self._portal.call(seek)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record; None means all assigned partitions."""
+        """Go on at the first record; None means all assigned partitions.
+
+        Args:
+            partitions: Assigned ones; None means all.
+        """
 
         async def seek() -> None:
             self._async.seek_to_beginning(partitions)
@@ -360,7 +373,11 @@ class Consumer:
         self._portal.call(seek)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end: under read_committed, at the first offset of an open transaction."""
+        """Go on at the end: under read_committed, at the first offset of an open transaction.
+
+        Args:
+            partitions: Assigned ones; None means all.
+        """
 
         async def seek() -> None:
             self._async.seek_to_end(partitions)
@@ -413,6 +430,10 @@ class Consumer:
 
         Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
 
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
         Raises:
             RequestTimedOutError: There was no stable answer in time.
             IllegalStateError: There is no group_id.
@@ -422,7 +443,12 @@ class Consumer:
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """First offset that exists, by partition."""
+        """First offset that exists, by partition.
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.beginning_offsets(partitions, timeout_ms=timeout_ms)
         )
@@ -433,6 +459,10 @@ class Consumer:
         """Where reading ends at present, by partition.
 
         Under read_committed that is the last stable offset, else the high watermark.
+
+        Args:
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return self._portal.call(lambda: self._async.end_offsets(partitions, timeout_ms=timeout_ms))
 
@@ -455,6 +485,9 @@ class Consumer:
     def lag(self, partition: TopicPartition) -> int | None:
         """How many offsets lie between the position and the end, as of the last fetch.
 
+        Args:
+            partition: An assigned partition.
+
         Returns:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
@@ -467,13 +500,22 @@ class Consumer:
     # --- cluster and group ---
 
     def partitions_for_topic(self, topic: str, *, timeout_ms: int | None = None) -> set[int] | None:
-        """Partition numbers of a topic, None if it does not exist."""
+        """Partition numbers of a topic, None if it does not exist.
+
+        Args:
+            topic: Topic name.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(
             lambda: self._async.partitions_for_topic(topic, timeout_ms=timeout_ms)
         )
 
     def topics(self, *, timeout_ms: int | None = None) -> set[str]:
-        """All topics of the cluster that this client may see, internal ones excluded."""
+        """All topics of the cluster that this client may see, internal ones excluded.
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
         return self._portal.call(lambda: self._async.topics(timeout_ms=timeout_ms))
 
     def group_metadata(self) -> ConsumerGroupMetadata:

@@ -134,7 +134,12 @@ class Transaction:
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group_metadata: ConsumerGroupMetadata,
     ) -> None:
-        """See ``Producer.send_offsets_to_transaction``."""
+        """See ``Producer.send_offsets_to_transaction``.
+
+        Args:
+            offsets: Offset of the next record by partition.
+            group_metadata: Taken from the consumer when the records were polled.
+        """
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
     def __enter__(self) -> Self:
@@ -407,11 +412,19 @@ class Producer:
     # topics
 
     def partitions_for(self, topic: str) -> set[int]:
-        """The partition numbers of a topic."""
+        """The partition numbers of a topic.
+
+        Args:
+            topic: Topic name.
+        """
         return set(range(self._portal.call(lambda: self._engine.topic(topic)).partition_count))
 
     def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, with leaders and replicas."""
+        """The partitions of a topic, with leaders and replicas.
+
+        Args:
+            topic: Topic name.
+        """
         self._portal.call(lambda: self._engine.topic(topic))
         return self._engine.pool.metadata.partition_infos(topic)
 
