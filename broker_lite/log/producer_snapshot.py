@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from crc32c import crc32c
-
 from onceflow.broker_lite.log.producer_state import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -19,6 +17,7 @@ from onceflow.broker_lite.log.producer_state import (
     ProducerEntry,
     RememberedBatch,
 )
+from onceflow.sdk.protocol.batch_header import crc32c
 
 SNAPSHOT_SUFFIX = ".snapshot"
 WINDOW_SUFFIX = ".producers5"

@@ -10,7 +10,6 @@ import ipaddress
 import json
 import logging
 import os
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -82,10 +81,7 @@ class JwksKeys:
                 self._stamp = self._file_stamp()
                 data = self._path.read_bytes()
             else:
-                request = urllib.request.Request(self.url, headers={"Accept": "application/json"})
-                opener = urllib.request.build_opener(_NoRedirect)
-                with opener.open(request, timeout=FETCH_TIMEOUT_SECONDS) as answer:
-                    data = answer.read(KEYS_BYTES_MAX + 1)
+                data = _fetched(self.url)
             if len(data) > KEYS_BYTES_MAX:
                 raise ValueError(f"more than {KEYS_BYTES_MAX} bytes")
             keys = self._parse(data)
@@ -156,11 +152,19 @@ class JwksKeys:
         return key
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect could lead where keys may not come from."""
+def _fetched(url: str) -> bytes:
+    from urllib import request as http  # Takes time to load, and hardly a broker needs it.
 
-    def redirect_request(self, *args: object, **kwargs: object) -> None:
-        return None
+    class NoRedirect(http.HTTPRedirectHandler):
+        """A redirect could lead where keys may not come from."""
+
+        def redirect_request(self, *args: object, **kwargs: object) -> None:
+            return None
+
+    asked = http.Request(url, headers={"Accept": "application/json"})
+    with http.build_opener(NoRedirect).open(asked, timeout=FETCH_TIMEOUT_SECONDS) as answer:
+        data: bytes = answer.read(KEYS_BYTES_MAX + 1)
+        return data
 
 
 def _is_local(host: str | None) -> bool:

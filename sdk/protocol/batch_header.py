@@ -210,6 +210,11 @@ def _crc32c() -> Callable[[Buffer], int]:
     return function
 
 
+def crc32c(data: Buffer) -> int:
+    """CRC-32C of bytes."""
+    return _crc32c()(data)
+
+
 def compute_crc(data: Buffer, position: int, size_bytes: int) -> int:
     """CRC-32C of the checksummed part of the batch at `position`."""
     return _crc32c()(memoryview(data)[position + _ATTRIBUTES_AT : position + size_bytes])

@@ -11,8 +11,6 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from onceflow.sdk.columns import RecordColumns
-from onceflow.sdk.model import ConsumerRecord, Headers
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
@@ -35,6 +33,9 @@ from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.protocol.record_walk import read_records
 
 if TYPE_CHECKING:
+    from onceflow.sdk.columns import RecordColumns
+    from onceflow.sdk.consumer_record import ConsumerRecord
+    from onceflow.sdk.model import Headers
     from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
     from onceflow.sdk.protocol.record_kernel import Columns
 
@@ -141,15 +142,13 @@ def consumer_columns(
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
+    from onceflow.sdk.columns import RecordColumns as Read  # Here, as no broker reads records.
+
     if not kernel_in_use():
         records = consumer_records(
             data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
         )
-        return (
-            RecordColumns.from_records(records)
-            if records
-            else RecordColumns(topic, partition, (), [])
-        )
+        return Read.from_records(records) if records else Read(topic, partition, (), [])
     from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES
 
     want = VALUES if values_only else EVERYTHING
@@ -157,7 +156,7 @@ def consumer_columns(
     if values_only and columns.misplaced >= 0:  # Compaction left gaps between the offsets.
         columns = _read_columns(data, position, header, False, max_bytes, EVERYTHING)
     first = header.base_offset
-    return RecordColumns(
+    return Read(
         topic,
         partition,
         columns.offsets or range(first, first + header.records_count),
@@ -206,9 +205,11 @@ def consumer_records(
         )
         return list(columns)
 
+    from onceflow.sdk.consumer_record import ConsumerRecord as Record
+
     def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
         return [
-            ConsumerRecord(
+            Record(
                 topic,
                 partition,
                 record.offset,
