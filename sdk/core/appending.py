@@ -7,7 +7,7 @@ is decided by the face, which can block or await.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, SupportsIndex, cast
 
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, TopicState
@@ -66,8 +66,13 @@ def to_bytes(
     if type(data) is bytes:
         return data
     if isinstance(data, str):
-        return data.encode()
-    if isinstance(data, bytearray | memoryview):
+        try:
+            return data.encode()
+        except UnicodeEncodeError as error:
+            raise SerializationError(
+                f"the {what} is no text that UTF-8 can hold: {error}"
+            ) from error
+    if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if serializer is None and what == "value" and is_structure(data):
         return structure_to_msgpack(data)
@@ -99,13 +104,14 @@ def choose_partition(
             return STICKY if key is None else state.partition_for(key)
         numbers = range(state.partition_count)
         partition = partitioner(state.topic, key, numbers, state.available)
-    if not isinstance(partition, int) or not 0 <= partition < state.partition_count:
+    number = partition.__index__() if isinstance(partition, SupportsIndex) else -1
+    if not 0 <= number < state.partition_count:
         raise ConfigError(
             "partition",
             partition,
             f"topic {state.topic!r} has partitions 0 to {state.partition_count - 1}",
         )
-    return partition
+    return number
 
 
 class BulkAppend:
@@ -138,6 +144,8 @@ class BulkAppend:
         self._chosen: list[int] = []
         self.timestamps_ms = timestamps_ms
         self._headers = headers
+        self._taken = 0
+        self._wake = False
         self.position: int = 0
         self.partitions: list[int] = []
         self.parts: dict[int, list[tuple[ProducerBatch, int, int]]] = {}
@@ -164,32 +172,30 @@ class BulkAppend:
         while not self.is_finished:
             stop = min(self.position + CHUNK, len(self._values))
             before = self.position
-            wake = False
             accumulator = self._accumulator
             try:
                 with accumulator.lock:
                     if not accumulator.has_room():
                         return False
-                    wake = self._append_chunk(stop)
+                    self._append_chunk(stop)
             except (TypeError, ValueError, OverflowError, AttributeError) as error:
-                parts = (part for parts in self.parts.values() for part in parts)
-                self.position = sum(count for _, _, count in parts)
                 raise SerializationError(
                     f"record {self.position} of the call cannot be written: {error}"
                 ) from error
             finally:
-                if wake:
+                if self._wake:
+                    self._wake = False
                     accumulator.on_ready()
             if self.position == before:
                 return False
         return True
 
-    def _append_chunk(self, stop: int) -> bool:
-        """Append up to ``stop``; the lock is held. Returns whether to wake the sender."""
+    def _append_chunk(self, stop: int) -> None:
+        """Append up to ``stop``; the lock is held. Notes whether to wake the sender."""
         accumulator, queues = self._accumulator, self._state.queues
         builders: list[RecordBatchBuilder | None] = [None] * len(queues)
         touched: dict[int, _Touched] = {}
-        wake = False
+        targets = self._wanted
         try:
             while True:
                 before, targets = self.position, self._targets()
@@ -211,16 +217,18 @@ class BulkAppend:
                     self._close_part(number, touched)
                     accumulator.seal(queues[number])
                     builders[number] = None
-                    wake = True
+                    self._wake = True
                     if not accumulator.has_room():
                         break
                 else:
                     builders[number], new = self._open_part(number, touched)
-                    wake = wake or new
+                    self._wake = self._wake or new
         finally:
             for number in list(touched):
                 self._close_part(number, touched)
-        return wake
+            # Behind a record that was refused, those before it are on their way all the same.
+            self.position = self._taken
+            self.partitions.extend(targets[len(self.partitions) : self._taken])
 
     def _targets(self) -> list[int]:
         """The partition of each record, as things stand."""
@@ -257,6 +265,7 @@ class BulkAppend:
             self._accumulator.discard_empty(self._state.queues[number])
         elif batch.count > first:
             self.parts.setdefault(number, []).append((batch, first, batch.count - first))
+            self._taken += batch.count - first
 
 
 class _Touched(NamedTuple):
@@ -386,15 +395,10 @@ def make_bulk(
     key_data = None
     if keys is not None:
         key_data = all_to_bytes(keys, config.key_serializer, "key", state.topic)
-    return BulkAppend(
-        accumulator,
-        state,
-        data,
-        key_data,
-        resolve_partitions(state, key_data, len(values), partition, config.partitioner),
-        times,
-        None if headers is None else [to_headers(item) for item in headers],
-    )
+    pairs = None if headers is None else [to_headers(item) for item in headers]
+    check_lengths(data, key_data, times, pairs)  # a serializer may have changed what was given
+    partitions = resolve_partitions(state, key_data, len(data), partition, config.partitioner)
+    return BulkAppend(accumulator, state, data, key_data, partitions, times, pairs)
 
 
 def encode(

@@ -1,0 +1,119 @@
+"""Goal: input of odd types, and a refused record in the middle of a call, lose and hold up nothing.
+
+Method: a broker in this process; what was taken before the refused record must be stored without
+any further call, and each record's fate must be told as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from producer_cluster import make_topic, running_cluster, values
+
+from onceflow.sdk import Producer
+from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
+from onceflow.sdk.interceptors import ProducerInterceptor, ProducerRecord
+from onceflow.sdk.model import RecordMetadata
+
+NO_TEXT = "\ud800"
+"""Half of a surrogate pair: UTF-8 has no bytes for it."""
+
+
+class Tag(bytes):
+    """Bytes of a class of one's own, as numpy's are."""
+
+
+class Number:
+    """A whole number that is no int, as numpy's are."""
+
+    def __index__(self) -> int:
+        return 1
+
+
+class Watcher(ProducerInterceptor):
+    """Notes what becomes of records."""
+
+    def __init__(self) -> None:
+        self.stored: list[object] = []
+        self.refused: list[object] = []
+        self.all_stored = threading.Event()
+
+    def on_acknowledgement(self, record: ProducerRecord, metadata: RecordMetadata) -> None:
+        self.stored.append(record.value)
+        self.all_stored.set()
+
+    def on_error(self, record: ProducerRecord, error: KafkaError) -> None:
+        self.refused.append(record.value)
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    """A broker for all tests of this file."""
+    with running_cluster() as address:
+        yield address
+
+
+def test_what_came_before_a_refused_record_leaves_at_once(bootstrap: str) -> None:
+    topic = make_topic(bootstrap)
+    watcher = Watcher()
+    with Producer(bootstrap_servers=bootstrap, interceptors=[watcher]) as producer:
+        with pytest.raises(SerializationError, match="record 1 "):
+            producer.send_many(topic, [b"1", b"2"], headers=[[], [(NO_TEXT, b"")]])
+        assert watcher.all_stored.wait(10), "the record that was taken is not sent"
+        assert (watcher.stored, watcher.refused) == ([b"1"], [b"2"])
+    assert values(bootstrap, topic) == [b"1"]
+
+
+def test_sends_go_on_after_a_refused_record(bootstrap: str) -> None:
+    topic = make_topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        with pytest.raises(SerializationError):
+            producer.send_many(topic, [b"1", b"2"], headers=[[], [(NO_TEXT, b"")]])
+        assert producer.send(topic, b"3").result(10).offset == 1
+    assert values(bootstrap, topic) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("change", [lambda given: given.append(b"late"), lambda given: given.pop()])
+def test_a_sequence_that_a_serializer_changes_is_refused_as_a_whole(
+    bootstrap: str, change: Callable[[list[bytes]], object]
+) -> None:
+    topic = make_topic(bootstrap)
+    given = [b"%d" % n for n in range(10)]
+
+    def serialize(value: object) -> bytes:
+        if value == b"5":
+            change(given)
+        assert isinstance(value, bytes)
+        return value
+
+    with Producer(bootstrap_servers=bootstrap, value_serializer=serialize) as producer:
+        with pytest.raises(ConfigError, match="keys"):
+            producer.send_many(topic, given, keys=[b"k"] * 10)
+        assert producer.send(topic, b"x").result(10).offset == 0
+    assert values(bootstrap, topic) == [b"x"]
+
+
+def test_subclasses_of_bytes_and_numbers_that_are_no_int_are_taken(bootstrap: str) -> None:
+    topic = make_topic(bootstrap, partitions=2)
+    with Producer(
+        bootstrap_servers=bootstrap,
+        partitioner=lambda *_: Number(),  # type: ignore[arg-type]
+    ) as producer:
+        sent = [
+            producer.send(topic, Tag(b"v"), key=Tag(b"k")).result(10),
+            producer.send(topic, b"v", partition=Number()).result(10),  # type: ignore[arg-type]
+            *producer.send_many(topic, [Tag(b"v")], keys=[Tag(b"k")]).result(10),
+        ]
+    assert [(where.partition, where.offset) for where in sent] == [(1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("field", ["value", "key"])
+def test_text_that_utf_8_cannot_hold_is_named(bootstrap: str, field: str) -> None:
+    topic = make_topic(bootstrap)
+    with (
+        Producer(bootstrap_servers=bootstrap) as producer,
+        pytest.raises(SerializationError, match=f"the {field} is no text"),
+    ):
+        producer.send(topic, **{field: NO_TEXT})  # type: ignore[arg-type]
