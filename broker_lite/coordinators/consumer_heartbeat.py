@@ -153,7 +153,7 @@ class ConsumerGroups:
         before = self._find_member(draft, request)
         steps = self.steps
         anew = steps.subscribe(draft, self._subscribed(before, request))
-        steps.raise_epoch(draft, anew, now_ms, request.may_describe)
+        steps.raise_epoch(draft, anew, now_ms, request.rights)
         steps.divide(draft, now_ms, self.assignment_interval_ms(request.group_id))
         steps.move(draft, request.member_id, request.owned)
         group = self.write(draft, now_ms)

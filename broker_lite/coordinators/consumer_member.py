@@ -126,6 +126,14 @@ def plain(owned: Owned) -> dict[UUID, frozenset[int]]:
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
+def merged(one: Owned, other: Owned) -> dict[UUID, dict[int, int]]:
+    """Partitions of both."""
+    both = {topic_id: dict(partitions) for topic_id, partitions in one.items()}
+    for topic_id, partitions in other.items():
+        both.setdefault(topic_id, {}).update(partitions)
+    return both
+
+
 def same_partitions(one: Owned, other: Owned) -> bool:
     """True when both hold the same partitions, in whatever epochs they came."""
     return plain(one) == plain(other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.consumer_member import Assignment
 from onceflow.broker_lite.coordinators.consumer_states import (
@@ -29,9 +30,20 @@ class GroupError(Exception):
         self.code = code
 
 
-def everything(name: str) -> bool:
-    """What a member may know of where nobody decides about that."""
-    return True
+class TopicRights(NamedTuple):
+    """Which topics a pattern may select for the one who sends a heartbeat.
+
+    Attributes:
+        may_describe: Whether it may know of the topic of a name.
+        version: Rises when the answers may be others.
+    """
+
+    may_describe: Callable[[str], bool] = lambda name: True
+    version: int = 0
+
+
+EVERY_TOPIC = TopicRights()
+"""Rights where there is no authorizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class ConsumerHeartbeat:
         server_assignor: Assignor that it prefers.
         owned: What it owns.
         api_version: Version of the request.
-        may_describe: Whether it may know of a topic; its patterns select no others.
+        rights: What its patterns may select.
     """
 
     group_id: str
@@ -68,7 +80,7 @@ class ConsumerHeartbeat:
     server_assignor: str | None = None
     owned: Assignment | None = None
     api_version: int = 1
-    may_describe: Callable[[str], bool] = everything
+    rights: TopicRights = EVERY_TOPIC
 
     @property
     def joins(self) -> bool:

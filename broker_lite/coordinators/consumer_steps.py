@@ -7,7 +7,7 @@ member's next move towards it. When requests do so, and what they are answered, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
 
 from onceflow.broker_lite.coordinators.consumer_group import (
@@ -23,6 +23,7 @@ from onceflow.broker_lite.coordinators.consumer_member import (
     ConsumerMember,
     same_partitions,
 )
+from onceflow.broker_lite.coordinators.consumer_requests import TopicRights
 from onceflow.broker_lite.coordinators.consumer_topics import ConsumerTopics
 from onceflow.broker_lite.coordinators.group_draft import GroupDraft
 from onceflow.broker_lite.coordinators.reconciliation import reconcile
@@ -65,17 +66,19 @@ class ConsumerSteps:
         draft: GroupDraft,
         subscribed_anew: bool,
         now_ms: int,
-        may_describe: Callable[[str], bool] | None = None,
+        rights: TopicRights | None = None,
     ) -> None:
         """Raise the group's epoch if a subscription, a pattern's topics or a topic changed.
 
         Args:
             draft: The group.
-            subscribed_anew: Whether a subscription changed.
+            subscribed_anew: A subscription changed.
             now_ms: Wall milliseconds.
-            may_describe: See `ConsumerTopics.resolve`.
+            rights: What patterns may select; None leaves them to the next heartbeat of a member.
         """
-        changed = self.topics.resolve(draft, now_ms, may_describe) or subscribed_anew
+        changed = subscribed_anew
+        if rights is not None:
+            changed = self.topics.resolve(draft, now_ms, rights) or changed
         group = draft.group
         seen = self.topics.view.changes
         if not changed and group.topics_seen == seen:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 from uuid import UUID
 
 from onceflow.broker_lite.coordinators.consumer_group import RegexChange
+from onceflow.broker_lite.coordinators.consumer_requests import TopicRights
 from onceflow.broker_lite.coordinators.group_draft import GroupDraft
 from onceflow.broker_lite.coordinators.topic_regex import RegexError, TopicRegex
 
@@ -105,37 +106,36 @@ class ConsumerTopics:
         data = hashlib.blake2b(text.encode(), digest_size=8).digest()
         return int.from_bytes(data, "big", signed=True)
 
-    def resolve(
-        self, draft: GroupDraft, now_ms: int, may_describe: Callable[[str], bool] | None
-    ) -> bool:
+    def resolve(self, draft: GroupDraft, now_ms: int, rights: TopicRights) -> bool:
         """Bring the group's patterns up to date with the topics that there are.
+
+        As in Apache Kafka a pattern selects what the member may know of whose heartbeat it is;
+        there, changed ACLs count from the next refresh on, here from the next heartbeat on.
 
         Args:
             draft: The group.
             now_ms: Wall milliseconds.
-            may_describe: Whether the member that asks may know of a topic; None when nobody asks,
-                so that patterns stay as they are until a member does.
+            rights: What patterns may select.
 
         Returns:
             Whether any pattern selects other topics than before.
         """
         group = draft.group
         used = group.used_regexes()
-        stale = group.regexes_seen != self.view.changes
+        seen = self.view.changes + rights.version
+        stale = group.regexes_seen != seen
         changed = False
         for regex in sorted(set(group.regexes) - used):
             draft.add(RegexChange(regex, None))
-        if may_describe is None:
-            return False
         for regex in sorted(used):
             known = group.regexes.get(regex)
             if known is not None and not stale:
                 continue
-            topics = frozenset(filter(may_describe, self._matching(regex)))
+            topics = frozenset(filter(rights.may_describe, self._matching(regex)))
             if known is None or known.topics != topics:
                 draft.add(RegexChange(regex, topics, self.view.changes, now_ms))
                 changed = True
-        draft.group.regexes_seen = self.view.changes
+        draft.group.regexes_seen = seen
         return changed
 
     def _matching(self, regex: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer_member import merged
 from onceflow.broker_lite.coordinators.consumer_states import ConsumerGroupState
 from onceflow.broker_lite.coordinators.consumer_steps import ConsumerSteps
 from onceflow.broker_lite.coordinators.group import ClassicGroup
@@ -155,7 +156,7 @@ class GroupAdmin:
         group = self._table.get_consumer(group_id)
         if group is None:
             return None
-        topic_ids = {t for m in group.members.values() for t in m.assigned}
+        topic_ids = {t for m in group.members.values() for t in merged(m.assigned, m.revoking)}
         topic_ids |= {t for target in group.targets.values() for t in target}
         names = {t: name for t in topic_ids if (name := self._steps.topics.name_of(t)) is not None}
         return ConsumerDescription(group, self._steps.default_assignor(group), names)

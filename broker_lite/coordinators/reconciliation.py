@@ -14,7 +14,7 @@ from onceflow.broker_lite.coordinators.consumer_member import (
     NOTHING,
     Assignment,
     ConsumerMember,
-    Owned,
+    merged,
 )
 from onceflow.broker_lite.coordinators.consumer_states import MemberState
 
@@ -74,7 +74,7 @@ def _drop_unsubscribed(
         topic_id: parts for topic_id, parts in member.assigned.items() if is_subscribed(topic_id)
     }
     given_up = {t: parts for t, parts in member.assigned.items() if not is_subscribed(t)}
-    revoking = _merged(member.revoking, given_up)
+    revoking = merged(member.revoking, given_up)
     if not _owns_any(owned, revoking):
         revoking = {}
     return dataclasses.replace(
@@ -127,10 +127,3 @@ def _next(
         assigned=kept,
         revoking=NOTHING,
     )
-
-
-def _merged(one: Owned, other: Owned) -> dict[UUID, dict[int, int]]:
-    merged = {topic_id: dict(partitions) for topic_id, partitions in one.items()}
-    for topic_id, partitions in other.items():
-        merged.setdefault(topic_id, {}).update(partitions)
-    return merged

@@ -6,7 +6,6 @@ These functions translate; what is answered is decided by ``coordinators.consume
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -14,14 +13,19 @@ from onceflow.broker_lite.coordinators.consumer_member import (
     Assignment,
     ConsumerMember,
     assignment_of,
+    merged,
     plain,
 )
-from onceflow.broker_lite.coordinators.consumer_requests import ConsumerHeartbeat
+from onceflow.broker_lite.coordinators.consumer_requests import (
+    EVERY_TOPIC,
+    ConsumerHeartbeat,
+    TopicRights,
+)
 from onceflow.broker_lite.coordinators.group_admin import ConsumerDescription
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.features import GROUP_VERSION
 from onceflow.broker_lite.security.access import Access
-from onceflow.broker_lite.security.acl_model import Operation
+from onceflow.broker_lite.security.acl_model import Operation, ResourceType
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -72,7 +76,7 @@ def consumer_group_heartbeat(
             server_assignor=request.server_assignor,
             owned=owned,
             api_version=context.api_version,
-            may_describe=partial(Access(state, context).topic, Operation.DESCRIBE),
+            rights=_rights(state, context),
         ),
         now_ms,
     )
@@ -93,6 +97,15 @@ def consumer_group_heartbeat(
         member_epoch=answer.member_epoch,
         heartbeat_interval_ms=answer.heartbeat_interval_ms,
         assignment=assignment,
+    )
+
+
+def _rights(state: BrokerState, context: RequestContext) -> TopicRights:
+    if state.authorizer is None:
+        return EVERY_TOPIC
+    access = Access(state, context)
+    return TopicRights(
+        lambda name: access.topic(Operation.DESCRIBE, name), state.authorizer.changes
     )
 
 
@@ -122,7 +135,12 @@ def consumer_group_describe(
                 )
             )
             continue
-        groups.append(_described(found))
+        described = _described(found)
+        if request.include_authorized_operations:
+            described.authorized_operations = Access(state, context).bits(
+                ResourceType.GROUP, group_id
+            )
+        groups.append(described)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
@@ -153,7 +171,7 @@ def _described_member(
         client_host=member.client_host,
         subscribed_topic_names=list(member.topics),
         subscribed_topic_regex=member.regex,
-        assignment=_described_assignment(plain(member.assigned), names),
+        assignment=_described_assignment(plain(merged(member.assigned, member.revoking)), names),
         target_assignment=_described_assignment(target, names),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )

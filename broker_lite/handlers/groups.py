@@ -14,6 +14,8 @@ from onceflow.broker_lite.coordinators.group import GroupProtocol, JoinResult, S
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.handlers import group_offsets as group_offsets  # registers its handlers
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security.access import NO_BITS, Access
+from onceflow.broker_lite.security.acl_model import ResourceType
 from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -197,10 +199,12 @@ def describe_groups(
 ) -> DescribeGroupsResponse:
     """Members and state of groups; one that is not there is Dead."""
     groups = []
+    access = Access(state, context)
     for group_id in dict.fromkeys(request.groups):
         found = state.groups.admin.describe(group_id)
         missing = found.error_code is not ErrorCode.NONE
         tells = missing and context.api_version >= NOT_FOUND_IS_ERROR_FROM
+        shows = request.include_authorized_operations and not tells
         groups.append(
             DescribeGroupsResponse.DescribedGroup(
                 error_code=found.error_code if tells else ErrorCode.NONE,
@@ -220,6 +224,9 @@ def describe_groups(
                     )
                     for member in found.members
                 ],
+                authorized_operations=access.bits(ResourceType.GROUP, group_id)
+                if shows
+                else NO_BITS,
             )
         )
     return DescribeGroupsResponse(groups=groups)

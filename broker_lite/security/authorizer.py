@@ -42,13 +42,25 @@ class Authorizer:
         config: ``super.users`` and ``allow.everyone.if.no.acl.found``.
         metadata: Where the ACLs are kept.
 
+    Attributes:
+        changes: How often the ACLs changed.
+
     Raises:
         ConfigError: ``super.users`` is malformed.
     """
 
-    __slots__ = ("_allow_if_none", "_by_name", "_count", "_lengths", "_metadata", "_super_users")
+    __slots__ = (
+        "_allow_if_none",
+        "_by_name",
+        "_count",
+        "_lengths",
+        "_metadata",
+        "_super_users",
+        "changes",
+    )
 
     def __init__(self, config: BrokerConfig, metadata: ClusterMetadata) -> None:
+        self.changes: int = 0
         self._metadata = metadata
         self._super_users = _parse_super_users(config.super_users)
         self._allow_if_none = config.allow_everyone_if_no_acl_found
@@ -180,6 +192,7 @@ class Authorizer:
         self._replace(acls)
 
     def _replace(self, acls: Iterable[Acl]) -> None:
+        self.changes += 1
         self._by_name = {}
         self._lengths = {}
         self._count = 0

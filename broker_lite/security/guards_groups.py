@@ -14,8 +14,8 @@
 
 from __future__ import annotations
 
-from onceflow.broker_lite.security.access import NO_BITS, Access, Verdict, guards, split
-from onceflow.broker_lite.security.acl_model import Operation, ResourceType
+from onceflow.broker_lite.security.access import Access, Verdict, guards, split
+from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.broker_lite.security.guards_topics import DENIED, take_out
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -292,14 +292,11 @@ def describe_groups(access: Access, request: DescribeGroupsRequest) -> Verdict:
         for name in dict.fromkeys(denied)
     ]
 
-    def edit(response: Response) -> None:
+    def add(response: Response) -> None:
         assert isinstance(response, DescribeGroupsResponse)
-        if request.include_authorized_operations:
-            for group in response.groups:
-                group.authorized_operations = access.bits(ResourceType.GROUP, group.group_id)
         response.groups.extend(refused)
 
-    return edit
+    return add if refused else None
 
 
 @guards(ConsumerGroupDescribeRequest)
@@ -327,8 +324,6 @@ def consumer_group_describe(access: Access, request: ConsumerGroupDescribeReques
                     "describe."
                 )
                 response.groups[index] = hidden
-            elif group.authorized_operations != NO_BITS:
-                group.authorized_operations = access.bits(ResourceType.GROUP, group.group_id)
         response.groups.extend(refused)
 
     return edit

@@ -25,6 +25,7 @@ class Known(NamedTuple):
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 DESCRIBE_GROUPS, LIST_GROUPS, DELETE_GROUPS, OFFSET_DELETE = 15, 16, 42, 47
+CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE = 68, 69
 GROUP_ID_NOT_FOUND = 69
 UNKNOWN_TOPIC_ID = 100
 MAX_TIMESTAMP = -3
@@ -84,7 +85,31 @@ def _deleted_in_a_session(step: Step, theirs: Plain, ours: Plain) -> bool:
     return "binds" in step and codes(ours) - codes(theirs) == {UNKNOWN_TOPIC_ID}
 
 
+def _shared_out_otherwise(step: Step, theirs: Plain, ours: Plain) -> bool:
+    """Everything is equal but the assignments, and those are equally large, but for one."""
+    counts = zip(_shares(theirs), _shares(ours), strict=False)
+    return _without_shares(theirs) == _without_shares(ours) and all(
+        abs(one - other) <= 1 for one, other in counts
+    )
+
+
+def _shares(answer: Plain) -> list[int]:
+    if isinstance(answer, dict):
+        if "topic_partitions" in answer:
+            return [sum(len(topic["partitions"]) for topic in answer["topic_partitions"])]
+        answer = list(answer.values())
+    return [n for part in answer for n in _shares(part)] if isinstance(answer, list) else []
+
+
+def _without_shares(answer: Plain) -> Plain:
+    if isinstance(answer, dict):
+        return {k: _without_shares(v) for k, v in answer.items() if k != "topic_partitions"}
+    return list(map(_without_shares, answer)) if isinstance(answer, list) else answer
+
+
 KNOWN: list[Known] = [
+    Known(CONSUMER_GROUP_HEARTBEAT, "which of several topics", _shared_out_otherwise),
+    Known(CONSUMER_GROUP_DESCRIBE, "which of several topics", _shared_out_otherwise),
     Known(FETCH, "a deleted topic in a fetch session", _deleted_in_a_session),
     Known(PRODUCE, "the first batch of an idempotent producer", _first_sequence),
     Known(PRODUCE, "after a refused transactional batch", _after_refused),

@@ -35,6 +35,8 @@ from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsResponse,
 )
 from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
@@ -353,6 +355,54 @@ async def test_a_producer_without_answers_is_told_by_its_connection() -> None:
             request = acl_matrix._produce(acks=0)
             wire.send(request, 9)
             assert await wire.closed()
+
+
+async def test_changed_acls_change_what_a_pattern_selects() -> None:
+    """ConsumerGroupHeartbeat with a pattern; ACLs that change count from the next one on."""
+    async with (
+        Broker(listeners=LISTENERS, settings=SETTINGS) as broker,
+        Wire(broker) as admin,
+        Wire(
+            ("127.0.0.1", int(broker.bootstrap_servers_of("SASL_PLAINTEXT").rpartition(":")[2]))
+        ) as member,
+    ):
+        for name in ("in-1", "in-2", "out"):
+            broker.create_topic(name)
+        ids = {topic.topic_id: topic.name for topic in broker.state.topics}
+        await acl_matrix.log_in(member)
+        rights = [acl_matrix.allow(GROUP, "g", READ), acl_matrix.allow(TOPIC, "in-1", DESCRIBE)]
+        more = [*rights, acl_matrix.allow(TOPIC, "in-2", READ)]
+        epoch = 0
+
+        async def beat() -> set[str]:
+            nonlocal epoch
+            answer = await member.ask(
+                ConsumerGroupHeartbeatRequest(
+                    group_id="g", member_id="m", member_epoch=epoch, topic_partitions=[],
+                    rebalance_timeout_ms=60_000, subscribed_topic_regex="in-.*",
+                ), 1, ConsumerGroupHeartbeatResponse,
+            )  # fmt: skip
+            assert answer.error_code == 0, answer
+            assert answer.assignment is not None
+            epoch = answer.member_epoch
+            return {ids[topic.topic_id] for topic in answer.assignment.topic_partitions}
+
+        async def described() -> tuple[int, int]:
+            request = ConsumerGroupDescribeRequest(
+                group_ids=["g"], include_authorized_operations=True
+            )
+            (group,) = (await member.ask(request, 1, ConsumerGroupDescribeResponse)).groups
+            return group.error_code, group.authorized_operations
+
+        await acl_matrix.set_acls(admin, rights)
+        assert await beat() == {"in-1"}
+        assert await described() == (0, 1 << READ | 1 << DESCRIBE)
+        await acl_matrix.set_acls(admin, more)
+        assert await beat() == {"in-1", "in-2"}
+        await acl_matrix.set_acls(admin, rights)
+        assert (await described())[0] == 29  # TOPIC_AUTHORIZATION_FAILED
+        assert await beat() == {"in-1"}
+        assert (await described())[0] == 0
 
 
 async def test_without_an_authorizer_acls_are_refused() -> None:

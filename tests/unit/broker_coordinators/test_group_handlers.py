@@ -12,7 +12,14 @@ import pytest
 from broker_state import SocketlessBroker
 
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.security.access import NO_BITS
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, DeleteTopicsRequest
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -184,6 +191,61 @@ class TestAdministration:
         told = version >= 6
         assert missing.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if told else ErrorCode.NONE)
         assert (missing.error_message is not None) is told
+
+    @pytest.mark.parametrize(
+        ("version", "asked", "bits"),
+        [(5, True, (3_400, 3_400)), (6, True, (3_400, NO_BITS)), (5, False, (NO_BITS, NO_BITS))],
+    )
+    def test_operations_are_told_when_asked_for(
+        self, broker: SocketlessBroker, version: int, asked: bool, bits: tuple[int, int]
+    ) -> None:
+        """Asked of Apache Kafka 4.4 without an authorizer."""
+        stable(broker)
+        request = DescribeGroupsRequest(groups=["g", "none"], include_authorized_operations=asked)
+        groups = ask(broker, request, version, DescribeGroupsResponse).groups
+        assert tuple(group.authorized_operations for group in groups) == bits
+
+    def test_consumer_group_shows_what_a_member_has_not_given_back(
+        self, broker: SocketlessBroker
+    ) -> None:
+        """Asked of Apache Kafka 4.4: the assignment holds it until then (differential run)."""
+
+        def beat(member_id: str, epoch: int, **said: object) -> None:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id="new",
+                member_id=member_id,
+                member_epoch=epoch,
+                **said,  # type: ignore[arg-type]
+            )
+            answer = ask(broker, request, 1, ConsumerGroupHeartbeatResponse)
+            assert answer.error_code == 0, answer
+
+        def described(asked: bool) -> ConsumerGroupDescribeResponse.DescribedGroup:
+            request = ConsumerGroupDescribeRequest(
+                group_ids=["new"], include_authorized_operations=asked
+            )
+            return ask(broker, request, 1, ConsumerGroupDescribeResponse).groups[0]
+
+        joins: dict[str, object] = {
+            "rebalance_timeout_ms": 60_000, "topic_partitions": [], "subscribed_topic_names": ["in"]
+        }  # fmt: skip
+        beat("m1", 0, **joins)
+        beat("m2", 0, **joins)
+        beat("m1", 2)
+        group = described(asked=True)
+        held = {
+            member.member_id: [
+                [p for t in part.topic_partitions for p in t.partitions]
+                for part in (member.assignment, member.target_assignment)
+            ]
+            for member in group.members
+        }
+        assert held == {"m1": [[0, 1], [0]], "m2": [[], [1]]}
+        assert group.group_state == "Reconciling"
+        assert (group.authorized_operations, described(asked=False).authorized_operations) == (
+            3_400,
+            NO_BITS,
+        )
 
     @pytest.mark.parametrize("version", range(6))
     def test_list_in_every_version(self, broker: SocketlessBroker, version: int) -> None:
