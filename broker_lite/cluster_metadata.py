@@ -94,8 +94,9 @@ def _parse(data: bytes) -> dict[str, str]:
     """
     try:
         whole = json.loads(data)
-        version, checksum, content = whole["version"], whole["checksum"], whole["sections"]
+        version = whole["version"]
         if version == FORMAT_VERSION:
+            checksum, content = whole["checksum"], whole["sections"]
             if _checksum(content) != checksum:
                 raise ValueError("the checksum differs")
             return {name: _render(dict(value)) for name, value in content.items()}

@@ -41,7 +41,8 @@ WAITING_REQUESTS_MAX = 128
 """The same as a number of requests."""
 
 REQUESTS_PER_TURN_MAX = 64
-"""Requests of one connection that are handled before the others get a turn."""
+"""Requests of one connection that are handled before the others get a turn; one, as long as it has
+yet to say who it is, so that strangers do not hold up those who did."""
 
 TLS_WRITE_BYTES = 65_536
 """How much of an answer is encrypted at a time, as the peer takes it."""
@@ -384,7 +385,8 @@ class ClientConnection(asyncio.Protocol):
         """Handle what waits, until a request parks, the peer stops reading, or the turn is over."""
         server = self._server
         waiting = self._waiting
-        turns = REQUESTS_PER_TURN_MAX
+        is_stranger = self.state is not None and self.state.must_authenticate
+        turns = 1 if is_stranger else REQUESTS_PER_TURN_MAX
         while (
             waiting
             and self._deferred is None

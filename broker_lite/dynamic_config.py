@@ -170,6 +170,8 @@ class DynamicConfig:
         try:
             self.current: BrokerConfig = self._effective(self._brokers)
         except ConfigError as error:
+            if not any(self._brokers.values()):
+                raise  # It came with the start, and is to be mended there.
             raise DataFolderError(
                 f"a setting that was changed at run time cannot be used: {error}; start with the "
                 "broker that it was made for, and remove it with kafka-configs --delete-config"

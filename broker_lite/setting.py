@@ -74,6 +74,8 @@ class Setting:
             words = [word.strip() for word in text.split(",") if word.strip()]
             return self._checked_words(words, ",".join(words))
         try:
+            if "_" in text:
+                raise ValueError  # Python's own form of a number, which Kafka does not know.
             number = float(text) if self.kind is Kind.DOUBLE else int(text)
         except ValueError:
             form = "a number" if self.kind is Kind.DOUBLE else "a whole number"

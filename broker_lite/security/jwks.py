@@ -56,7 +56,10 @@ class JwksKeys:
         self.missing: bool = False
         self._keys: dict[str | None, PyJWK] = {}
         self._stamp: tuple[int, int] | None = None
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(SETTING, url, f"give a URL: {error}") from None
         self._path = Path(unquote(parts.path)) if parts.scheme in ("file", "") else None
         if self._path is None and not (
             parts.scheme == "https" or (parts.scheme == "http" and _is_local(parts.hostname))

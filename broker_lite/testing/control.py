@@ -30,6 +30,9 @@ BODY_BYTES_MAX = 1_048_576
 READ_SECONDS_MAX = 10.0
 """How long a peer may take to say what it wants."""
 
+WRITE_SECONDS_MAX = 30.0
+"""How long it may take to take the answer."""
+
 CONNECTIONS_MAX = 64
 """Connections at a time; further ones are closed."""
 
@@ -117,9 +120,11 @@ class ControlServer:
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
-            await writer.drain()
-        except OSError:
-            logger.debug("a peer of the control endpoint went away")
+            async with asyncio.timeout(WRITE_SECONDS_MAX):
+                await writer.drain()
+        except (OSError, TimeoutError):
+            logger.debug("a peer of the control endpoint went away, or takes nothing")
+            writer.transport.abort()
         finally:
             self._open.discard(writer)
             writer.close()

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from broker_requests import fetch, produce, topic_metadata
-from broker_wire import Wire, batch, values_of
+from broker_wire import Wire, batch, until, values_of
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.testing import control
@@ -225,6 +225,23 @@ async def test_a_peer_that_says_nothing_is_sent_away(
 ) -> None:
     monkeypatch.setattr(control, "READ_SECONDS_MAX", 0.01)
     assert (await raw(broker, b"GET / HTTP/1.1\r\n"))[0] == 408
+
+
+async def test_a_peer_that_takes_no_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "WRITE_SECONDS_MAX", 0.01)
+
+    async def much(request: control.ControlRequest) -> object:
+        return "x" * 20_000_000
+
+    server = control.ControlServer(much)
+    await server.start(0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    await until(lambda: bool(server._open))
+    await until(lambda: not server._open)
+    writer.close()
+    await server.stop()
 
 
 async def test_the_endpoint_ends_with_the_broker_and_is_off_unless_asked_for() -> None:

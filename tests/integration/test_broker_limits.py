@@ -6,15 +6,22 @@ connection; answers to requests that name one thing very often.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from broker_requests import FETCH_BY_NAME, fetch_request, fetched
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, load_handlers
+from onceflow.broker_lite.dispatch import (
+    MAX_REQUEST_VALUES,
+    PendingAnswer,
+    dispatch,
+    load_handlers,
+)
 from onceflow.broker_lite.handlers.fetch import COUNTED_AT_ONCE_BYTES
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,
@@ -199,6 +206,36 @@ async def test_unauthenticated_peers_may_send_little() -> None:
                 ],
             )
             assert len((await wire.ask(large, 9, ProduceResponse)).responses) == 1
+
+
+async def test_strangers_get_one_request_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many of them, each with many requests at hand, do not hold up who was let in."""
+    turn = 0
+    turns: list[int] = []
+
+    def tick() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(tick)
+
+    def noted(*arguments: Any) -> PendingAnswer:
+        turns.append(turn)
+        return dispatch(*arguments)
+
+    monkeypatch.setattr("onceflow.broker_lite.connection.dispatch", noted)
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "onceflow.sasl.plain.credentials": "alice:secret",
+    }
+    async with Broker(settings=settings) as broker, Wire(broker) as stranger:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(tick)
+        for _ in range(20):
+            stranger.send(ApiVersionsRequest(), 0)
+        for _ in range(20):
+            await stranger.receive()
+    assert len(turns) == 20
+    assert len(set(turns)) == 20
 
 
 async def test_peers_that_do_not_read_cannot_fill_the_memory(

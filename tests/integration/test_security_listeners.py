@@ -246,6 +246,18 @@ async def test_tls_settings_that_cannot_work_are_refused(
         await Broker(listeners="SSL://127.0.0.1:0", settings=settings).start_async()
 
 
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "ftp://127.0.0.1/keys", "http://example.com/keys", "file:///no/keys", ""]
+)
+async def test_keys_that_cannot_be_had_are_refused_by_name(url: str) -> None:
+    settings = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": url,
+    }
+    with pytest.raises(ConfigError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url"):
+        await Broker(settings=settings).start_async()
+
+
 # --- SASL
 
 

@@ -102,6 +102,7 @@ def _with_byte(data: bytes, position: int, value: int) -> bytes:
         (b"[" * 100_000, "damaged"),
         (b'{"version": 1, "checksum": 0, "sections": {}}', "checksum"),
         (b'{"version": 2, "checksum": 0, "sections": {}}', "later broker"),
+        (b'{"version": 2, "parts": []}', "later broker"),
     ],
 )
 def test_a_broker_does_not_start_on_a_damaged_file(content: bytes, said: str) -> None:

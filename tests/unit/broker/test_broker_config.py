@@ -67,6 +67,7 @@ def test_property_without_effect_here_is_refused() -> None:
     ("name", "value", "remedy"),
     [
         ("num.partitions", "many", "whole number"),
+        ("num.partitions", "1_0", "whole number"),
         ("num.partitions", 0, "at least 1"),
         ("socket.request.max.bytes", 2**31, "at most 2147483647"),
         ("auto.create.topics.enable", "yes", "true or false"),

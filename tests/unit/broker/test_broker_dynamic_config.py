@@ -24,6 +24,7 @@ from onceflow.broker_lite.config import BROKER_SETTINGS
 from onceflow.broker_lite.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
 from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
@@ -128,6 +129,12 @@ def test_a_bad_change_changes_nothing(broker: SocketlessBroker, key: str, value:
     before = broker.state.config
     assert change(broker, BROKER_TYPE, "1", key, value) == 42
     assert broker.state.config == before
+
+
+def test_a_bad_value_at_the_start_is_not_taken_for_one_of_run_time() -> None:
+    """The remedy is at the command line, not in the data folder."""
+    with pytest.raises(ConfigError, match=r"^max\.connections\.per\.ip\.overrides='host:3': give"):
+        SocketlessBroker({"max.connections.per.ip.overrides": "host:3"})
 
 
 def test_throttles_of_moving_tools_are_kept_and_removed(broker: SocketlessBroker) -> None:
