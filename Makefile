@@ -24,7 +24,7 @@ demo: $(READY) java ## exactly-once on 336,776 flights while processes are kille
 	@$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores
-	@$(BIN)/pytest -q -m "not kafka and not chaos and not container" $(ARGS)
+	@$(BIN)/pytest -q -n 2 --dist loadfile -m "not kafka and not chaos and not container" $(ARGS)
 
 check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check .
