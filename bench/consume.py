@@ -1,7 +1,8 @@
 """Consume throughput: all partitions of a topic from the start, read_committed, each key and value touched.
 
 Partitions are assigned, so that no group join is in the measured time; the clock runs from the
-assignment to the last record. ``--fill`` writes the topic first, with confluent-kafka (6 partitions,
+assignment to the last record. Our clients read record objects (``onceflow``), a list per field
+(``onceflow-columns``) or values alone (``onceflow-values``), each blocking and with ``-async``. ``--fill`` writes the topic first, with confluent-kafka (6 partitions,
 10,000 keys, values like JSON). One JSON line per run:
 
     python bench/consume.py --bootstrap 127.0.0.1:9092 --client onceflow --topic t --fill 1000000
@@ -18,10 +19,11 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PARTITIONS = 6
 PATIENCE_S = 60.0
@@ -80,7 +82,34 @@ class Clock:
         return time.perf_counter(), usage.ru_utime + usage.ru_stime, broker
 
 
-def read_onceflow(options: argparse.Namespace, settings: Settings) -> Found:
+def touch_records(polled: Mapping[object, Any]) -> tuple[int, int]:
+    """Count records and bytes, key and value of each record touched."""
+    seen = size = 0
+    for records in polled.values():
+        for record in records:
+            size += len(record.value) + len(record.key or b"")
+        seen += len(records)
+    return seen, size
+
+
+def touch_columns(polled: Mapping[object, Any]) -> tuple[int, int]:
+    """The same by whole columns, as one who asks for columns works; there may be no keys."""
+    seen = size = 0
+    for columns in polled.values():
+        size += sum(map(len, columns.values)) + sum(map(len, columns.keys))
+        seen += len(columns)
+    return seen, size
+
+
+FORMS: dict[str, tuple[str, dict[str, bool], Callable[[Mapping[object, Any]], tuple[int, int]]]] = {
+    "records": ("poll", {}, touch_records),
+    "columns": ("poll_columns", {}, touch_columns),
+    "values": ("poll_columns", {"values_only": True}, touch_columns),
+}
+"""By form: the consumer's method, its arguments, and how the result is touched."""
+
+
+def read_onceflow(options: argparse.Namespace, settings: Settings, form: str = "records") -> Found:
     """The blocking consumer of this package."""
     from onceflow.sdk import Consumer, TopicPartition
 
@@ -90,6 +119,8 @@ def read_onceflow(options: argparse.Namespace, settings: Settings) -> Found:
         auto_offset_reset="earliest",
         **settings,
     )
+    method, arguments, touch = FORMS[form]
+    poll = getattr(consumer, method)
     partitions = consumer.partitions_for_topic(options.topic) or ()
     seen = size = 0
     last = time.monotonic()
@@ -97,17 +128,19 @@ def read_onceflow(options: argparse.Namespace, settings: Settings) -> Found:
     clock.start()
     consumer.assign([TopicPartition(options.topic, p) for p in partitions])
     while seen < options.records and time.monotonic() < last + PATIENCE_S:
-        for records in consumer.poll(500, options.batch).values():
+        polled = poll(500, options.batch, **arguments)
+        if polled:
             last = time.monotonic()
-            for record in records:
-                size += len(record.value) + len(record.key or b"")
-            seen += len(records)
+            more, more_bytes = touch(polled)
+            seen, size = seen + more, size + more_bytes
     clock.stop()
     consumer.close()
     return Found("onceflow", seen, size, clock)
 
 
-def read_onceflow_async(options: argparse.Namespace, settings: Settings) -> Found:
+def read_onceflow_async(
+    options: argparse.Namespace, settings: Settings, form: str = "records"
+) -> Found:
     """The asyncio consumer of this package."""
     from onceflow.sdk import AsyncConsumer, TopicPartition
 
@@ -120,16 +153,18 @@ def read_onceflow_async(options: argparse.Namespace, settings: Settings) -> Foun
             auto_offset_reset="earliest",
             **settings,
         ) as consumer:
+            method, arguments, touch = FORMS[form]
+            poll = getattr(consumer, method)
             partitions = await consumer.partitions_for_topic(options.topic) or ()
             last = time.monotonic()
             clock.start()
             consumer.assign([TopicPartition(options.topic, p) for p in partitions])
             while seen < options.records and time.monotonic() < last + PATIENCE_S:
-                for records in (await consumer.poll(500, options.batch)).values():
+                polled = await poll(500, options.batch, **arguments)
+                if polled:
                     last = time.monotonic()
-                    for record in records:
-                        size += len(record.value) + len(record.key or b"")
-                    seen += len(records)
+                    more, more_bytes = touch(polled)
+                    seen, size = seen + more, size + more_bytes
             clock.stop()
         return Found("onceflow", seen, size, clock)
 
@@ -233,7 +268,11 @@ def read_kafka_python(options: argparse.Namespace, settings: Settings) -> Found:
 
 CLIENTS: dict[str, Callable[[argparse.Namespace, Settings], Found]] = {
     "onceflow": read_onceflow,
+    "onceflow-columns": partial(read_onceflow, form="columns"),
+    "onceflow-values": partial(read_onceflow, form="values"),
     "onceflow-async": read_onceflow_async,
+    "onceflow-columns-async": partial(read_onceflow_async, form="columns"),
+    "onceflow-values-async": partial(read_onceflow_async, form="values"),
     "confluent": read_confluent,
     "aiokafka": read_aiokafka,
     "kafka-python": read_kafka_python,

@@ -2,8 +2,13 @@
 
 Prints one JSON line. The clock runs from the first send to the last acknowledgement. The clients:
 
-- ``onceflow``: ``send`` one by one; ``onceflow-many``: ``send_many`` with 1,000 records a call;
-- ``confluent``, ``aiokafka``, ``kafka-python``: the published clients, tuned by ``--set``.
+- ``onceflow``, ``onceflow-async``: ``send`` one by one;
+- ``onceflow-many``, ``onceflow-columns``: ``send_many`` with ``--batch`` records a call, from lists
+  or from Arrow columns that exist already;
+- ``confluent``, ``aiokafka``, ``kafka-python``: the published clients, tuned by ``--set``;
+  ``confluent-batch``: its ``produce_batch`` with ``--batch`` records a call.
+
+The processor time is that of the client's process with all its threads, user and system.
 
 Without ``--bootstrap`` a broker of ours is started in another process, so that the client has an
 interpreter for itself. The bar: at least three times aiokafka on the same broker.
@@ -22,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 PARTITIONS = 6
 KEYS = [b"key-%05d" % number for number in range(10_000)]
@@ -116,8 +122,67 @@ def run_onceflow(args: argparse.Namespace, values: list[bytes], clock: Clock) ->
         clock.stop()
 
 
+def run_onceflow_async(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
+    """Our asyncio producer, record by record."""
+    from onceflow.sdk import AsyncProducer
+
+    async def run() -> None:
+        settings = {"linger_ms": 20, **settings_of(args.set)}
+        async with AsyncProducer(
+            bootstrap_servers=args.bootstrap,
+            compression_type=args.compression,
+            **settings,  # type: ignore[arg-type]
+        ) as producer:
+            await producer.partitions_for(args.topic)
+            send, topic, keys = producer.send, args.topic, KEYS
+            key_count, value_count = len(keys), len(values)
+            clock.start()
+            for i in range(args.records):
+                await send(topic, values[i % value_count], key=keys[i % key_count])
+            clock.all_sent()
+            await producer.flush()
+            clock.stop()
+
+    asyncio.run(run())
+
+
+def chunks(args: argparse.Namespace, values: list[bytes]) -> Iterator[tuple[list[bytes], ...]]:
+    """What one call takes: values and the keys beside them."""
+    for first in range(0, args.records, args.batch):
+        count = min(args.batch, args.records - first)
+        start = first % len(KEYS)
+        keys = KEYS[start : start + count]
+        if len(keys) < count:
+            keys = [KEYS[(start + at) % len(KEYS)] for at in range(count)]
+        yield (values * (count // len(values) + 1))[:count], keys
+
+
 def run_onceflow_many(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
-    """Our blocking producer, a thousand records a call."""
+    """Our blocking producer, many records a call."""
+    send_chunks(args, clock, lambda: chunks(args, values))
+
+
+def run_onceflow_columns(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
+    """The same with values and keys in Arrow columns, as one gets them from a table or a file."""
+    import pyarrow
+
+    # A table is sliced, as a program would do; the records of the bench repeat themselves.
+    count = args.batch * max(1, len(KEYS) // args.batch)
+    one = argparse.Namespace(records=count, batch=count)
+    table_values, table_keys = (pyarrow.array(column) for column in next(chunks(one, values)))
+
+    def columns() -> Iterator[tuple[object, ...]]:
+        for first in range(0, args.records, args.batch):
+            size = min(args.batch, args.records - first)
+            yield table_values.slice(first % count, size), table_keys.slice(first % count, size)
+
+    send_chunks(args, clock, columns)
+
+
+def send_chunks(
+    args: argparse.Namespace, clock: Clock, parts: Callable[[], Iterator[tuple[object, ...]]]
+) -> None:
+    """``send_many`` for each part, and wait for all acknowledgements."""
     from onceflow.sdk import Producer
 
     settings = {"linger_ms": 20, **settings_of(args.set)}
@@ -127,12 +192,9 @@ def run_onceflow_many(args: argparse.Namespace, values: list[bytes], clock: Cloc
         **settings,  # type: ignore[arg-type]
     ) as producer:
         producer.partitions_for(args.topic)
-        topic, keys = args.topic, KEYS
         clock.start()
-        for first in range(0, args.records, 1_000):
-            start = first % len(keys)
-            count = min(1_000, args.records - first)
-            producer.send_many(topic, values[:count], keys[start : start + count])
+        for values, keys in parts():
+            producer.send_many(args.topic, values, keys)  # type: ignore[arg-type]
         clock.all_sent()
         producer.flush()
         clock.stop()
@@ -140,22 +202,8 @@ def run_onceflow_many(args: argparse.Namespace, values: list[bytes], clock: Cloc
 
 def run_confluent(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
     """librdkafka by its Python binding."""
-    from confluent_kafka import Producer
-
     failures: list[object] = []
-    producer = Producer(
-        {
-            "bootstrap.servers": args.bootstrap,
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": args.compression,
-            "partitioner": "murmur2_random",
-            "delivery.report.only.error": True,
-            "on_delivery": lambda error, _: failures.append(error),
-            **settings_of(args.set),
-        }
-    )
-    producer.list_topics(args.topic, timeout=30)
+    producer = confluent_producer(args, failures)
     topic, keys = args.topic, KEYS
     key_count, value_count = len(keys), len(values)
     clock.start()
@@ -172,6 +220,45 @@ def run_confluent(args: argparse.Namespace, values: list[bytes], clock: Clock) -
     clock.stop()
     if left or failures:
         raise SystemExit(f"{left} records not acknowledged, failures {failures[:3]}")
+
+
+def run_confluent_batch(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
+    """The same by `produce_batch`, which takes a list of dictionaries."""
+    failures: list[object] = []
+    producer = confluent_producer(args, failures)
+    clock.start()
+    for part_values, keys in chunks(args, values):
+        messages = [
+            {"value": value, "key": key} for value, key in zip(part_values, keys, strict=True)
+        ]
+        while messages:
+            producer.produce_batch(args.topic, messages)
+            messages = [message for message in messages if message.get("_error")]
+            producer.poll(0.002 if messages else 0)
+    left = producer.flush(300)
+    clock.stop()
+    if left or failures:
+        raise SystemExit(f"{left} records not acknowledged, failures {failures[:3]}")
+
+
+def confluent_producer(args: argparse.Namespace, failures: list[object]) -> Any:
+    """librdkafka's producer by its Python binding, connected."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {
+            "bootstrap.servers": args.bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": args.compression,
+            "partitioner": "murmur2_random",
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failures.append(error),
+            **settings_of(args.set),
+        }
+    )
+    producer.list_topics(args.topic, timeout=30)
+    return producer
 
 
 def run_aiokafka(args: argparse.Namespace, values: list[bytes], clock: Clock) -> None:
@@ -227,8 +314,11 @@ def run_kafka_python(args: argparse.Namespace, values: list[bytes], clock: Clock
 
 CLIENTS: dict[str, Callable[[argparse.Namespace, list[bytes], Clock], None]] = {
     "onceflow": run_onceflow,
+    "onceflow-async": run_onceflow_async,
     "onceflow-many": run_onceflow_many,
+    "onceflow-columns": run_onceflow_columns,
     "confluent": run_confluent,
+    "confluent-batch": run_confluent_batch,
     "aiokafka": run_aiokafka,
     "kafka-python": run_kafka_python,
 }
@@ -276,6 +366,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--compression", default="none")
+    parser.add_argument("--batch", type=int, default=1_000, help="records a call, of those by batch")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     clock = Clock()
@@ -292,7 +383,7 @@ def main() -> None:
         "compression": args.compression,
         "rec_s": round(rate),
         "mb_s": round(rate * args.size / 1e6, 1),
-        "cpu_us_per_record": round(clock.cpu_seconds / args.records * 1e6, 2),
+        "client_cpu_us_per_record": round(clock.cpu_seconds / args.records * 1e6, 2),
         "seconds": round(clock.seconds, 3),
         "sending_us_per_record": round((clock.sending or clock.seconds) / args.records * 1e6, 2),
     }
