@@ -366,7 +366,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--compression", default="none")
-    parser.add_argument("--batch", type=int, default=1_000, help="records a call, of those by batch")
+    parser.add_argument("--batch", type=int, default=1_000, help="records a call, in bulk")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
     clock = Clock()

@@ -1,39 +1,64 @@
 """Everything side by side: our clients and the published ones, on our broker and on Apache Kafka.
 
 Starts both brokers on this machine, runs every case once a round, each in a process of its own, and
-prints the median of the rounds with its least and greatest as a table, and the ratios that matter.
-One JSON line a run goes to ``--out``. Nothing else should run meanwhile; the load is printed.
+prints the median of the rounds with its least and greatest as a table, and the ratios that matter
+(`suite_report.py`). One JSON line a run goes to ``--out``. Nothing else should run meanwhile; the
+load is printed.
 
     python bench/suite.py --rounds 3 --out results.jsonl
+    python bench/suite.py --only produce consume --sizes 100 1024 --compressions none lz4
     python bench/suite.py --only transactions --brokers onceflow
     python bench/suite.py --table results.jsonl      # only print what was measured
+    python bench/suite.py --draw results.jsonl       # the same as pictures, docs/bench-*.svg
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from suite_report import draw, table
+
 HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs"
+BENCHES = ("produce", "consume", "one-record", "latency", "transactions", "client-footprint")
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 CONFLUENT_TUNED = (
     *("--set", "linger.ms=20", "--set", "batch.size=1000000"),
     *("--set", "batch.num.messages=100000", "--set", "queue.buffering.max.messages=1000000"),
 )
-RECORDS = {"onceflow": 600_000, "onceflow-many": 1_500_000, "confluent": 600_000}
-RECORDS_SLOW = 100_000
+PRODUCED = {
+    "onceflow": 600_000,
+    "onceflow-async": 600_000,
+    "onceflow-many": 1_500_000,
+    "onceflow-columns": 1_500_000,
+    "confluent": 600_000,
+    "confluent-batch": 600_000,
+    "aiokafka": 100_000,
+    "kafka-python": 100_000,
+}
+"""Records that a client sends, so that each takes about a second."""
+FILLED = 1_000_000
+CONSUMED = {
+    **dict.fromkeys(("onceflow", "onceflow-columns", "onceflow-values"), FILLED),
+    **dict.fromkeys(("onceflow-async", "onceflow-columns-async", "onceflow-values-async"), FILLED),
+    "confluent": FILLED,
+    "aiokafka": FILLED // 2,
+    "kafka-python": FILLED // 5,
+}
+ONE_RECORD = ("onceflow", "onceflow-async", "confluent", "aiokafka", "kafka-python")
+FOOTPRINT = ("onceflow", "confluent", "aiokafka", "kafka-python")
 HALF_LOAD = 300_000
 """Records a second for the latency: about half of what either broker takes from confluent-kafka."""
 
@@ -47,28 +72,37 @@ class Case(NamedTuple):
     client: str
     size: int
     arguments: tuple[str, ...] = ()
-    label: str = ""
-
-    @property
-    def name(self) -> str:
-        """How tables call it."""
-        return f"{self.client} {self.label}".strip()
+    compression: str = "none"
 
 
-def cases(sizes: Sequence[int]) -> list[Case]:
-    """All cases, slowest clients only with the first size."""
+def cases(sizes: Sequence[int], compressions: Sequence[str]) -> list[Case]:
+    """All cases; what does not depend on size and compression once."""
     found: list[Case] = []
-    for size in sizes:
-        for client in ("onceflow", "onceflow-many", "confluent", "aiokafka", "kafka-python"):
-            records = RECORDS.get(client, RECORDS_SLOW) // (1 if size <= 100 else 4)
-            tuned = CONFLUENT_TUNED if client == "confluent" else ()
-            found.append(Case("produce", client, size, ("--records", str(records), *tuned)))
-        for client in ("onceflow", "onceflow-async", "confluent", "aiokafka", "kafka-python"):
+    for size, compression in itertools.product(sizes, compressions):
+        for client, records in PRODUCED.items():
+            tuned = CONFLUENT_TUNED if client.startswith("confluent") else ()
+            count = ("--records", str(scaled(records, size)))
+            found.append(Case("produce", client, size, (*count, *tuned), compression))
+        for client, records in CONSUMED.items():
             tuned = ("--set", "fetch.queue.backoff.ms=5") if client == "confluent" else ()
-            found.append(Case("consume", client, size, tuned))
+            count = ("--records", str(scaled(records, size)))
+            topic = ("--topic", read_topic(size, compression))
+            found.append(Case("consume", client, size, (*count, *topic, *tuned), compression))
+    found += [Case("one-record", client, 100) for client in ONE_RECORD]
     found.append(Case("latency", "confluent", 100, ("--rate", str(HALF_LOAD))))
     found += [Case("transactions", client, 100) for client in ("onceflow", "confluent", "aiokafka")]
+    found += [Case("client-footprint", client, 100) for client in FOOTPRINT]
     return found
+
+
+def scaled(records: int, size: int) -> int:
+    """Fewer of the large records, so that a run takes as long."""
+    return records if size <= 100 else records // 4
+
+
+def read_topic(size: int, compression: str) -> str:
+    """The topic that consumers read."""
+    return f"bench-consume-{size}-{compression}"
 
 
 @contextlib.contextmanager
@@ -108,13 +142,14 @@ BROKERS = {"onceflow": our_broker, "kafka": apache_kafka}
 
 def run_case(case: Case, bootstrap: str) -> Line:
     """Run one case in a process of its own and give its JSON line."""
-    command = [sys.executable, str(HERE / f"{case.bench}.py"), "--bootstrap", bootstrap]
-    command += ["--client", case.client, *case.arguments]
-    if case.bench != "transactions":
+    program = {"one-record": "latency", "client-footprint": "client_footprint"}
+    path = HERE / f"{program.get(case.bench, case.bench)}.py"
+    command = [sys.executable, str(path), "--bootstrap", bootstrap, "--client", case.client]
+    command += case.arguments
+    if case.bench not in ("transactions", "client-footprint"):
         command += ["--size", str(case.size)]
-    if case.bench == "consume":
-        records = 500_000 if case.size <= 100 else 200_000
-        command += ["--topic", f"bench-consume-{case.size}", "--records", str(records)]
+    if case.bench in ("produce", "consume"):
+        command += ["--compression", case.compression]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
@@ -122,85 +157,49 @@ def run_case(case: Case, bootstrap: str) -> Line:
     return line
 
 
-def fill(bootstrap: str, sizes: Sequence[int]) -> None:
+def fill(bootstrap: str, chosen: Sequence[Case]) -> None:
     """Write the topics that the consumers read."""
-    for size in sizes:
-        records = 500_000 if size <= 100 else 200_000
+    wanted = {(case.size, case.compression) for case in chosen if case.bench == "consume"}
+    for size, compression in sorted(wanted):
+        records = str(scaled(FILLED, size))
         command = [sys.executable, str(HERE / "consume.py"), "--bootstrap", bootstrap]
-        command += ["--client", "confluent", "--topic", f"bench-consume-{size}"]
-        command += ["--size", str(size), "--fill", str(records), "--records", str(records)]
+        command += ["--client", "confluent", "--topic", read_topic(size, compression)]
+        command += ["--size", str(size), "--compression", compression]
+        command += ["--fill", records, "--records", records]
         command += ["--set", "fetch.queue.backoff.ms=5"]
         subprocess.run(command, check=True, capture_output=True, timeout=600)
 
 
 def measure(args: argparse.Namespace) -> list[Line]:
-    """All rounds; the brokers take turns, so that a slow minute hits both."""
+    """All rounds; the brokers take turns, so that a slow minute hits both.
+
+    Footprints are medians by themselves and hardly depend on the broker: they are taken once.
+    """
     lines: list[Line] = []
-    chosen = [c for c in cases(args.sizes) if not args.only or c.bench in args.only]
+    every = cases(args.sizes, args.compressions)
+    chosen = [case for case in every if not args.only or case.bench in args.only]
     with contextlib.ExitStack() as stack:
         addresses = {name: stack.enter_context(BROKERS[name]()) for name in args.brokers}
-        if any(c.bench == "consume" for c in chosen):
-            for address in addresses.values():
-                fill(address, args.sizes)
-        total = args.rounds * len(chosen) * len(addresses)
-        for number in range(args.rounds):
-            for case in chosen:
-                for broker, address in addresses.items():
-                    load = os.getloadavg()[0]
-                    line = run_case(case, address)
-                    line |= {"broker": broker, "round": number, "load": round(load, 2)}
-                    lines.append(line)
-                    args.out.write(json.dumps(line) + "\n")
-                    args.out.flush()
-                    print(f"\r{len(lines)}/{total} runs", end="", file=sys.stderr, flush=True)
+        for address in addresses.values():
+            fill(address, chosen)
+        first = next(iter(addresses))
+        turns = [
+            (number, case, broker)
+            for number in range(args.rounds)
+            for case in chosen
+            for broker in addresses
+            if case.bench != "client-footprint" or (broker == first and number == 0)
+        ]
+        for number, case, broker in turns:
+            load = os.getloadavg()[0]
+            line = run_case(case, addresses[broker])
+            line |= {"broker": broker, "round": number, "load": round(load, 2)}
+            lines.append(line)
+            args.out.write(json.dumps(line) + "\n")
+            args.out.flush()
+            print(f"\r{len(lines)}/{len(turns)} runs", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
     return lines
-
-
-def rate_of(line: Line) -> float:
-    """Records or transactions a second."""
-    return float(str(line.get("rec_s", line.get("per_s", line.get("rate")))))
-
-
-def table(lines: Sequence[Line]) -> str:
-    """Medians by bench, size, client and broker, as Markdown."""
-    groups: dict[tuple[str, int, str, str], list[Line]] = defaultdict(list)
-    for line in lines:
-        size = int(str(line.get("size", 0)))
-        key = (str(line["bench"]), size, str(line["client"]), str(line["broker"]))
-        groups[key].append(line)
-    rows = ["| what | client | broker | per second | runs |", "| --- | --- | --- | --- | --- |"]
-    medians: dict[tuple[str, int, str, str], float] = {}
-    for key, found in groups.items():
-        rates = sorted(rate_of(line) for line in found)
-        medians[key] = statistics.median(rates)
-        what = f"{key[0]} {key[1]} B" if key[1] else key[0]
-        spread = f"{rates[0]:,.0f}-{rates[-1]:,.0f}"
-        extra = ""
-        if key[0] in ("transactions", "latency"):
-            p50 = statistics.median(float(str(line["p50_ms"])) for line in found)
-            p99 = statistics.median(float(str(line["p99_ms"])) for line in found)
-            extra = f"; p50 {p50:.2f} ms, p99 {p99:.2f} ms"
-        rows.append(
-            f"| {what} | {key[2]} | {key[3]} | {medians[key]:,.0f} ({spread}){extra} "
-            f"| {len(rates)} |"
-        )
-    return "\n".join([*rows, "", *ratios(medians)])
-
-
-def ratios(medians: dict[tuple[str, int, str, str], float]) -> list[str]:
-    """Our broker by Apache Kafka's under each client; our clients by the others on each broker."""
-    rows = ["| ratio | |", "| --- | --- |"]
-    for (bench, size, client, broker), rate in medians.items():
-        what = f"{bench} {size} B" if size else bench
-        other = medians.get((bench, size, client, "kafka"))
-        if broker == "onceflow" and other:
-            rows.append(f"| {what}, {client}: our broker / Apache Kafka | {rate / other:.2f} |")
-        for peer in ("confluent", "aiokafka", "kafka-python"):
-            base = medians.get((bench, size, peer, broker))
-            if client.startswith("onceflow") and base:
-                rows.append(f"| {what} on {broker}: {client} / {peer} | {rate / base:.2f} |")
-    return rows
 
 
 def main() -> None:
@@ -208,14 +207,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100])
-    benches = ("produce", "consume", "latency", "transactions")
-    parser.add_argument("--only", nargs="+", choices=benches)
+    parser.add_argument("--compressions", nargs="+", default=["none"], help="none lz4 ...")
+    parser.add_argument("--only", nargs="+", choices=BENCHES)
     parser.add_argument("--brokers", nargs="+", choices=list(BROKERS), default=list(BROKERS))
     parser.add_argument("--out", type=argparse.FileType("a"), default=os.devnull)
     parser.add_argument("--table", type=Path, help="print the table of this file and end")
+    parser.add_argument("--draw", type=Path, help="draw the runs of this file and end")
     args = parser.parse_args()
-    if args.table:
-        print(table([json.loads(text) for text in args.table.read_text().splitlines()]))
+    if args.table or args.draw:
+        text = (args.table or args.draw).read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        print(table(lines) if args.table else draw(lines, DOCS))
         return
     began = time.monotonic()
     print(table(measure(args)))
