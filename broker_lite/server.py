@@ -377,10 +377,12 @@ class Server:
     def _watch_keys(self, keys: JwksKeys, refresh_ms: int) -> None:
         """Read the keys of tokens again from time to time, and soon when one was missing."""
         read_ms = self.clock()
+        task: asyncio.Task[None] | None = None
 
         def look(now_ms: int) -> None:
-            nonlocal read_ms
-            if now_ms - read_ms >= refresh_ms or keys.missing:
+            nonlocal read_ms, task
+            due = now_ms - read_ms >= refresh_ms or keys.missing
+            if due and (task is None or task.done()):
                 read_ms = now_ms
                 task = self.loop.create_task(_refresh(keys))
                 self._tasks.add(task)

@@ -330,7 +330,7 @@ def describe_cluster(
         )
     brokers = []
     for node in state.placement.nodes.values():
-        if node.running or request.include_fenced_brokers:
+        if node.running or (request.include_fenced_brokers and node.registered):
             host, port = state.advertised(context, node.node_id)
             brokers.append(
                 DescribeClusterResponse.DescribeClusterBroker(

@@ -1,7 +1,7 @@
 """UpdateFeatures, DescribeQuorum and UnregisterBroker: the cluster as a whole.
 
-Decides how a cluster of one node answers questions about controllers; features and their levels
-are in ``features``.
+Decides how questions about controllers are answered: every node is one, and the first that runs
+leads. Features and their levels are in ``features``.
 """
 
 from __future__ import annotations
@@ -65,8 +65,12 @@ def update_features(
 def describe_quorum(
     state: BrokerState, context: RequestContext, request: DescribeQuorumRequest, now_ms: int
 ) -> DescribeQuorumResponse:
-    """This node as the one controller, which has everything (KIP-595)."""
-    host, port = state.advertised(context)
+    """The nodes as controllers, which have everything while they run (KIP-595)."""
+    nodes = []
+    for node_id in state.placement.nodes if context.api_version >= 2 else ():
+        host, port = state.advertised(context, node_id)
+        listener = DescribeQuorumResponse.Listener(name=context.listener, host=host, port=port)
+        nodes.append(DescribeQuorumResponse.Node(node_id=node_id, listeners=[listener]))
     return DescribeQuorumResponse(
         topics=[
             DescribeQuorumResponse.TopicData(
@@ -78,16 +82,7 @@ def describe_quorum(
             )
             for topic in request.topics
         ],
-        nodes=[
-            DescribeQuorumResponse.Node(
-                node_id=state.node_id,
-                listeners=[
-                    DescribeQuorumResponse.Listener(name=context.listener, host=host, port=port)
-                ],
-            )
-        ]
-        if context.api_version >= 2
-        else [],
+        nodes=nodes,
     )
 
 
@@ -106,18 +101,21 @@ def _quorum(
             observers=[],
         )
     # There is no log of metadata here; the number of changes is not told.
-    voter = ReplicaState(
-        replica_id=state.node_id,
-        log_end_offset=0,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
+    voters = [
+        ReplicaState(
+            replica_id=node.node_id,
+            log_end_offset=0 if node.running else -1,
+            last_fetch_timestamp=now_ms if node.running else -1,
+            last_caught_up_timestamp=now_ms if node.running else -1,
+        )
+        for node in state.placement.nodes.values()
+    ]
     return DescribeQuorumResponse.PartitionData(
         partition_index=index,
-        leader_id=state.node_id,
+        leader_id=state.placement.controller_id,
         leader_epoch=QUORUM_EPOCH,
         high_watermark=0,
-        current_voters=[voter],
+        current_voters=voters,
         observers=[],
     )
 
@@ -126,13 +124,18 @@ def _quorum(
 def unregister_broker(
     state: BrokerState, context: RequestContext, request: UnregisterBrokerRequest, now_ms: int
 ) -> UnregisterBrokerResponse:
-    """Nobody else is registered, and the one who answers is not gone."""
-    if request.broker_id == state.node_id:
+    """A node that does not run is forgotten until it comes back; one that runs is not gone."""
+    node = state.placement.nodes.get(request.broker_id)
+    if node is not None and node.running:
         return UnregisterBrokerResponse(
             error_code=ErrorCode.INVALID_REQUEST,
             error_message=f"Broker {request.broker_id} is running; stop it instead.",
         )
-    return UnregisterBrokerResponse(
-        error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
-        error_message=f"There is no broker {request.broker_id}; the only one is {state.node_id}.",
-    )
+    if node is None or not node.registered:
+        known = [each.node_id for each in state.placement.nodes.values() if each.registered]
+        return UnregisterBrokerResponse(
+            error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+            error_message=f"There is no broker {request.broker_id}; there are {known}.",
+        )
+    node.registered = False
+    return UnregisterBrokerResponse()

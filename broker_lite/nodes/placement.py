@@ -37,11 +37,13 @@ class Node:
         node_id: Its id.
         rack: Where it stands (``broker.rack``), None when nobody said.
         running: Whether it answers.
+        registered: Whether it is told of while it does not run.
     """
 
     node_id: int
     rack: str | None = None
     running: bool = True
+    registered: bool = True
 
 
 class Placement:
@@ -209,7 +211,7 @@ class Placement:
         if node.running:
             return
         self._pin_leaders()
-        node.running = True
+        node.running = node.registered = True
         for topic, partition in self._partitions():
             if self.leader(topic.name, partition) == NO_LEADER:
                 wanted = self._first_running(topic.name, partition)

@@ -10,6 +10,7 @@ import ipaddress
 import json
 import logging
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -24,6 +25,7 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 KEYS_BYTES_MAX = 1_048_576
+READ_BYTES = 65_536
 FETCH_TIMEOUT_SECONDS = 10.0
 MISSING_KEY_PAUSE_MS = 10_000
 """A token with an unknown key makes a URL be read again, but not more often than this."""
@@ -94,8 +96,9 @@ class JwksKeys:
         self.missing = False
 
     def _parse(self, data: bytes) -> dict[str | None, PyJWK]:
-        entries = json.loads(data).get("keys")
-        if not isinstance(entries, list):
+        told = json.loads(data)
+        entries = told.get("keys") if isinstance(told, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise ValueError("there is no list of keys")
         keys: dict[str | None, PyJWK] = {}
         for entry in entries:
@@ -103,7 +106,7 @@ class JwksKeys:
                 continue
             try:
                 key = self._jwt.PyJWK.from_dict(entry)
-            except self._jwt.PyJWTError as error:
+            except (self._jwt.PyJWTError, TypeError, ValueError) as error:
                 logger.warning("a key of %s cannot be used: %s", self.url, error)
                 continue
             keys[key.key_id] = key
@@ -156,7 +159,14 @@ class JwksKeys:
 
 
 def _fetched(url: str) -> bytes:
-    from urllib import request as http  # Takes time to load, and hardly a broker needs it.
+    """What a URL gives.
+
+    Raises:
+        OSError: Nothing, or too slowly.
+    """
+    # These take time to load, and hardly a broker needs them.
+    from http.client import HTTPException
+    from urllib import request as http
 
     class NoRedirect(http.HTTPRedirectHandler):
         """A redirect could lead where keys may not come from."""
@@ -165,9 +175,20 @@ def _fetched(url: str) -> bytes:
             return None
 
     asked = http.Request(url, headers={"Accept": "application/json"})
-    with http.build_opener(NoRedirect).open(asked, timeout=FETCH_TIMEOUT_SECONDS) as answer:
-        data: bytes = answer.read(KEYS_BYTES_MAX + 1)
-        return data
+    handlers: list[object] = [NoRedirect]
+    if _is_local(urlsplit(url).hostname):
+        handlers.append(http.ProxyHandler({}))
+    deadline = time.monotonic() + FETCH_TIMEOUT_SECONDS
+    data = b""
+    try:
+        with http.build_opener(*handlers).open(asked, timeout=FETCH_TIMEOUT_SECONDS) as answer:  # type: ignore[arg-type] # a class or an instance
+            while len(data) <= KEYS_BYTES_MAX and (part := answer.read1(READ_BYTES)):
+                data += part
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not read after {FETCH_TIMEOUT_SECONDS:g} s")
+    except HTTPException as error:
+        raise OSError(f"no answer by HTTP: {error!r}") from None
+    return data
 
 
 def _is_local(host: str | None) -> bool:

@@ -19,6 +19,12 @@ from onceflow.sdk.protocol.api.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from onceflow.sdk.protocol.api.admin_cluster import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from onceflow.sdk.protocol.api.admin_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -444,3 +450,48 @@ class TestAdministration:
         assert (partitions[0].replica_nodes, partitions[0].leader_id) == ([2], 2)
         assert partitions[1].replica_nodes == [3, 1]
         assert partitions[1].leader_id in (1, 3)
+
+    async def test_every_node_is_a_controller_and_the_first_that_runs_leads(
+        self, broker: Broker
+    ) -> None:
+        async def quorum(asked: int) -> tuple[int, dict[int, int], dict[int, int]]:
+            topic = DescribeQuorumRequest.TopicData(
+                topic_name="__cluster_metadata",
+                partitions=[DescribeQuorumRequest.PartitionData(partition_index=0)],
+            )
+            answer = await ask(broker, asked, DescribeQuorumRequest(topics=[topic]), 2)
+            assert isinstance(answer, DescribeQuorumResponse)
+            (told,) = answer.topics[0].partitions
+            voters = {each.replica_id: each.log_end_offset for each in told.current_voters}
+            ports = {each.node_id: each.listeners[0].port for each in answer.nodes}
+            return told.leader_id, voters, ports
+
+        ports = {node_id: address(broker, node_id)[1] for node_id in NODES}
+        for node_id in NODES:
+            assert await quorum(node_id) == (1, {1: 0, 2: 0, 3: 0}, ports)
+        await broker.stop_node_async(1)
+        leader, voters, _ = await quorum(3)
+        assert (leader, voters) == (2, {1: -1, 2: 0, 3: 0})
+
+    async def test_a_node_that_does_not_run_can_be_unregistered_until_it_comes_back(
+        self, broker: Broker
+    ) -> None:
+        async def unregister(node_id: int) -> int:
+            answer = await ask(broker, 1, UnregisterBrokerRequest(broker_id=node_id), 0)
+            assert isinstance(answer, UnregisterBrokerResponse)
+            return answer.error_code
+
+        async def told() -> list[tuple[int, bool]]:
+            request = DescribeClusterRequest(endpoint_type=1, include_fenced_brokers=True)
+            answer = await ask(broker, 1, request, 2)
+            assert isinstance(answer, DescribeClusterResponse)
+            return [(each.broker_id, each.is_fenced) for each in answer.brokers]
+
+        invalid, unknown = ErrorCode.INVALID_REQUEST, ErrorCode.BROKER_ID_NOT_REGISTERED
+        assert [await unregister(each) for each in (1, 3, 9)] == [invalid, invalid, unknown]
+        await broker.stop_node_async(3)
+        assert await told() == [(1, False), (2, False), (3, True)]
+        assert [await unregister(3), await unregister(3)] == [0, unknown]
+        assert await told() == [(1, False), (2, False)]
+        await broker.start_node_async(3)
+        assert await told() == [(1, False), (2, False), (3, False)]
