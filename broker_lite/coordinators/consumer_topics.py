@@ -69,10 +69,10 @@ class ConsumerTopics:
         """Check a pattern.
 
         Raises:
-            RegexError: It is not understood.
+            RegexError: It is not understood, or costs too much with the topics that there are.
         """
         if regex:
-            self._compile(regex)
+            self._compile(regex).select(topic.name for topic in self.view)
 
     def _compile(self, regex: str) -> TopicRegex:
         compiled = self._compiled.get(regex)
@@ -141,8 +141,7 @@ class ConsumerTopics:
     def _matching(self, regex: str) -> frozenset[str]:
         """As in Apache Kafka a pattern selects internal topics too, if it matches their names."""
         try:
-            compiled = self._compile(regex)
-        except RegexError as error:  # In a folder of Apache Kafka, which understands more.
+            return self._compile(regex).select(topic.name for topic in self.view)
+        except RegexError as error:  # In a folder of Apache Kafka, or with topics made since.
             logger.error("pattern %r selects nothing here: %s", regex, error)
             return frozenset()
-        return frozenset(topic.name for topic in self.view if compiled.matches(topic.name))

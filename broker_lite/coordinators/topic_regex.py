@@ -2,6 +2,7 @@
 
 A pattern comes from the network, so it is matched in time that grows with the length of the name
 only: it becomes a set of states that are followed side by side, and nothing is ever tried again.
+How many are looked at for all topics together is bounded too.
 What RE2 has and topic names cannot need (look-around, back-references, Unicode classes) is refused
 with the reason. A name must match as a whole, as in Apache Kafka.
 """
@@ -9,6 +10,7 @@ with the reason. A name must match as a whole, as in Apache Kafka.
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 PATTERN_MAX: Final = 1_024
@@ -19,6 +21,10 @@ STATES_MAX: Final = 5_000
 
 REPEAT_MAX: Final = 1_000
 """Largest count of a repetition, as in RE2."""
+
+WORK_MAX: Final = 300_000
+"""Most states looked at for one pattern and all topics; some tenths of a second, in which the
+broker does nothing else."""
 
 TOPIC_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 """All that names of topics are made of."""
@@ -86,20 +92,103 @@ class TopicRegex:
         self._first, self._last = part.first, part.last
 
     def matches(self, name: str) -> bool:
+        """Does the pattern match the whole name?
+
+        Raises:
+            RegexError: To find that out takes too many steps.
+        """
+        return _Walk(self._first, self._last).matches(name)
+
+    def select(self, names: Iterable[str]) -> frozenset[str]:
+        """The names that the pattern matches.
+
+        Raises:
+            RegexError: To find that out takes too many steps.
+        """
+        walk = _Walk(self._first, self._last)
+        return frozenset(name for name in names if walk.matches(name))
+
+
+class _Walk:
+    """The way of names through a pattern's states; what was worked out once is looked up.
+
+    Names of topics are alike, so that a few sets of states serve all of them. What is kept is
+    bounded by the work that may go into it.
+    """
+
+    __slots__ = ("_kinds", "_last", "_numbers", "_patterns", "_sets", "_start", "_steps", "_work")
+
+    def __init__(self, first: _State, last: _State) -> None:
+        self._last = last
+        self._start = [first]
+        self._sets: list[list[_State]] = []
+        self._numbers: dict[frozenset[int], int] = {}
+        self._steps: dict[tuple[int, int, bool], int] = {}
+        self._kinds: dict[str, int] = {}
+        self._patterns = tuple(_character_sets(first))
+        self._work = 0
+
+    def matches(self, name: str) -> bool:
         """Does the pattern match the whole name?"""
-        current = _closure([self._first], at_start=True, at_end=not name)
+        current = self._step(-1, "", not name)
         for position, character in enumerate(name):
+            current = self._step(current, character, position == len(name) - 1)
+            if not self._sets[current]:
+                return False
+        return self._last in self._sets[current]
+
+    def _step(self, number: int, character: str, at_end: bool) -> int:
+        """Number of the set that a character leads to; -1 and no character is the beginning."""
+        key = (number, self._kind(character) if character else -1, at_end)
+        found = self._steps.get(key)
+        if found is not None:
+            return found
+        following = self._start
+        if character:
             following = [
                 state.follower
-                for state in current
+                for state in self._sets[number]
                 if state.characters is not None
                 and character in state.characters
                 and state.follower is not None
             ]
-            current = _closure(following, at_start=False, at_end=position == len(name) - 1)
-            if not current:
-                return False
-        return self._last in current
+            self._work += len(self._sets[number])
+        reached = _closure(following, at_start=not character, at_end=at_end)
+        self._work += len(reached)
+        if self._work > WORK_MAX:
+            raise RegexError("expression takes too many steps")
+        made = frozenset(map(id, reached))
+        if made not in self._numbers:
+            self._numbers[made] = len(self._sets)
+            self._sets.append(reached)
+        self._steps[key] = self._numbers[made]
+        return self._steps[key]
+
+    def _kind(self, character: str) -> int:
+        """The same number for characters that the pattern does not tell apart."""
+        kind = self._kinds.get(character)
+        if kind is None:
+            members = enumerate(self._patterns)
+            kind = sum(1 << bit for bit, some in members if character in some)
+            self._kinds[character] = kind
+        return kind
+
+
+def _character_sets(first: _State) -> set[frozenset[str]]:
+    """All sets of characters that lead on anywhere."""
+    found: set[frozenset[str]] = set()
+    seen: set[int] = set()
+    waiting = [first]
+    while waiting:
+        state = waiting.pop()
+        if id(state) in seen:
+            continue
+        seen.add(id(state))
+        waiting += state.empty
+        if state.characters is not None and state.follower is not None:
+            found.add(state.characters)
+            waiting.append(state.follower)
+    return found
 
 
 def _closure(states: list[_State], *, at_start: bool, at_end: bool) -> list[_State]:

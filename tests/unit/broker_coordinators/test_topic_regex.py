@@ -6,11 +6,13 @@ RE2's words as seen on Apache Kafka.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 
 import pytest
 
+from onceflow.broker_lite.coordinators import topic_regex
 from onceflow.broker_lite.coordinators.topic_regex import PATTERN_MAX, RegexError, TopicRegex
 
 PATTERNS = [
@@ -63,6 +65,39 @@ def test_refusals(pattern: str, words: str) -> None:
 def test_states_and_not_tries_are_followed() -> None:
     """With an engine that tries and goes back this would not end."""
     assert not TopicRegex("(a|a)*(a|a)*(a|a)*(a*)*b").matches("a" * 249)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?:.*){50}b", "(?:.?){999}", "(?:.*){900}", "(?:[a-m]?[n-z]?[a-z_]?){300}x",
+                "(?:a|b|.)*a(?:.){400}"]
+)  # fmt: skip
+def test_a_pattern_for_all_topics_looks_at_a_bounded_number_of_states(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One heartbeat must not hold up everybody, however many topics there are."""
+    looked_at = 0
+
+    def counted(states: list[topic_regex._State], **at: bool) -> list[topic_regex._State]:
+        nonlocal looked_at
+        found = followed(states, **at)
+        looked_at += len(found)
+        return found
+
+    followed = topic_regex._closure
+    monkeypatch.setattr(topic_regex, "_closure", counted)
+    rng = random.Random(9)
+    topics = ["".join(rng.choices("abnz._-19", k=rng.randint(1, 249))) for _ in range(1_000)]
+    with contextlib.suppress(RegexError):
+        assert isinstance(TopicRegex(pattern).select(topics), frozenset)
+    assert looked_at <= topic_regex.WORK_MAX + topic_regex.STATES_MAX
+
+
+def test_many_names_of_topics_are_cheap_for_ordinary_patterns() -> None:
+    names = [f"{kind}.{number}-{part}" for kind in ("orders", "users") for number in range(500)
+             for part in ("raw", "v2")]  # fmt: skip
+    for pattern in ("orders.*", r"(?:orders|users)\.\d{1,3}-(?:raw|v\d)", "|".join(names[:60])):
+        python = re.compile(pattern)
+        assert TopicRegex(pattern).select(names) == {n for n in names if python.fullmatch(n)}
 
 
 def test_random_text_is_refused_or_compiled() -> None:
