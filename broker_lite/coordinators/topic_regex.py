@@ -1,4 +1,4 @@
-"""Patterns by which members of consumer groups choose topics, in the syntax of RE2.
+"""Patterns of names in the syntax of RE2: by them members of consumer groups choose topics.
 
 A pattern comes from the network, so it is matched in time that grows with the length of the name
 only: it becomes a set of states that are followed side by side, and nothing is ever tried again.
@@ -10,7 +10,7 @@ with the reason. A name must match as a whole, as in Apache Kafka.
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 PATTERN_MAX: Final = 1_024
@@ -33,11 +33,8 @@ _DIGITS: Final = frozenset(string.digits)
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CLASSES: Final = {
     "d": _DIGITS,
-    "D": TOPIC_CHARACTERS - _DIGITS,
     "w": _WORD,
-    "W": TOPIC_CHARACTERS - _WORD,
     "s": frozenset(" \t\n\r\f"),
-    "S": TOPIC_CHARACTERS,
 }
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 _POSIX: Final = {
@@ -81,14 +78,18 @@ class TopicRegex:
 
     __slots__ = ("_first", "_last", "pattern")
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[str] = TOPIC_CHARACTERS) -> None:
         """Compile a pattern.
+
+        Args:
+            pattern: The pattern.
+            alphabet: All characters that names hold.
 
         Raises:
             RegexError: It is not understood.
         """
         self.pattern: str = pattern
-        part = _Parser(pattern).parse()
+        part = _Parser(pattern, alphabet).parse()
         self._first, self._last = part.first, part.last
 
     def matches(self, name: str) -> bool:
@@ -107,6 +108,15 @@ class TopicRegex:
         """
         walk = _Walk(self._first, self._last)
         return frozenset(name for name in names if walk.matches(name))
+
+
+def select(names: Sequence[str], pattern: str) -> frozenset[str]:
+    """Those of any names that a pattern matches.
+
+    Raises:
+        RegexError: The pattern is not understood, or takes too many steps.
+    """
+    return TopicRegex(pattern, TOPIC_CHARACTERS.union(*names)).select(names)
 
 
 class _Walk:
@@ -221,9 +231,10 @@ def _without_quotes(pattern: str) -> str:
 
 
 class _Parser:
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, alphabet: frozenset[str]) -> None:
         if len(pattern) > PATTERN_MAX:
             raise RegexError(f"expression is longer than {PATTERN_MAX} characters")
+        self._alphabet = alphabet
         self._text = _without_quotes(pattern)
         self._at = 0
         self._states = 0
@@ -375,7 +386,7 @@ class _Parser:
         if character == "[":
             return self._characters(self._bracket())
         if character == ".":
-            return self._characters(TOPIC_CHARACTERS)
+            return self._characters(self._alphabet - {"\n"})
         if character in ("^", "$"):
             return self._anchor(start=character == "^")
         if character == "\\":
@@ -428,9 +439,17 @@ class _Parser:
             return self._anchor(start=True)
         if character == "z":
             return self._anchor(start=False)
-        if character in _CLASSES:
-            return self._characters(_CLASSES[character])
+        named = self._class(character)
+        if named is not None:
+            return self._characters(named)
         return self._characters(frozenset(self._literal(character)))
+
+    def _class(self, character: str) -> frozenset[str] | None:
+        """The characters of ``\\d``, ``\\D`` and their like; None for another escape."""
+        if character.lower() not in _CLASSES:
+            return None
+        named = _CLASSES[character.lower()]
+        return named if character.islower() else self._alphabet - named
 
     def _literal(self, character: str) -> str:
         """The character that an escape stands for; the backslash and the next were read."""
@@ -461,7 +480,7 @@ class _Parser:
                 if name.removeprefix("^") not in _POSIX:
                     raise RegexError("invalid character class range")
                 named = _POSIX[name.removeprefix("^")]
-                found |= TOPIC_CHARACTERS - named if name.startswith("^") else named
+                found |= self._alphabet - named if name.startswith("^") else named
                 self._at = end + 2
                 continue
             low = self._bracket_item()
@@ -473,14 +492,14 @@ class _Parser:
                 high = self._bracket_item()
                 if isinstance(high, frozenset) or high < low:
                     raise RegexError("invalid character class range")
-                # Only what a topic's name can hold is ever asked for.
-                found |= {c for c in TOPIC_CHARACTERS if low <= c <= high}
+                # Only what a name can hold is ever asked for.
+                found |= {c for c in self._alphabet if low <= c <= high}
             else:
                 found.add(low)
         self._at += 1
         if self._fold:
             found |= {c.swapcase() for c in found}
-        return TOPIC_CHARACTERS - found if negated else frozenset(found)
+        return self._alphabet - found if negated else frozenset(found)
 
     def _bracket_item(self) -> str | frozenset[str]:
         character = self._peek()
@@ -491,4 +510,4 @@ class _Parser:
             return character
         character = self._peek()
         self._at += 1
-        return _CLASSES.get(character) or self._literal(character)
+        return self._class(character) or self._literal(character)

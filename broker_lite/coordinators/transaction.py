@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     StateLog,
     StateLogError,
 )
+from onceflow.broker_lite.coordinators.topic_regex import RegexError, select
 from onceflow.broker_lite.coordinators.transaction_log import TransactionLog
 from onceflow.broker_lite.coordinators.transaction_rules import (
     PartitionCheck,
@@ -511,26 +511,27 @@ class TransactionCoordinator:
             producer_id_filters: Producer ids; empty for all.
             duration_ms: Only ids whose last transaction began longer ago than this, or that had
                 none (so Kafka); negative for all.
-            id_pattern: Regular expression for the whole id; None or empty for all.
+            id_pattern: Regular expression (of RE2) for the whole id; None or empty for all.
             now_ms: Wall milliseconds.
         """
         by_label = {state.label: state for state in TransactionState}
         states = {by_label[name] for name in state_filters if name in by_label}
         unknown = [name for name in state_filters if name not in by_label]
-        try:
-            pattern = re.compile(id_pattern) if id_pattern else None
-        except re.error:
-            return TransactionListing(ErrorCode.INVALID_REGULAR_EXPRESSION)
-        if state_filters and not states:
-            return TransactionListing(ErrorCode.NONE, unknown)
-        entries = [
-            entry
-            for entry in self._log
-            if (not states or entry.state in states)
-            and (not producer_id_filters or entry.producer_id in producer_id_filters)
-            and (duration_ms < 0 or entry.start_ms < now_ms - duration_ms)
-            and (pattern is None or pattern.fullmatch(entry.transactional_id))
-        ]
+        entries: list[TransactionEntry] = []
+        if states or not state_filters:
+            entries = [
+                entry
+                for entry in self._log
+                if (not states or entry.state in states)
+                and (not producer_id_filters or entry.producer_id in producer_id_filters)
+                and (duration_ms < 0 or entry.start_ms < now_ms - duration_ms)
+            ]
+        if id_pattern:
+            try:
+                ids = select([entry.transactional_id for entry in entries], id_pattern)
+            except RegexError:
+                return TransactionListing(ErrorCode.INVALID_REGULAR_EXPRESSION)
+            entries = [entry for entry in entries if entry.transactional_id in ids]
         return TransactionListing(ErrorCode.NONE, unknown, entries)
 
     def _current(

@@ -589,6 +589,19 @@ class TestQuestions:
         assert self.names(bench, duration_ms=1_000) == ["a", "c"]
         assert self.names(bench, id_pattern="[bc]") == ["b", "c"]
 
+    def test_list_takes_patterns_of_re2_for_any_id(self, bench: Bench) -> None:
+        for name in ("orders/é-1", "orders/é-2", "x y"):
+            bench.identity(name)
+        assert self.names(bench, id_pattern="orders.*") == ["orders/é-1", "orders/é-2"]
+        assert self.names(bench, id_pattern=r"orders/[^a-z]-\D") == []
+        assert self.names(bench, id_pattern=r"\Qorders/\E\W-[12]") == ["orders/é-1", "orders/é-2"]
+        assert self.names(bench, id_pattern=r"x\Wy|.*é-2") == ["orders/é-2", "x y"]
+
+    def test_list_tries_nothing_twice(self, bench: Bench) -> None:
+        """With an engine that tries and goes back, one request would stop the broker for ever."""
+        bench.identity("a" * 200)
+        assert self.names(bench, id_pattern="(a+)+b") == []
+
     def test_list_names_unknown_states(self, bench: Bench) -> None:
         bench.identity("a")
         listing = bench.transactions.list_transactions(["Odd"], [], -1, None, bench.now_ms)
