@@ -106,6 +106,8 @@ async def _serve_plain(
             loop.call_soon_threadsafe(stopping.set)
 
         state.log_manager.on_failure = disk_failed
+        if state.log_manager.failure is not None:
+            stopping.set()
         _settle_memory()
         ready = ",".join(shown(each) if len(bound) == 1 else str(each) for each in bound)
         _tell_ready(options, config, ready, state.cluster_id)
@@ -114,13 +116,7 @@ async def _serve_plain(
         clean = state.log_manager.failure is None
     finally:
         state.close(clock(), clean=clean)
-    if state.log_manager.failure is not None:
-        click.echo(
-            f"onceflow broker stopped: a flush of {data} failed ({state.log_manager.failure}); "
-            "mend the disk and start again: what was acknowledged is checked then",
-            err=True,
-        )
-        raise SystemExit(EXIT_DISK_FAILED)
+    _end_if_disk_failed(data, state.log_manager.failure)
 
 
 async def _serve_for_tests(
@@ -144,7 +140,20 @@ async def _serve_for_tests(
         _tell_ready(options, config, broker.bootstrap_servers, broker.state.cluster_id)
         if options.control is not None:
             click.echo(f"onceflow control ready on {broker.control_url}")
+        broker.disk.when_failed(stopping.set)
         await stopping.wait()
+    _end_if_disk_failed(options.data, broker.disk.failure)
+
+
+def _end_if_disk_failed(data: Path | None, failure: OSError | None) -> None:
+    if failure is None:
+        return
+    click.echo(
+        f"onceflow broker stopped: the disk with {data or 'the data'} failed ({failure}); "
+        "mend it and start again: what was acknowledged is checked then",
+        err=True,
+    )
+    raise SystemExit(EXIT_DISK_FAILED)
 
 
 def _tell_ready(options: DaemonOptions, config: BrokerConfig, where: str, cluster_id: str) -> None:

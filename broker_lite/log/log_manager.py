@@ -59,7 +59,8 @@ class LogManager:
         node_id: This node.
         clean_start: Whether the last stop was in order.
         shared_flush: With durability ``group``, what brings appends to the disk; None otherwise.
-        failure: Why the disk can no longer be trusted with anything, or None.
+        failure: Why the disk can no longer be trusted with anything, or None: a flush failed, or a
+            change of several files that cannot be undone.
         on_failure: Called once with that reason, perhaps in another thread.
 
     Raises:
@@ -90,7 +91,7 @@ class LogManager:
         self.shared_flush: SharedFlush | None = None
         if config_for({}).durability == "group":
             self.shared_flush = SharedFlush(storage)
-            self.shared_flush.on_failure = self._sync_failed
+            self.shared_flush.on_failure = self._disk_failed
         storage.lock()
         try:
             self.cluster_id: str = settle_meta(storage, node_id, cluster_id, new_uuid)
@@ -378,18 +379,20 @@ class LogManager:
 
     def _keep(self, log: PartitionLog) -> None:
         log.when_start_moved(self._note_start_moved)
-        log.when_sync_failed(self._sync_failed)
+        log.when_disk_failed(self._disk_failed)
 
-    def _sync_failed(self, error: OSError) -> None:
-        """The disk did not take a flush: as in Kafka, nothing in that folder goes on.
+    def _disk_failed(self, error: OSError) -> None:
+        """The disk did not take a flush or left a change half done: nothing here goes on.
 
         What the kernel could not write it may have dropped; a later flush would succeed without
-        it. May run in the flushing thread.
+        it. What is half done, a start mends. Meanwhile the broker would serve in part only, with
+        transactions that cannot end; so it stops, as Kafka's does without its last log directory.
+        May run in the flushing thread.
         """
         if self.failure is not None:
             return
         self.failure = error
-        _logger.critical("the data folder is offline, a flush failed: %s", error)
+        _logger.critical("the data folder is offline, the disk failed: %s", error)
         for log in self.partitions():
             log.fail()
         if self.shared_flush is not None:

@@ -102,7 +102,7 @@ class PartitionLog(LogView):
         self._shared_flush = shared_flush
         self._flushes_each = config.durability == "always"
         self._on_start_moved: Callable[[], None] | None = None
-        self._on_sync_failed: Callable[[OSError], None] | None = None
+        self._on_disk_failed: Callable[[OSError], None] | None = None
         self._failed = False
         self._writer = SegmentWriter(
             storage,
@@ -110,7 +110,7 @@ class PartitionLog(LogView):
             loaded.segments,
             loaded.producers,
             loaded.recovery_point,
-            self._sync_failed,
+            self._disk_failed,
         )
         self._unflushed_records = 0
         if config.durability != "kafka":
@@ -240,7 +240,7 @@ class PartitionLog(LogView):
                 self._segments.active.aborted.append(aborted)
             except OSError as error:
                 # The marker is written but readers could not be told: only a new start helps.
-                self._failed = True
+                self._disk_failed(error)
                 raise self._storage_error(error) from error
         self._flush_if_each(offset + 1, len(data))
         self._appended(offset + 1, 1)
@@ -301,7 +301,7 @@ class PartitionLog(LogView):
                 self._writer.flush(end_offset)
             except OSError as error:
                 self._segments.active.disown(size)
-                self._sync_failed(error)
+                self._disk_failed(error)
                 raise self._storage_error(error) from error
 
     def unsafe_paths(self) -> list[str]:
@@ -314,19 +314,19 @@ class PartitionLog(LogView):
             self._writer.flushed_below(end_offset)
             self.advance_high_watermark(end_offset)
 
-    def when_sync_failed(self, callback: Callable[[OSError], None]) -> None:
-        """Have the log manager told when the disk did not take what was appended."""
-        self._on_sync_failed = callback
+    def when_disk_failed(self, callback: Callable[[OSError], None]) -> None:
+        """Have the log manager told when the disk left something in a state of its own."""
+        self._on_disk_failed = callback
 
-    def _sync_failed(self, error: OSError) -> None:
-        """The disk refused a flush: the kernel may have dropped what it could not write.
+    def _disk_failed(self, error: OSError) -> None:
+        """The disk refused a flush, or a change that cannot be undone: the log goes offline.
 
-        Nothing of it may be acknowledged later, so the log goes offline. May run in the flushing
-        thread.
+        The kernel may have dropped what it could not flush, and of a change in several files a
+        part is done: nothing may be acknowledged after that. May run in the flushing thread.
         """
         self.fail()
-        if self._on_sync_failed is not None:
-            self._on_sync_failed(error)
+        if self._on_disk_failed is not None:
+            self._on_disk_failed(error)
 
     def fail(self) -> None:
         """Take the log offline: only a new start, which checks it, brings it back."""
@@ -381,7 +381,7 @@ class PartitionLog(LogView):
         try:
             self._writer.flush(self._log_end_offset)
         except OSError as error:
-            self._sync_failed(error)
+            self._disk_failed(error)
             raise self._storage_error(error) from error
         self._unflushed_records = 0
 
@@ -524,7 +524,8 @@ class PartitionLog(LogView):
         try:
             yield from compaction.run(self.compacted_offset)
         except OSError as error:
-            self._failed = self._failed or compaction.swapping
+            if compaction.swapping:
+                self._disk_failed(error)
             raise self._storage_error(error) from error
         for base_offset in compaction.removed_bases:
             self._writer.drop_snapshot(base_offset)

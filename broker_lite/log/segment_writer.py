@@ -53,8 +53,7 @@ class SegmentWriter:
         segments: Its segments.
         producers: Its producers, for snapshots.
         recovery_point: Offset below which the log is on the disk.
-        sync_failed: Called when files could not be brought to the disk in the background, perhaps
-            in another thread.
+        disk_failed: Called when files could not be brought to the disk, perhaps in another thread.
 
     Attributes:
         recovery_point: Offset below which the log is on the disk.
@@ -66,11 +65,11 @@ class SegmentWriter:
         "_checkpoint_offset",
         "_checkpoints_on_their_way",
         "_directory",
+        "_disk_failed",
         "_producers",
         "_segments",
         "_snapshot_offset",
         "_storage",
-        "_sync_failed",
         "_unflushed_since_ms",
         "recovery_point",
     )
@@ -82,14 +81,14 @@ class SegmentWriter:
         segments: SegmentList,
         producers: ProducerState,
         recovery_point: int,
-        sync_failed: Callable[[OSError], None],
+        disk_failed: Callable[[OSError], None],
     ) -> None:
         self._storage = storage
         self._directory = directory
         self._segments = segments
         self._producers = producers
         self.recovery_point: int = recovery_point
-        self._sync_failed = sync_failed
+        self._disk_failed = disk_failed
         self._snapshot_offset = -1
         # Since the last checkpoint, and where that was if it does not begin a segment.
         self._bytes = self._batches = 0
@@ -182,7 +181,7 @@ class SegmentWriter:
             try:
                 old.flush_all()
             except OSError as error:
-                self._sync_failed(error)
+                self._disk_failed(error)
                 raise
         self.write_snapshot(end_offset)
         segment = Segment(
@@ -200,7 +199,7 @@ class SegmentWriter:
         if config.durability == "kafka" and self.recovery_point >= old.base_offset:
             files = [*old.paths(), f"{self._directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}"]
             self._storage.flush_later(
-                files, lambda: self.flushed_below(end_offset), self._sync_failed
+                files, lambda: self.flushed_below(end_offset), self._disk_failed
             )
         return segment
 
@@ -229,7 +228,7 @@ class SegmentWriter:
                 *(f"{self._directory}/{file_name(end_offset, each)}" for each in _SNAPSHOTS),
             ]
             self._storage.flush_later(
-                files, lambda: self._checkpointed(end_offset), self._sync_failed
+                files, lambda: self._checkpointed(end_offset), self._disk_failed
             )
 
     def _checkpointed(self, end_offset: int) -> None:

@@ -25,6 +25,7 @@ from onceflow.broker_lite.server import MovableTime, Server
 from onceflow.broker_lite.testing.capture import Capture
 from onceflow.broker_lite.testing.control import HOST, ControlServer
 from onceflow.broker_lite.testing.control_calls import make_answer
+from onceflow.broker_lite.testing.disk_watch import DiskWatch
 from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
 from onceflow.broker_lite.testing.journal import Journal
@@ -72,6 +73,8 @@ class Broker:
 
     Attributes:
         faults: Rules that make requests, connections and writes fail.
+        disk: Whether and why the broker stopped by itself: the disk failed a flush, or a change
+            that cannot be undone.
 
     Example:
         >>> from onceflow.broker_lite import Broker
@@ -127,6 +130,7 @@ class Broker:
         self._control: ControlServer | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
+        self.disk: DiskWatch = DiskWatch()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -256,6 +260,11 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._state = state
         self._server = server
+        self.disk.begin(state.log_manager, lambda: self._stop_state(state))
+
+    async def _stop_state(self, state: BrokerState) -> None:
+        if self._state is state:
+            await self.stop_async(clean=False)
 
     async def _open_surroundings(self) -> None:
         """Open the journal file and the control endpoint; both outlive a restart."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sim_disk import Disk
 from sim_network import Network
-from sim_world import EPOCH_US, World
+from sim_world import EPOCH_US, Process, World
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
@@ -76,6 +76,7 @@ class SimBroker:
         disk: The data folder.
         state: What handlers share; None while it is down.
         starts: How often it was started.
+        disk_failures: How often it ended because the disk left something half done.
         wall_skew_us: How far its machine's clock is off at the next start.
     """
 
@@ -89,6 +90,7 @@ class SimBroker:
         self.process = None
         self.starts = 0
         self.kills = 0
+        self.disk_failures = 0
         self.wall_skew_us = 0
         self.problems: list[str] = []
         self._lowest_stable: dict[tuple[str, int], int] = {}
@@ -120,11 +122,21 @@ class SimBroker:
                     self.problems.append(f"the broker does not start: {error!r}")
                 process.die()
                 return
+            state.log_manager.on_failure = lambda error: self._disk_failed(process, error)
+            if state.log_manager.failure is not None:
+                process.die()
+                return
             self.state, self.server = state, server
             self._lowest_stable.clear()
             self.world.note(process.name, "serving")
 
         process.call(lambda: asyncio.ensure_future(serve(), loop=process.loop) and None)
+
+    def _disk_failed(self, process: Process, error: OSError) -> None:
+        """What the daemon does then: end soon, without writing anything out."""
+        self.world.note(process.name, "disk failed", repr(error))
+        self.disk_failures += 1
+        self.world.after(self.disk.random.choice((0, 1_000, 20_000)), process.die)
 
     def _died(self) -> None:
         self.kills += 1

@@ -24,7 +24,7 @@ class Disk:
     Attributes:
         content: What the next process finds.
         full: While True, writes that need room fail.
-        sync_fails: While True, syncs fail.
+        fail_in_syncs: Refuse the so-manieth sync from now, once; None for never.
         fail_in_writes: Refuse the so-manieth write from now, once; None for never.
         die_in_writes: Kill the process within the so-manieth write from now; None for never.
     """
@@ -33,7 +33,7 @@ class Disk:
         self.world = world
         self.content = MemoryStorage()
         self.full = False
-        self.sync_fails = False
+        self.fail_in_syncs: int | None = None
         self.die_in_writes: int | None = None
         self.fail_in_writes: int | None = None
         self.writes = 0
@@ -87,8 +87,11 @@ class Disk:
         """Make a file safe."""
         if not process.alive:
             raise ProcessDiedError
-        if self.sync_fails:
-            raise OSError(errno.EIO, "input/output error")
+        if self.fail_in_syncs is not None:
+            self.fail_in_syncs -= 1
+            if self.fail_in_syncs < 0:
+                self.fail_in_syncs = None
+                raise OSError(errno.EIO, "input/output error")
         directory, name = split_path(path)
         data = self.content.content.get(directory, {}).get(name)
         if data is not None:

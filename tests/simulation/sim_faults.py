@@ -100,6 +100,12 @@ def setup_for(fault: Fault, seed: int) -> Setup:
                 "power": True,
                 "properties": setup.properties | {"onceflow.durability": "always"},
             }
+        case "disk":
+            changes |= {
+                "workers": nobody | {"transactional": 2},
+                "troubles": ["write fails"],
+                "trouble_every_us": 60_000,
+            }
         case "compaction":
             changes |= {"workers": nobody | {"compaction": 1}, "duration_us": 3_000_000}
     return dataclasses.replace(setup, **changes)
@@ -302,6 +308,10 @@ def _broker_fails(replace: Replace) -> None:
     replace(PartitionLog, "append_control", refuse)
 
 
+def _half_done_writes_do_not_end_it(replace: Replace) -> None:
+    replace(PartitionLog, "_disk_failed", lambda self, _error: self.fail())
+
+
 STUCK = ("stuck",)
 
 FAULTS: dict[str, Fault] = {
@@ -367,5 +377,8 @@ FAULTS: dict[str, Fault] = {
         _session_commits_without_offsets, "sessions", ("output twice", "offsets behind", "stuck")
     ),
     "transactions are never timed out": Fault(_timeouts_never_abort, "transactions", STUCK, 100),
+    "a half-done write does not end the broker": Fault(
+        _half_done_writes_do_not_end_it, "disk", STUCK
+    ),
     "markers cannot be written": Fault(_broker_fails, "transactions", STUCK),
 }

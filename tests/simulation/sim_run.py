@@ -172,12 +172,10 @@ class Simulation:
         self.calm = True
         self.network.faults = CALM
         self.network.heal()
-        self.broker.disk.full = self.broker.disk.sync_fails = False
-        self.broker.disk.die_in_writes = self.broker.disk.fail_in_writes = None
+        disk = self.broker.disk
+        disk.full = False
+        disk.die_in_writes = disk.fail_in_writes = disk.fail_in_syncs = None
         self.world.note("sim", "calm")
-        if {"disk full", "write fails"} & set(self.setup.troubles):
-            # A log whose write failed half-way stays offline until the broker is started again.
-            self.broker.kill()
         for worker in self.workers:
             for process in self.world.processes:
                 if process.name.startswith(f"{worker.name}/") and process is not worker.process:
@@ -236,6 +234,7 @@ def simulate(seed: object, setup: Setup | None = None) -> Result:
         {
             "events": len(sim.world.history.events),
             "broker starts": sim.broker.starts,
+            "disk failures": sim.broker.disk_failures,
             "cuts": sim.network.cuts,
             "acked": len(sim.world.history.of("acked")),
             "committed": len(sim.world.history.of("committed")),

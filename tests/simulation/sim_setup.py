@@ -56,6 +56,7 @@ TROUBLES = (
     "cut",
     "disk full",
     "write fails",
+    "sync fails",
     "clock",
     "delete records",
 )
@@ -69,6 +70,10 @@ def draw(seed: object) -> Setup:
         "offsets.topic.num.partitions": rng.choice((1, 3)),
         "transaction.state.log.num.partitions": rng.choice((1, 3)),
         "group.min.session.timeout.ms": 500,
+        "group.consumer.heartbeat.interval.ms": 500,
+        "group.consumer.min.session.timeout.ms": 500,
+        "group.consumer.session.timeout.ms": 4_000,
+        "group.consumer.assignment.interval.ms": rng.choice((0, 0, 500)),
         "log.cleaner.backoff.ms": rng.choice((300, 2_000)),
         "log.retention.check.interval.ms": 700,
         "log.flush.offset.checkpoint.interval.ms": rng.choice((900, 60_000)),
@@ -113,12 +118,19 @@ def draw(seed: object) -> Setup:
         power=power,
         transaction_timeout_ms=rng.choice((1_500, 4_000)),
         static_members=rng.random() < 0.3,
-        group_settings={
-            "partition_assignment_strategy": (
-                rng.choice(("range", "roundrobin", "cooperative-sticky", "cooperative-sticky")),
-            )
-        },
+        group_settings=_draw_groups(rng),
     )
+
+
+def _draw_groups(rng: random.Random) -> dict[str, object]:
+    """The protocol of all groups of a run, and who assigns."""
+    if rng.random() < 0.4:
+        return {
+            "group_protocol": "consumer",
+            "group_remote_assignor": rng.choice((None, "uniform", "range")),
+        }
+    assignors = ("range", "roundrobin", "cooperative-sticky", "cooperative-sticky")
+    return {"partition_assignment_strategy": (rng.choice(assignors),)}
 
 
 def _draw_network(rng: random.Random) -> NetworkFaults:

@@ -75,6 +75,8 @@ def _happen(sim: Simulation, trouble: str, rng) -> None:
             sim.world.after(rng.randrange(50_000, 1_000_000), lambda: _room(sim))
         case "write fails":
             sim.broker.disk.fail_in_writes = rng.randrange(0, 20)
+        case "sync fails":
+            sim.broker.disk.fail_in_syncs = rng.randrange(0, 20)
         case "clock":
             _jump(sim, rng)
         case "delete records":
@@ -90,11 +92,10 @@ def kill_broker(sim: Simulation, rng) -> None:
 
 
 def _room(sim: Simulation) -> None:
-    """Somebody makes room, and starts the broker again: a failed log stays offline until then."""
+    """Somebody makes room; a broker that ended meanwhile is started again as after any end."""
     if sim.broker.disk.full:
         sim.broker.disk.full = False
         sim.world.note("sim", "disk has room")
-        sim.broker.kill()
 
 
 def _kill_worker(sim: Simulation, worker, back_after_us: int) -> None:

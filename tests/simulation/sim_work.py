@@ -42,6 +42,14 @@ CONSUMER_TIMES = {
 }
 
 
+def member_times(sim: Simulation, times: dict[str, Any]) -> dict[str, Any]:
+    """Times of a group's member: under the consumer protocol, the broker decides two of them."""
+    if sim.group_settings.get("group_protocol") != "consumer":
+        return times
+    decided = ("session_timeout_ms", "heartbeat_interval_ms")
+    return {name: value for name, value in times.items() if name not in decided}
+
+
 class Worker:
     """One client that lives through several processes.
 
@@ -290,8 +298,7 @@ class SessionWorker(Worker):
             auto_offset_reset="none",
             consumer_settings={
                 **TIMES,
-                "heartbeat_interval_ms": 700,
-                "fetch_max_wait_ms": 300,
+                **member_times(self.sim, {"heartbeat_interval_ms": 700, "fetch_max_wait_ms": 300}),
                 **self.sim.group_settings,
             },
             producer_settings={
@@ -350,7 +357,7 @@ class GroupConsumer(Worker):
                 auto_offset_reset="earliest",
                 max_poll_records=rng.choice((3, 20, 500)),
                 **TIMES,
-                **CONSUMER_TIMES,
+                **member_times(self.sim, CONSUMER_TIMES),
                 **settings,
             )
             life = f"{me}:{rng.getrandbits(32):x}"
