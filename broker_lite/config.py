@@ -27,6 +27,7 @@ from onceflow.broker_lite.setting import (
     field_name,
     unknown_setting,
 )
+from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
 
 LISTENER_PREFIX = "listener.name."
 """Before the name of a listener and a property that holds for this listener only (KIP-103)."""
@@ -185,6 +186,14 @@ class BrokerConfig(GroupProperties):
     )
     log_segment_delete_delay_ms: int = declare_long(
         "log.segment.delete.delay.ms", 60_000, "Time from marking a file deleted to removing it."
+    )
+    max_decompressed_message_bytes: int = declare(
+        "max.decompressed.message.bytes",
+        Kind.INT,
+        RECORD_BYTES_MAX,
+        "Largest record of a compressed batch, unpacked.",
+        minimum=1,
+        maximum=RECORD_BYTES_MAX,
     )
     message_max_bytes: int = declare_int(
         "message.max.bytes", 1_048_588, "Largest record batch, after compression."

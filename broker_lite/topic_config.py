@@ -29,6 +29,7 @@ from onceflow.broker_lite.setting import (
     unknown_setting,
 )
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
 
 
 class ConfigSource(enum.IntEnum):
@@ -178,6 +179,15 @@ TOPIC_SETTINGS: dict[str, TopicSetting] = {
             "Latest time until a record is compacted.",
             "log.cleaner.max.compaction.lag.ms",
             minimum=1,
+        ),
+        _topic(
+            "max.decompressed.message.bytes",
+            Kind.INT,
+            RECORD_BYTES_MAX,
+            "Largest record of a compressed batch, unpacked.",
+            "max.decompressed.message.bytes",
+            minimum=1,
+            maximum=RECORD_BYTES_MAX,
         ),
         _topic(
             "max.message.bytes",

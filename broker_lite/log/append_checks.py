@@ -82,6 +82,7 @@ def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBat
         header, max_timestamp_ms = validate_batch(
             records,
             require_keys=config.compacts,
+            max_record_bytes=config.max_decompressed_message_bytes,
             timestamp_range=_timestamp_range(config, now_ms),
         )
     except InvalidBatchError as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
+
 LONG_MAX = 2**63 - 1
 _DEFAULT_LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 
@@ -27,6 +29,7 @@ class LogConfig:
         flush_ms: Milliseconds after which the log is synced to the disk.
         index_interval_bytes: Bytes of log between two index entries.
         max_compaction_lag_ms: Latest time until a record is compacted, milliseconds.
+        max_decompressed_message_bytes: Largest record of a compressed batch, unpacked.
         max_message_bytes: Largest batch, as stored.
         message_timestamp_after_max_ms: How far ahead of the clock a client's timestamp may be.
         message_timestamp_before_max_ms: How far behind the clock it may be.
@@ -57,6 +60,7 @@ class LogConfig:
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = LONG_MAX
+    max_decompressed_message_bytes: int = RECORD_BYTES_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = LONG_MAX

@@ -196,9 +196,10 @@ class _Loader:
         )
 
     def _open_segments(self, log_start_offset: int) -> list[Segment]:
-        self._finish_swaps()
+        if any(name.endswith(SWAP_SUFFIX) for name in self._names):
+            self._finish_swaps()
         bases = {_offset_of(name) for name in self._names if name.endswith(LOG_SUFFIX)}
-        for name in sorted(self._names):
+        for name in list(self._names):
             orphan = name.endswith(INDEX_SUFFIXES) and _offset_of(name) not in bases
             if orphan or name.endswith(_LEFTOVER_SUFFIXES):
                 self._storage.remove(self._path(name))
@@ -349,11 +350,10 @@ class _Loader:
         for at in reversed([at for at in found if 0 <= at <= offset]):
             data = self._storage.read_bytes(self._path(file_name(at, SNAPSHOT_SUFFIX)))
             name = file_name(at, WINDOW_SUFFIX)
-            window = self._storage.read_bytes(self._path(name)) if name in self._names else None
             try:
                 entries = parse_snapshot(data or b"", self._now_ms)
-                if window is not None:
-                    apply_window(entries, window)
+                if entries and name in self._names:
+                    apply_window(entries, self._storage.read_bytes(self._path(name)) or b"")
             except ValueError as error:
                 _logger.warning("%s: snapshot %d: %s", self._directory, at, error)
                 self._remove_snapshot(at)
@@ -381,7 +381,10 @@ class _Loader:
 
     def _drop_stray_snapshots(self, segments: list[Segment], end_offset: int) -> None:
         """Keep the snapshots that begin a segment, and the newest one."""
-        usable = [at for at in self._snapshot_offsets() if at <= end_offset]
+        snapshots = self._snapshot_offsets()
+        if not snapshots and not any(name.endswith(WINDOW_SUFFIX) for name in self._names):
+            return
+        usable = [at for at in snapshots if at <= end_offset]
         kept = {segment.base_offset for segment in segments}.union(usable[-1:])
         for name in sorted(self._names):
             if name.endswith((SNAPSHOT_SUFFIX, WINDOW_SUFFIX)):

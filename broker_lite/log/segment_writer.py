@@ -288,8 +288,8 @@ class SegmentWriter:
         Raises:
             OSError: The snapshot may be missing; older ones are untouched.
         """
-        if offset == self._snapshot_offset:
-            return
+        if offset in (self._snapshot_offset, 0):
+            return  # Kafka writes none either where nothing was ever appended.
         entries = self._producers.entries.values()
         # Ours first: Kafka's file alone is a usable snapshot, ours alone is none.
         for suffix, render in ((WINDOW_SUFFIX, render_window), (SNAPSHOT_SUFFIX, render_snapshot)):

@@ -53,6 +53,9 @@ MAX_UNPACKED_BYTES = 2**31 - 1
 MAX_RECORDS = 1024 * 1024
 """Bound on the records of one batch: checking them takes some tenths of a second."""
 
+RECORD_BYTES_MAX = 2**31 - 9
+"""Bound on one record of a compressed batch, unpacked: Kafka's default, the largest Java array."""
+
 MAX_ISSUES = 100
 """Bound on the list of faulty records that one refusal carries."""
 
@@ -93,6 +96,7 @@ def validate_batch(
     *,
     require_keys: bool = False,
     timestamp_range: tuple[int, int] | None = None,
+    max_record_bytes: int = RECORD_BYTES_MAX,
 ) -> ValidBatch:
     """Check the records that a producer sent for one partition: exactly one batch.
 
@@ -101,6 +105,8 @@ def validate_batch(
         require_keys: Whether every record needs a key (a compacted topic).
         timestamp_range: Least and largest allowed timestamp in milliseconds, for topics with
             CreateTime and the limits `message.timestamp.before.max.ms` and `.after.max.ms`.
+        max_record_bytes: Bound on one record of a compressed batch, behind its length
+            (`max.decompressed.message.bytes`); uncompressed batches have no such bound.
 
     Returns:
         The header, and what the log needs to know of the records.
@@ -114,6 +120,8 @@ def validate_batch(
     rules = _Rules(require_keys, timestamp_range)
     check = _RecordCheck(header, rules)
     try:
+        if header.codec != Codec.NONE and max_record_bytes < RECORD_BYTES_MAX:
+            _check_record_sizes(data, header, max_record_bytes)
         held = _held_batch(data, header)
         if held is None:
             check.stream(data)
@@ -169,6 +177,28 @@ def _checked_header(data: Buffer) -> BatchHeader:
             f"sequence {header.base_sequence} is not valid for producer {header.producer_id}"
         )
     return header
+
+
+def _unpacked(data: Buffer, header: BatchHeader) -> RecordStream:
+    """The records piece by piece, as a stream."""
+    body = memoryview(data)[HEADER_SIZE:]
+    pieces = decompress_chunks(header.codec, body, max_bytes=MAX_UNPACKED_PIECE_BYTES)
+    return RecordStream(_bounded(pieces))
+
+
+def _check_record_sizes(data: Buffer, header: BatchHeader, max_bytes: int) -> None:
+    """Refuse a batch with a record above the bound, before anything else is done with it."""
+    stream = _unpacked(data, header)
+    for index in range(header.records_count):
+        size = stream.varint()
+        if size < 0:
+            return  # What is malformed is refused later, with its own reason.
+        if size > max_bytes:
+            raise InvalidBatchError(
+                f"record {index} unpacks to {size} bytes; "
+                f"max.decompressed.message.bytes is {max_bytes}"
+            )
+        stream.skip(size)
 
 
 def _bounded(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
@@ -276,15 +306,7 @@ class _RecordCheck:
         `by_hand`; only those that straddle pieces are walked over field by field.
         """
         header = self._header
-        stream = RecordStream(
-            _bounded(
-                decompress_chunks(
-                    header.codec,
-                    memoryview(data)[HEADER_SIZE:],
-                    max_bytes=MAX_UNPACKED_PIECE_BYTES,
-                )
-            )
-        )
+        stream = _unpacked(data, header)
         count = header.records_count
         while self._next_delta < count:
             if not by_hand:

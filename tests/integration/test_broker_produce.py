@@ -126,6 +126,14 @@ async def test_batch_over_the_topics_limit_is_too_large(broker: Broker, wire: Wi
     assert (await produce(wire, "small", batch(b"x" * 30))).error_code == 0
 
 
+async def test_record_that_unpacks_to_more_than_its_topic_takes(broker: Broker, wire: Wire) -> None:
+    broker.create_topic("u", configs={"max.decompressed.message.bytes": "100"})
+    packed = batch(b"x" * 300, codec=1)
+    assert (await produce(wire, "u", packed)).error_code == ErrorCode.INVALID_RECORD
+    assert (await produce(wire, "u", batch(b"x" * 300))).error_code == 0
+    assert (await produce(wire, "u", batch(b"x" * 50, codec=1))).error_code == 0
+
+
 async def test_record_without_key_on_a_compacted_topic_is_named(broker: Broker, wire: Wire) -> None:
     """Trap 11: the whole batch is refused, with the records at fault from version 8 on."""
     broker.create_topic("c", configs={"cleanup.policy": "compact"})

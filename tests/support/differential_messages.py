@@ -50,7 +50,6 @@ SETTINGS_LEFT_OUT = (
     "remote.",
     "local.retention",
     "errors.deadletterqueue",
-    "max.decompressed",
     "compression.gzip.level",
     "compression.lz4.level",
     "compression.zstd.level",

@@ -302,3 +302,30 @@ def test_a_topic_may_be_deleted_while_it_is_compacted() -> None:
     assert manager.compact(NOW_MS)
     manager.delete_topic("orders")
     assert not manager.compact(NOW_MS)
+
+
+class _CountingStorage(MemoryStorage):
+    """Counts the files that are read, by the ending of their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def read_bytes(self, path: str) -> bytes | None:
+        self.read.append(path)
+        return super().read_bytes(path)
+
+
+def test_a_start_reads_two_files_of_a_partition_that_nobody_wrote_to() -> None:
+    """A thousand topics of ten partitions are to be there within three seconds."""
+    storage = _CountingStorage()
+    manager = manager_on(storage)
+    add_topic(manager, partitions=20)
+    manager.close()
+    assert not [name for name in storage.names("orders-0") if "snapshot" in name]
+    storage.read.clear()
+    again = manager_on(storage)
+    assert again.clean_start
+    ours = [path for path in storage.read if path.startswith("orders-")]
+    assert len(ours) == 2 * 20
+    again.close()

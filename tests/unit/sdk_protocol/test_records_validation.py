@@ -257,3 +257,19 @@ def test_a_number_that_runs_on_past_the_batch_finds_zeros_and_not_foreign_memory
         data = batch(whole[:cut], 1)
         frame = data + whole[cut:] + b"\xff" * 40
         assert refusal(memoryview(frame)[: len(data)]).code is ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_only_records_that_were_compressed_are_bounded_each_for_itself(codec: Codec) -> None:
+    """As Apache Kafka 4.4 answers: the bound is on one record behind its length, not on all."""
+    first, second = record(0, value=b"a" * 993), record(1, value=b"a" * 990)
+    assert len(first) == 2 + 1000
+    plain = batch(first + second, 2)
+    data = batch(bytes(compress(codec, first + second)), 2, attributes=codec)
+    assert validate_batch(data, max_record_bytes=1000).header.records_count == 2
+    if codec == Codec.NONE:
+        assert validate_batch(plain, max_record_bytes=1).header.records_count == 2
+    else:
+        found = refusal(data, max_record_bytes=999)
+        assert found.code == ErrorCode.INVALID_RECORD
+        assert "record 0 unpacks to 1000 bytes" in str(found)
