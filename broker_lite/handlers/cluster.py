@@ -107,6 +107,10 @@ def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
 
 # --- Metadata
 
+MADE_PARTITIONS_MAX = 100
+"""One Metadata request makes no further topic once it made so many partitions: each costs a
+millisecond or two, in which nobody else is served."""
+
 
 @handles(MetadataRequest)
 def metadata(
@@ -124,9 +128,9 @@ def metadata(
         # A topic that is named again is described once, as in Kafka: the answer is bounded by
         # what there is, whatever the request repeats.
         named = {(entry.name, entry.topic_id): entry for entry in asked}
+        maker = _Maker(state, context, now_ms) if may_create else None
         topics = [
-            _find_topic(state, request, api_version, entry, may_create, now_ms)
-            for entry in named.values()
+            _find_topic(state, request, api_version, entry, maker) for entry in named.values()
         ]
         if api_version < TOPIC_ID_MIN_VERSION:
             for topic in topics:
@@ -155,8 +159,7 @@ def _find_topic(
     request: MetadataRequest,
     api_version: int,
     entry: MetadataRequest.MetadataRequestTopic,
-    may_create: bool,
-    now_ms: int,
+    maker: _Maker | None,
 ) -> MetadataResponse.MetadataResponseTopic:
     if entry.name is None or entry.topic_id != ZERO_UUID:
         topic = state.topics.get_by_id(entry.topic_id)
@@ -176,10 +179,9 @@ def _find_topic(
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         try:
-            if may_create:
-                topic = create_on_demand(state, entry.name, now_ms)
-            else:
-                check_topic_name(entry.name)
+            check_topic_name(entry.name)
+            if maker is not None:
+                topic = maker.make(entry.name)
         except TopicError as error:
             code = error.code
     if topic is None:
@@ -191,6 +193,28 @@ def _find_topic(
             topic_authorized_operations=_operations(request),
         )
     return _describe_topic(state, topic, request)
+
+
+class _Maker:
+    """Makes the topics of one request as long as it may; the client asks for the others again."""
+
+    def __init__(self, state: BrokerState, context: RequestContext, now_ms: int) -> None:
+        self._state = state
+        self._now_ms = now_ms
+        self._left = MADE_PARTITIONS_MAX
+        self._quota = state.quotas.mutations(context, True, now_ms)
+
+    def make(self, name: str) -> Topic | None:
+        """Make a topic, or not for now.
+
+        Raises:
+            TopicError: The name is refused.
+        """
+        count = self._state.config.num_partitions
+        if self._left <= 0 or not self._quota.take(count):
+            return None
+        self._left -= count
+        return create_on_demand(self._state, name, self._now_ms)
 
 
 def _operations(request: MetadataRequest) -> int:

@@ -233,6 +233,25 @@ def test_changes_to_topics_are_refused_beyond_the_quota(broker: SocketlessBroker
     assert broker.state.topics.get("a") is None
 
 
+def test_topics_made_by_asking_for_them_are_bounded_and_count_too(
+    broker: SocketlessBroker,
+) -> None:
+    def asked(*names: str) -> list[int]:
+        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        response = broker.ask(MetadataRequest(topics=topics), 9)
+        assert isinstance(response, MetadataResponse)
+        return [topic.error_code for topic in response.topics]
+
+    names = [f"n{number}" for number in range(150)]
+    assert asked(*names) == [0] * 100 + [3] * 50
+    assert asked(*names) == [0] * 150
+    allow(broker, [("client-id", "test")], "controller_mutation_rate", 1.0)
+    assert made(broker, "a", 20) == (0, 0)
+    assert asked("b", "a") == [3, 0]
+    broker.advance(10_000)
+    assert asked("b", "a") == [0, 0]
+
+
 def test_an_address_may_open_so_many_connections() -> None:
     broker = SocketlessBroker()
     enforcement = broker.state.quotas
