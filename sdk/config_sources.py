@@ -29,7 +29,11 @@ PREFIX: Final = "ONCEFLOW_"
 _SECTIONS: Final = ("client", "security", "producer", "consumer", "admin")
 _CODE: Final = ("Function", "Partitioner", "Identity", "SSLContext", "Interceptor")
 """Endings of annotations whose values cannot be written as text."""
-_JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_JAAS: Final = re.compile(
+    r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""", re.S
+)
+_JAAS_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.S)
+_JAAS_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
 class Loadable:
@@ -208,10 +212,10 @@ class _Reader:
         where = f" (in {path})"
         try:
             if path.suffix == ".toml":
-                tables = tomllib.loads(path.read_text())
+                tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
                 self._read_tables(tables, where)
             else:
-                self.read(dict(parse_properties(path.read_text(encoding="utf-8"))), where)
+                self.read(dict(parse_properties(path.read_text(encoding="utf-8-sig"))), where)
         except OSError as error:
             raise ConfigError("file", str(path), f"cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -347,11 +351,19 @@ def _convert(
 
 
 def _read_jaas(name: str, value: object, where: str) -> Iterator[tuple[str, object]]:
-    found = {m[1]: m[2] or m[3] or "" for m in _JAAS.finditer(str(value))}
+    quoted = ((m[1], m[2] or m[3] or "") for m in _JAAS.finditer(str(value)))
+    found = {key: _JAAS_ESCAPE.sub(_meant, text) for key, text in quoted}
     if set(found) != {"username", "password"}:
         raise ConfigError(name, "***", f'it must hold username="..." and password="..."{where}')
     yield "sasl_username", found["username"]
     yield "sasl_password", found["password"]
+
+
+def _meant(escape: re.Match[str]) -> str:
+    """What an escape of a JAAS text stands for, by the rules of Java's StreamTokenizer."""
+    if escape[1]:
+        return chr(int(escape[1], 8))
+    return _JAAS_LETTERS.get(escape[2], escape[2])
 
 
 def _flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
@@ -374,7 +386,7 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
         ValueError: An escape is cut off.
     """
     logical = ""
-    for raw in [*text.splitlines(), ""]:
+    for raw in [*re.split(r"\r\n|\r|\n", text), ""]:
         line = raw.lstrip() if logical else raw.strip(" \t\f")
         if not logical and line[:1] in ("#", "!"):
             continue

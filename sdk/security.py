@@ -143,6 +143,11 @@ class SecurityConfig:
             raise ConfigError(
                 "sasl_username", self.sasl_username, "give sasl_username and sasl_password"
             )
+        for name in ("sasl_username", "sasl_password"):
+            try:
+                (getattr(self, name) or "").encode()
+            except UnicodeEncodeError:  # it would carry the whole text
+                raise ConfigError(name, "***", "give text that UTF-8 can hold") from None
 
     @property
     def uses_tls(self) -> bool:

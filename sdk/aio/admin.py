@@ -23,6 +23,7 @@ from onceflow.sdk.admin_model import (
     TransactionDescription,
     TransactionListing,
 )
+from onceflow.sdk.aio.admin_base import names_in
 from onceflow.sdk.aio.admin_cluster import ClusterCalls
 from onceflow.sdk.aio.admin_offsets import GroupOffsetCalls
 from onceflow.sdk.aio.admin_security import SecurityCalls
@@ -124,7 +125,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             InvalidTopicError: A name is not allowed.
             BrokerError: Another refusal.
         """
-        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        given = [topics] if isinstance(topics, str) else topics
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in given]
         by_name = {topic.name: topic for topic in wanted}
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, UUID]:
@@ -160,7 +162,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             flow = admin_topics.delete_topics(names, left_ms, by_state=version >= 6, target=node_id)
             return await self._pool.run(flow, timeout_ms=left_ms)
 
-        await self._asker.complete(list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        await self._asker.complete(names_in(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
 
     async def create_partitions(
         self,
@@ -243,7 +245,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
                 found[name] = TopicDescription(name, topic.topic_id, infos, topic.is_internal)
             return found
 
-        return await self._asker.complete(list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        return await self._asker.complete(names_in(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
@@ -377,7 +379,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return await self._asker.ask_coordinators(
-            groups, CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
+            names_in(groups), CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
         )
 
     async def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
@@ -392,7 +394,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             GroupIdNotFoundError: One does not exist.
         """
         await self._asker.ask_coordinators(
-            groups, CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
+            names_in(groups), CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
         )
 
     # --- producers and transactions ---
@@ -428,7 +430,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             TransactionalIdNotFoundError: One is not known to its coordinator.
         """
         return await self._asker.ask_coordinators(
-            transactional_ids,
+            names_in(transactional_ids),
             CoordinatorType.TRANSACTION,
             admin_groups.describe_transaction,
             timeout_ms,
@@ -521,7 +523,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         """
         limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         return await self._asker.ask_coordinators(
-            dict.fromkeys(transactional_ids),
+            names_in(transactional_ids),
             CoordinatorType.TRANSACTION,
             lambda key: admin_groups.fence_producer(key, limit_ms, self._pool.backoff),
             timeout_ms,

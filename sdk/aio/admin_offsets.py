@@ -181,7 +181,8 @@ class GroupOffsetCalls(AdminBase):
             The plan, which is carried out unless ``dry_run``.
 
         Raises:
-            ConfigError: Not exactly one place is given, or a word is none of the two.
+            ConfigError: Not exactly one place is given, a word is none of the two, or a time is
+                negative.
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """
@@ -225,6 +226,8 @@ def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int
         raise ConfigError("to", to, "give exactly one of to, to_time_ms and shift_by")
     if isinstance(to, str) and to not in ("earliest", "latest"):
         raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
+    if to_time_ms is not None and to_time_ms < 0:  # To brokers that would be another question.
+        raise ConfigError("to_time_ms", to_time_ms, "give milliseconds since 1970")
 
 
 def _isolation(given: IsolationLevel | str) -> IsolationLevel:

@@ -18,7 +18,7 @@ from onceflow.sdk.admin_cluster_model import (
     ScramDeletion,
     ScramUpsertion,
 )
-from onceflow.sdk.aio.admin_base import AdminBase
+from onceflow.sdk.aio.admin_base import AdminBase, names_in
 from onceflow.sdk.core import admin_security
 from onceflow.sdk.core.admin_security import SCRAM_MECHANISMS, QuotaEntity, quota_entity
 from onceflow.sdk.errors import ConfigError
@@ -110,7 +110,7 @@ class SecurityCalls(AdminBase):
             )
             return {user: infos for user, infos in found.items() if isinstance(infos, dict)}
         return await self._ask_each(
-            dict.fromkeys(users),
+            names_in(users),
             lambda left, _, target: admin_security.describe_scram_users(left, target),
             timeout_ms,
         )
@@ -150,7 +150,7 @@ class SecurityCalls(AdminBase):
             salted.append(wish._replace(salt=salt))
         users = [wish.user for wish in salted] + [deletion.user for deletion in deletions]
         await self._ask_each(
-            dict.fromkeys(users),
+            names_in(users),
             lambda left, _, target: admin_security.alter_scram_users(
                 [wish for wish in salted if wish.user in left],
                 [deletion for deletion in deletions if deletion.user in left],

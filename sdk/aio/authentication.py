@@ -59,7 +59,7 @@ async def _fetch_token(security: SecurityConfig) -> OAuthToken:
                 found = await found
     except KafkaError:
         raise
-    except Exception as error:  # The user's own code; it is asked again after the back-off.
+    except (Exception, SystemExit) as error:  # The user's code; asked again after the back-off.
         # Its text may hold a secret, so only its kind is told; the cause is attached.
         raise BrokerConnectionError(
             f"sasl_oauth_token_provider failed: {type(error).__name__}"

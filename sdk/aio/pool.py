@@ -388,17 +388,17 @@ class ConnectionPool:
                     raise
                 if self.now_ms() + delay_ms >= deadline_ms:
                     raise NoBrokersAvailableError(
-                        f"no broker answered within {limit_ms} ms; {self._tried()}"
+                        f"no broker answered within {limit_ms} ms; {self._tried(error)}"
                     ) from error
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
         self._connector.retire_bootstrap()
         self.apply_metadata(metadata)
 
-    def _tried(self) -> str:
+    def _tried(self, error: Exception | None = None) -> str:
         tried = self._connector.last_failures
         listed = "; ".join(f"{address} ({why})" for address, why in tried.items())
-        return f"tried {listed}" if listed else "no address was tried"
+        return f"tried {listed}" if listed else str(error or "") or "no attempt came to its end"
 
     async def _any_connection(self) -> BrokerConnection:
         """An open connection to any broker: known nodes first, then the bootstrap list."""

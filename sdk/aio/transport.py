@@ -448,4 +448,4 @@ def _describe(error: OSError) -> str:
         return "connection refused"
     if isinstance(error, socket.gaierror):
         return f"the name does not resolve ({error.strerror})"
-    return error.strerror or str(error)
+    return error.strerror or str(error) or "the connection was closed"

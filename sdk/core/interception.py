@@ -30,7 +30,7 @@ def _guarded(
     """Call an interceptor; what it raises is logged and counted, never raised."""
     try:
         return call(*arguments)
-    except Exception:
+    except (Exception, SystemExit):  # SystemExit would end the thread that sends
         counters.interceptor_errors += 1
         log.exception("%s failed; it is passed over", getattr(call, "__qualname__", call))
         return None

@@ -75,6 +75,21 @@ def test_a_topic_lives_from_creation_to_deletion(admin: Admin) -> None:
     assert name not in admin.list_topics()
 
 
+def test_a_text_is_one_name_and_not_its_letters(admin: Admin) -> None:
+    admin.create_topics("ab")
+    admin.create_topics(["a", "b"])
+    assert set(admin.describe_topics("ab")) == {"ab"}
+    admin.delete_topics("ab")
+    assert {"a", "b"} == {"a", "b", "ab"} & set(admin.list_topics())
+    assert set(admin.describe_groups("xy")) == {"xy"}
+
+
+def test_a_negative_time_is_refused_before_it_means_something_else(admin: Admin) -> None:
+    for time_ms in (-1, -2):
+        with pytest.raises(ConfigError, match="to_time_ms"):
+            admin.reset_group_offsets("g", to_time_ms=time_ms)
+
+
 def test_a_check_creates_nothing(admin: Admin) -> None:
     name = fresh("topic")
     admin.create_topics([name], validate_only=True)

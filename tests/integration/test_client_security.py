@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -193,9 +194,25 @@ async def test_tls_that_cannot_work_is_told_at_once(
         if message == "PLAINTEXT":
             # A plain listener takes the hello for a length and hangs up.
             assert isinstance(error, NoBrokersAvailableError)
+            assert "closed" in str(error), error
         else:
             assert isinstance(error, SslAuthenticationError), error
             assert message in str(error)
+
+
+async def test_a_broker_that_hangs_up_on_strangers_is_told(broker: Broker) -> None:
+    error = await fails(broker.bootstrap_servers_of("SASL_PLAINTEXT"), SecurityConfig())
+    assert "was closed by the broker" in str(error)
+
+
+async def test_a_token_provider_that_exits_ends_no_thread(broker: Broker) -> None:
+    how = SecurityConfig(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_provider=lambda: sys.exit(3),
+    )
+    error = await fails(broker.bootstrap_servers_of("SASL_PLAINTEXT"), how)
+    assert "sasl_oauth_token_provider failed: SystemExit" in str(error)
 
 
 async def test_the_host_name_is_checked_unless_told_otherwise(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ class Watcher(ProducerInterceptor):
         self.refused.append(record.value)
 
 
+class Quitter(ProducerInterceptor):
+    """Ends the program from the thread that sends."""
+
+    def on_acknowledgement(self, record: ProducerRecord, metadata: RecordMetadata) -> None:
+        raise SystemExit
+
+
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
     """A broker for all tests of this file."""
@@ -117,3 +124,9 @@ def test_text_that_utf_8_cannot_hold_is_named(bootstrap: str, field: str) -> Non
         pytest.raises(SerializationError, match=f"the {field} is no text"),
     ):
         producer.send(topic, **{field: NO_TEXT})  # type: ignore[arg-type]
+
+
+def test_an_interceptor_that_exits_does_not_end_the_sending(bootstrap: str) -> None:
+    topic = make_topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap, interceptors=[Quitter()]) as producer:
+        assert [producer.send(topic, b"x").result(10).offset for _ in range(2)] == [0, 1]

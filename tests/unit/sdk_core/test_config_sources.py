@@ -6,6 +6,9 @@ Method: each place once, each rule of precedence, and the names of other clients
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,52 @@ def test_security_is_read_by_the_names_of_several_clients(names: Mapping[str, st
     security = AdminConfig.from_properties(given).security
     assert (security.sasl_username, security.sasl_password) == ("me", "hunter2")
     assert security.sasl_mechanism == "PLAIN"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (r'"hun\"ter"', 'hun"ter'),
+        (r"'hun\'t\\er'", "hun't\\er"),
+        (r'"hun\ter\u"', "hun\teru"),
+        (r'"\1012 \50"', "A2 ("),
+        ('""', ""),
+    ],
+)
+def test_escapes_in_a_jaas_text_mean_what_java_takes_them_for(written: str, meant: str) -> None:
+    text = f"x.PlainLoginModule required username='me' password={written};"
+    given = {
+        "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": text
+    }  # fmt: skip
+    assert AdminConfig.from_properties(given).security.sasl_password == meant
+
+
+@pytest.mark.parametrize("field", ["sasl.username", "sasl.password"])
+def test_credentials_that_utf_8_cannot_hold_are_refused_and_not_shown(field: str) -> None:
+    with pytest.raises(ConfigError, match=field.replace(".", "_")) as found:
+        AdminConfig.from_properties({**SASL, field: "hunter\udcff"})
+    assert "hunter" not in str(found.value)
+    assert found.value.__suppress_context__, "a traceback would carry it"
+
+
+@pytest.mark.parametrize("name", ["a.toml", "a.properties"])
+def test_files_are_utf_8_whatever_wrote_them(tmp_path: Path, name: str) -> None:
+    quote = '"' if name.endswith("toml") else ""
+    path = tmp_path / name
+    text = f"client_id = {quote}müller\u2028x{quote}\r\nbootstrap_servers = {quote}a:1{quote}\r\n"
+    path.write_bytes(text.encode("utf-8-sig"))
+    code = (
+        "import sys; from onceflow.sdk import AdminConfig; c = AdminConfig.from_file(sys.argv[1]); "
+        "print(ascii((c.client_id, c.bootstrap_servers)))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", code, str(path)],
+        env={**os.environ, "LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout == "('m\\xfcller\\u2028x', 'a:1')\n"
 
 
 def test_tls_is_read_by_the_names_of_several_clients() -> None:
