@@ -11,7 +11,7 @@ from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
 from onceflow.sdk.core import admin_groups
 from onceflow.sdk.core.admin_topics import Outcomes
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType
-from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError
+from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError, UnknownMemberIdError
 from onceflow.sdk.model import (
     IsolationLevel,
     OffsetAndMetadata,
@@ -174,7 +174,7 @@ class GroupOffsetCalls(AdminBase):
             to_time_ms: First record at or after this time, in milliseconds since 1970; the end
                 where there is none.
             shift_by: So many offsets on, or back if negative.
-            dry_run: Only say what would be done.
+            dry_run: Only say what would be done; fails where the real one would.
             timeout_ms: Limit of each step.
 
         Returns:
@@ -214,10 +214,20 @@ class GroupOffsetCalls(AdminBase):
                 place = {"earliest": low, "latest": high}.get(str(to), 0)
                 place = to if isinstance(to, int) else place
             plan[partition] = OffsetReset(current, max(low, min(high, place)))
-        if plan and not dry_run:
+        if dry_run:
+            await self._refuse_members(group, timeout_ms)
+        elif plan:
             offsets = {partition: line.new for partition, line in plan.items()}
             await self.alter_group_offsets(group, offsets, timeout_ms=timeout_ms)
         return plan
+
+    async def _refuse_members(self, group: str, timeout_ms: int | None) -> None:
+        """Say of a group with members what the broker says when its offsets are altered."""
+        found = await self._asker.ask_coordinators(
+            [group], CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
+        )
+        if found[group].members:
+            raise UnknownMemberIdError(f"group {group!r} has members; stop them first")
 
 
 def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int | None) -> None:

@@ -21,11 +21,14 @@ from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    InvalidBatchError,
     parse_batch_header,
 )
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.records import consumer_columns, consumer_records, parse_control_batch
 from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
+
+OFFSET_MAX = 2**63 - 1
 
 Deserializer = Callable[..., object]
 """Makes an object of a key's or value's bytes; not called for None."""
@@ -114,6 +117,11 @@ class FetchedData:
             header = parse_batch_header(data, at)
             if at + header.size_bytes > size:
                 break
+            if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
+                raise InvalidBatchError(
+                    f"a batch of {self.topic_partition} is at offset {header.base_offset}, where "
+                    "no log has one"
+                )
             last = header
             at += header.size_bytes
         if last is not None:

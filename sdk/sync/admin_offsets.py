@@ -134,7 +134,7 @@ class GroupOffsetCalls(AdminBase):
             to_time_ms: First record at or after this time, in milliseconds since 1970; the end
                 where there is none.
             shift_by: So many offsets on, or back if negative.
-            dry_run: Only say what would be done.
+            dry_run: Only say what would be done; fails where the real one would.
             timeout_ms: Limit of each step.
 
         Returns:

@@ -84,6 +84,17 @@ def test_a_text_is_one_name_and_not_its_letters(admin: Admin) -> None:
     assert set(admin.describe_groups("xy")) == {"xy"}
 
 
+def test_a_dry_run_fails_where_the_real_one_would(broker: Broker, admin: Admin) -> None:
+    name, group = fresh("topic"), fresh("group")
+    admin.create_topics([NewTopic(name, 1)])
+    partition = TopicPartition(name, 0)
+    with Consumer(name, bootstrap_servers=broker.bootstrap_servers, group_id=group) as consumer:
+        poll_until(lambda: bool(consumer.assignment()), consumer)
+        for dry_run in (True, False):
+            with pytest.raises(UnknownMemberIdError, match="has members"):
+                admin.reset_group_offsets(group, [partition], to="earliest", dry_run=dry_run)
+
+
 def test_a_negative_time_is_refused_before_it_means_something_else(admin: Admin) -> None:
     for time_ms in (-1, -2):
         with pytest.raises(ConfigError, match="to_time_ms"):
