@@ -169,9 +169,11 @@ class ProducerEngine(Generic[D]):
             tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.pool.close()
-            self._wake_memory_waiters()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # Also when the caller is cancelled meanwhile.
+                await self.pool.close()
+                self._wake_memory_waiters()
 
     def fail_everything(self, error: KafkaError) -> None:
         """Settle every record that is not settled with an error."""

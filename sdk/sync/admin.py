@@ -55,7 +55,7 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
         """
         self._async = AsyncAdmin(**settings)
-        self._portal = Portal("admin client")
+        self._portal = Portal("admin client", self._async.close)
         try:
             self._portal.call(self._async.start)
         except BaseException:
@@ -69,10 +69,9 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
 
     def close(self) -> None:
         """Close the connections. Calling it again does nothing."""
-        if self._portal.is_closed:
-            return
-        if self._portal.is_foreign:
-            self._portal.close()  # A forked child: the thread and the sockets are the parent's.
+        if self._portal.is_closed or self._portal.is_foreign:
+            # Interrupted before, or a forked child: the thread and the sockets are the parent's.
+            self._portal.close()
             return
         try:
             self._portal.call(self._async.close, timeout_s=CLOSE_LIMIT_S)

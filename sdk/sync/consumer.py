@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
@@ -67,8 +68,9 @@ class Consumer:
         """
         self._async = AsyncConsumer(*topics, **settings)
         self._engine = self._async.engine
-        self._closed = False
-        self._portal = Portal("consumer")
+        self._closer: int | None = None
+        self._calling_back = False
+        self._portal = Portal("consumer", self._engine.pool.close)
         try:
             self._portal.call(self._async.start)
         except BaseException:
@@ -565,26 +567,32 @@ class Consumer:
         Raises:
             BaseException: What the callback raised; the consumer is closed nevertheless.
         """
-        if self._closed or self._portal.is_closed:
+        if self._portal.is_closed or self._portal.is_foreign:
+            # Interrupted before, or a forked child: the thread and the sockets are the parent's.
+            self._portal.close()
             return
-        self._closed = True
-        if self._portal.is_foreign:
-            self._portal.close()  # A forked child: the thread and the sockets are the parent's.
-            return
+        if self._calling_back or self._closer not in (None, threading.get_ident()):
+            return  # It is under way.
+        try:
+            self._closer = threading.get_ident()
+            self._leave(timeout_ms, commit, leave_group)
+        finally:
+            self._portal.close()
+
+    def _leave(self, timeout_ms: int, commit: bool, leave_group: bool | None) -> None:
         engine = self._engine
         deadline_ms = engine.pool.now_ms() + timeout_ms
         try:
             pending = self._portal.call(lambda: engine.begin_release(timeout_ms, commit=commit))
+            self._calling_back = True
             _run_callback(pending)
         finally:
+            self._calling_back = False
             left_ms = max(0, deadline_ms - engine.pool.now_ms())
-            try:
-                self._portal.call(
-                    lambda: engine.close(left_ms, leave_group),
-                    timeout_s=left_ms / 1000 + CLOSE_MARGIN_S,
-                )
-            finally:
-                self._portal.close()
+            self._portal.call(
+                lambda: engine.close(left_ms, leave_group),
+                timeout_s=left_ms / 1000 + CLOSE_MARGIN_S,
+            )
 
 
 def _run_callback(pending: PendingCallback | None) -> None:

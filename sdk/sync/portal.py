@@ -28,18 +28,24 @@ class Portal:
 
     Attributes:
         loop: The loop; other threads may only use its thread-safe methods.
+        at_end: What the loop does last, set by the client: an interrupted call may have left
+            connections open, and nothing else closes these.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self, name: str, at_end: Callable[[], Coroutine[object, object, None]] | None = None
+    ) -> None:
         """Start the thread.
 
         Args:
             name: Name of the client, for the thread's name and messages.
+            at_end: Sets the attribute.
         """
         self.name = name
         self._pid = os.getpid()
         self._closed = False
-        self._lock = threading.Lock()
+        self._stopping = False
+        self.at_end: Callable[[], Coroutine[object, object, None]] | None = at_end
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(
@@ -96,9 +102,8 @@ class Portal:
             IllegalStateError: See ``check_usable``.
         """
         self.check_usable()
-        future: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(
-            _start(function), self.loop
-        )
+        submit = asyncio.run_coroutine_threadsafe
+        future: concurrent.futures.Future[T] = submit(_start(function), self.loop)
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
@@ -119,16 +124,19 @@ class Portal:
             self.loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
-        """Stop the loop and its thread. Calling it again does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
+        """Stop the loop and its thread. Calling it again is fine, also after an interruption."""
+        self._closed = True
         if self._pid != os.getpid():
             return  # The thread does not exist in a forked child, and the loop is the parent's.
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.wake(self._stop)
         if threading.get_ident() != self._thread.ident:
             self._thread.join(CLOSE_MARGIN_S)
+
+    def _stop(self) -> None:
+        """In the loop's thread. Once only: a second stop would end the clearing up."""
+        if not self._stopping:
+            self._stopping = True
+            self.loop.stop()
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
@@ -138,6 +146,8 @@ class Portal:
         finally:
             try:
                 _cancel_all(self.loop)
+                if self.at_end is not None:
+                    self.loop.run_until_complete(self.at_end())
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
                 self.loop.run_until_complete(self.loop.shutdown_default_executor())
             finally:

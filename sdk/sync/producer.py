@@ -177,6 +177,7 @@ class Producer:
             self._engine: ProducerEngine[Delivery] = ProducerEngine(
                 config, Delivery, self._portal.wake
             )
+            self._portal.at_end = self._engine.pool.close
             self._transactions = TransactionDriver(self._engine)
             self._append = self._engine.accumulator.append
             self._topics = self._engine.accumulator.topics
@@ -214,10 +215,8 @@ class Producer:
             KafkaError: A record failed and nobody looked at its delivery.
         """
         _LIVE.discard(self)
-        if self._portal.is_closed:
-            return
-        if self._portal.is_foreign:
-            self._portal.close()
+        if self._portal.is_closed or self._portal.is_foreign:
+            self._portal.close()  # Interrupted before, or the thread is the parent's.
             return
         try:
             self._portal.call(lambda: self._transactions.close(timeout_ms))
