@@ -110,6 +110,7 @@ OPTIONAL = {
     "broker_lite/security/jwks.py": "security",
     "broker_lite/security/stores.py": "security",
     "broker_lite/testing/container.py": "testcontainers",
+    "sdk/columns.py": "arrow",
     "sdk/prometheus.py": "prometheus",
     "sdk/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro.py": "avro",
@@ -121,8 +122,9 @@ OPTIONAL = {
 
 def undeclared(files: Iterable[Path], *extras: str) -> list[str]:
     """Imports of other people's packages that an installation with these extras would lack."""
-    own = {"onceflow", "examples", "_typeshed"} | {p.stem for p in ROOT.glob("tests/support/*.py")}
-    own |= {p.stem for p in ROOT.glob("bench/*.py")}
+    own = {"onceflow", "examples", "_typeshed"}
+    for folder in ("tests/support", "tests/simulation", "bench"):
+        own |= {path.stem for path in (ROOT / folder).glob("*.py")}
     owners = metadata.packages_distributions()
     allowed = declared(*extras)
     found = []
