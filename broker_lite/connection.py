@@ -123,7 +123,8 @@ class ClientConnection(asyncio.Protocol):
         if wire is not None and wire.refuses(endpoint.node_id):
             reset(transport)
             return
-        if not server.admit(self, endpoint):
+        plain_socket = transport.get_extra_info("socket")
+        if not server.admit(self, endpoint, plain_socket):
             transport.abort()
             return
         local = transport.get_extra_info("sockname")
@@ -147,7 +148,6 @@ class ClientConnection(asyncio.Protocol):
         if wire is not None:
             address = (peer[0], peer[1]) if isinstance(peer, tuple) else ("", 0)
             self._tap = wire.opened(self, self.state, address)
-        plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None:
             plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if security.tls_context is not None:
@@ -370,7 +370,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             self._schedule_pump()
 
-    def _mute(self, throttle_ms: int) -> None:
+    def mute(self, throttle_ms: int) -> None:
         """Handle nothing for so long, as the client was told in its answer (KIP-219)."""
         if self._muted is not None:
             self._muted.cancel()
@@ -451,7 +451,7 @@ class ClientConnection(asyncio.Protocol):
             return True
         if result is None:
             if answer.throttle_ms:
-                self._mute(answer.throttle_ms)
+                self.mute(answer.throttle_ms)
             return True
         return self._write(result, answer.api_version, answer.correlation_id)
 
@@ -483,7 +483,7 @@ class ClientConnection(asyncio.Protocol):
             return False
         throttle_ms = getattr(response, "throttle_time_ms", 0)
         if throttle_ms:
-            self._mute(throttle_ms)
+            self.mute(throttle_ms)
         try:
             if isinstance(response, RawToken):
                 parts: list[Buffer] = [len(response.token).to_bytes(4, "big"), response.token]

@@ -32,6 +32,7 @@ LISTENER_ONLY = ("sasl.jaas.config",)
 
 _PER_LISTENER = re.compile(
     r"ssl\..+|sasl\..+|onceflow\.sasl\..+|connections\.max\.reauth\.ms|max\.connections"
+    r"|max\.connection\.creation\.rate"
 )
 
 
@@ -73,6 +74,12 @@ class SecuritySettings:
     # --- limits of connections
     max_connections: int = declare_int(
         "max.connections", INT_MAX, "Most connections at a time; further ones are closed."
+    )
+    max_connection_creation_rate: int = declare_int(
+        "max.connection.creation.rate",
+        INT_MAX,
+        "Most new connections in a second; requests of further ones wait.",
+        0,
     )
     max_connections_per_ip: int = declare_int(
         "max.connections.per.ip", INT_MAX, "Most connections from one address at a time."

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
 BACKLOG = 128
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted before each is looked at; fewer than the handles that are kept."""
 
 
 @runtime_checkable
@@ -114,7 +118,7 @@ class Server:
         self.node_ports: dict[tuple[int, str], int] = {}
         limit = broker.config.queued_max_request_bytes
         self.pool: RequestPool | None = RequestPool(limit) if limit > 0 else None
-        self._limits = ConnectionLimits(broker.config)
+        self._limits = ConnectionLimits(broker.config, broker.log_manager.volume().handles_max)
         self._connections: set[ClientConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_connection_id = 0
@@ -169,8 +173,7 @@ class Server:
                 logger.warning(
                     "%s is open to everybody who can reach this machine", endpoint.listener
                 )
-            assert endpoint.acceptor is not None
-            await endpoint.acceptor.start_serving()
+            await _serve(endpoint.acceptor)
         self.arm()
         return tuple(
             endpoint.listener
@@ -220,8 +223,7 @@ class Server:
             for endpoint in gone:
                 self.endpoints.remove(endpoint)
                 again = await self._bind(endpoint.listener, node_id, endpoint.security)
-                assert again.acceptor is not None
-                await again.acceptor.start_serving()
+                await _serve(again.acceptor)
         placement.start_node(node_id, self.clock())
         self.after_event()
 
@@ -234,7 +236,7 @@ class Server:
                 lambda: ClientConnection(self, endpoint),
                 listener.host,
                 port,
-                backlog=BACKLOG,
+                backlog=ACCEPTED_AT_ONCE,
                 start_serving=False,
             )
             bound_port = int(acceptor.sockets[0].getsockname()[1])
@@ -281,11 +283,14 @@ class Server:
 
     # --- for connections
 
-    def admit(self, connection: ClientConnection, endpoint: Endpoint) -> bool:
+    def admit(
+        self, connection: ClientConnection, endpoint: Endpoint, sock: socket.socket | None
+    ) -> bool:
         """Take a new connection into account, unless there are too many."""
         if self._stopped:
             return False
-        broken = self._limits.admit(endpoint.listener.name, connection.address)
+        handle = -1 if sock is None else sock.fileno()
+        broken = self._limits.admit(endpoint.listener.name, connection.address, handle)
         if broken is not None:
             logger.warning("connection from %s refused: %s reached", connection.address, broken)
             return False
@@ -300,6 +305,9 @@ class Server:
         now_ms = self.clock()
         throttle_ms = self.broker.quotas.connected(connection.address, now_ms)
         if not throttle_ms:
+            listener = "" if connection.state is None else connection.state.listener
+            if delay_ms := self._limits.delay_ms(listener, now_ms):
+                connection.mute(delay_ms)
             return None
         timer = self.broker.timers.schedule(now_ms + throttle_ms, lambda _: connection.abort())
         self.arm()
@@ -417,6 +425,15 @@ class Server:
                 logger.info("connection closed: idle for %d ms", idle_ms)
                 connection.expire()
         self._schedule_idle_check(now_ms)
+
+
+async def _serve(acceptor: asyncio.Server | None) -> None:
+    """Let clients in; more may queue up than are accepted in one turn of the loop."""
+    assert acceptor is not None
+    await acceptor.start_serving()
+    for listening in acceptor.sockets:
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(BACKLOG)
 
 
 async def _refresh(keys: JwksKeys) -> None:

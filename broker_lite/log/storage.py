@@ -84,11 +84,13 @@ class Volume(NamedTuple):
         folder: Its absolute path; ``memory`` when it has none.
         total_bytes: Size of the file system, -1 when there is none.
         usable_bytes: What is left of it, -1 when there is none.
+        handles_max: File handles that its logs may hold at a time.
     """
 
     folder: str
     total_bytes: int
     usable_bytes: int
+    handles_max: int = 0
 
 
 class Storage(Protocol):
@@ -279,13 +281,13 @@ class _HandlePool:
     """Bounds the open handles: the least recently used ones are closed (second chance)."""
 
     def __init__(self, limit: int, *, durable: bool) -> None:
-        self._limit = limit
+        self.limit: int = limit
         self.durable = durable
         self._open: deque[_RealFile] = deque()
 
     def admit(self, file: _RealFile) -> None:
         file.recently_used = True
-        while len(self._open) >= self._limit:
+        while len(self._open) >= self.limit:
             oldest = self._open.popleft()
             if oldest.recently_used:
                 oldest.recently_used = False
@@ -402,6 +404,7 @@ class RealStorage:
             os.path.abspath(self.root),
             found.f_blocks * found.f_frsize,
             found.f_bavail * found.f_frsize,
+            self._pool.limit,
         )
 
     def lock(self) -> None:

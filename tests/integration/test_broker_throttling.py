@@ -133,3 +133,29 @@ async def test_connections_are_limited_by_a_setting_changed_at_run_time(broker: 
             assert isinstance(await taken.receive(), MetadataResponse)
         first.send(METADATA, 9)
         assert isinstance(await first.receive(), MetadataResponse)
+
+
+@pytest.mark.parametrize("prefix", ["", "listener.name.plaintext."])
+async def test_connections_beyond_the_rate_are_answered_later(prefix: str) -> None:
+    """Of the broker or of a listener: none is refused, as in Apache Kafka."""
+    clock = VirtualClock()
+    async with Broker(clock=clock, settings={f"{prefix}max.connection.creation.rate": 1}) as broker:
+        wires = [Wire(broker) for _ in range(10)]
+        for wire in wires:
+            await wire.__aenter__()
+            wire.send(METADATA, 9)
+            assert isinstance(await wire.receive(), MetadataResponse)
+        async with Wire(broker) as late:
+            late.send(METADATA, 9)
+            await late.writer.drain()
+            await until(lambda: broker.connection_count == 11)
+            answer = asyncio.ensure_future(late.receive())
+            clock.advance(999)
+            for wire in wires:
+                wire.send(METADATA, 9)
+                assert isinstance(await wire.receive(), MetadataResponse)
+            assert not answer.done()
+            clock.advance(1)
+            assert isinstance(await answer, MetadataResponse)
+        for wire in wires:
+            await wire.__aexit__(None, None, None)
