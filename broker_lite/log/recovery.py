@@ -278,7 +278,10 @@ class _Loader:
         recovery_point: int,
     ) -> tuple[int, ProducerState]:
         """Check from one segment on; returns the log's end and the producers there."""
-        base, position = self._checkpoint_in(segments[first], recovery_point)
+        later = segments[first + 1 : first + 2]
+        # A snapshot behind the segment's end is no checkpoint in it: later segments would be cut.
+        limit = min([recovery_point, *(segment.base_offset - 1 for segment in later)])
+        base, position = self._checkpoint_in(segments[first], limit)
         producers, from_offset = self._read_snapshot(base)
         self._replay(segments[: first + bool(position)], producers, from_offset, base)
         next_offset = base
@@ -301,7 +304,7 @@ class _Loader:
                 break
         return next_offset, producers
 
-    def _checkpoint_in(self, segment: Segment, recovery_point: int) -> tuple[int, int]:
+    def _checkpoint_in(self, segment: Segment, limit: int) -> tuple[int, int]:
         """Offset and position from which a segment has to be checked: its last checkpoint.
 
         A snapshot inside of a segment was written after the indexes up to there, and is below the
@@ -309,7 +312,7 @@ class _Loader:
         """
         base = segment.base_offset
         for offset in reversed(self._snapshot_offsets()):
-            if base < offset <= recovery_point and self._read_snapshot(offset)[1] == offset:
+            if base < offset <= limit and self._read_snapshot(offset)[1] == offset:
                 position = segment.keep_indexes_below(offset)
                 return (base, 0) if position is None else (offset, position)
         return base, 0
