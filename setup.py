@@ -1,7 +1,8 @@
 """What pyproject.toml cannot say: with ONCEFLOW_COMPILE=1 the record kernel becomes machine code.
 
 It needs mypy and a C compiler where it is built, so it is built without isolation:
-``pip install mypy 'setuptools>=77' && ONCEFLOW_COMPILE=1 pip install --no-build-isolation onceflow``.
+``pip install mypy 'setuptools>=77'``, then
+``ONCEFLOW_COMPILE=1 pip install --no-build-isolation onceflow``.
 The Python source stays beside it and is what other interpreters use.
 """
 

@@ -183,13 +183,11 @@ class Server:
 
     def _of_node(self, listener: Listener, node_id: int) -> Listener:
         """A listener as a node has it: on the port it had before, or next to the first node's."""
-        known = self.node_ports.get((node_id, listener.name))
-        if known is not None:
-            return listener.bound(known)
-        if not listener.port:
-            return listener
         distance = node_id - self.broker.node_id
-        moved = listener.bound(listener.port + distance)
+        port = self.node_ports.get((node_id, listener.name)) or (
+            listener.port and listener.port + distance
+        )
+        moved = listener.bound(port)
         if listener.advertised_port:
             return replace(moved, advertised_port=listener.advertised_port + distance)
         return moved

@@ -94,7 +94,8 @@ class Setting:
         if self.choices:
             for word in words:
                 if word not in self.choices:
-                    raise self._error(text, f"allowed are {', '.join(self.choices)}")
+                    allowed = ", ".join(filter(None, self.choices))
+                    raise self._error(text, f"allowed are {allowed}")
         return text
 
     def _checked_number(self, number: float, text: str) -> float:

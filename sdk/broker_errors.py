@@ -206,7 +206,7 @@ class DuplicateSequenceNumberError(BrokerError, code=46):
 
 
 class InvalidProducerEpochError(AbortableError, BrokerError, code=47):
-    """The producer epoch is old, perhaps after a transaction timeout; abort and begin again."""
+    """The epoch is old: the transaction timed out or another producer took over; abort it."""
 
 
 class InvalidTxnStateError(FatalError, BrokerError, code=48):

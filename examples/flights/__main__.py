@@ -134,7 +134,10 @@ class Demo:
                 if now.complete and self.feed.done and not self.plan and not killed:
                     return
             if self.seconds > SECONDS_MAX:
-                raise ChildFailedError(f"not done after {SECONDS_MAX} s\n{self.logs()}")
+                raise ChildFailedError(
+                    f"not done after {SECONDS_MAX} s; on a slow or busy machine take fewer "
+                    f"flights: make demo ARGS='--rows 50000'\n{self.logs()}"
+                )
             time.sleep(SAMPLE_SECONDS)
 
     def _ask(self) -> progress.Progress | None:

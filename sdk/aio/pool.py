@@ -398,7 +398,12 @@ class ConnectionPool:
     def _tried(self, error: Exception | None = None) -> str:
         tried = self._connector.last_failures
         listed = "; ".join(f"{address} ({why})" for address, why in tried.items())
-        return f"tried {listed}" if listed else str(error or "") or "no attempt came to its end"
+        if listed:
+            return f"tried {listed}"
+        if error is None:
+            return "no address refused a connection"
+        why = str(error) or "no answer in time"
+        return f"connections were made, but: {why}; check security_protocol"
 
     async def _any_connection(self) -> BrokerConnection:
         """An open connection to any broker: known nodes first, then the bootstrap list."""

@@ -271,6 +271,9 @@ class BrokerConnection(asyncio.Protocol):
             self._fail(tls_error(self.name, exc))
         else:
             reason = f": {exc}" if exc else " by the broker"
+            if self.versions is BEFORE_NEGOTIATION:
+                protocol = self._config.security.security_protocol
+                reason += f" before it answered anything; does its port speak {protocol}?"
             self._fail(BrokerConnectionError(f"the connection to {self.name} was closed{reason}"))
         if not self._closed.done():
             self._closed.set_result(None)
@@ -379,7 +382,10 @@ async def open_connection(
         raise tls_error(name, error) from error
     except OSError as error:
         connection.close()
-        raise BrokerConnectionError(f"{name}: {_describe(error)}") from error
+        why = _describe(error)
+        if context is not None and isinstance(error, ConnectionError):
+            why = f"{why} during the TLS handshake; does its port speak TLS?"
+        raise BrokerConnectionError(f"{name}: {why}") from error
     except BaseException:
         connection.close()
         raise
@@ -448,4 +454,6 @@ def _describe(error: OSError) -> str:
         return "connection refused"
     if isinstance(error, socket.gaierror):
         return f"the name does not resolve ({error.strerror})"
-    return error.strerror or str(error) or "the connection was closed"
+    if isinstance(error, ConnectionResetError) and not error.args:
+        return "closed by the broker"  # asyncio's words for an end within TLS are none
+    return error.strerror or str(error) or type(error).__name__

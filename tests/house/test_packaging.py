@@ -54,6 +54,14 @@ def test_wheel_holds_every_file_of_the_tree(tmp_path: Path) -> None:
     assert packed == tree | data
 
 
+def test_development_has_what_builds_the_package() -> None:
+    # make setup compiles the record kernel outside of pip's isolation: an older setuptools, such
+    # as a new virtual environment of Python 3.11 brings along, cannot read pyproject.toml.
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = set(declared["build-system"]["requires"])
+    assert needed <= set(declared["project"]["optional-dependencies"]["dev"])
+
+
 def loaded_after(statement: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after a statement."""
     program = f"import sys; {statement}; print(*sorted(sys.modules))"

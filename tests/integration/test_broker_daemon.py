@@ -141,6 +141,7 @@ def test_idle_daemon_is_small() -> None:
         (["--set", "num.partitions=none"], "whole number"),
         (["--set", "num.partitions"], "give KEY=VALUE"),
         (["--set", "sasl.enabled.mechanisms=GSSAPI"], "allowed are PLAIN"),
+        (["--profile", "1.1"], "allowed are 2.1, 2.2"),
     ],
 )
 def test_wrong_command_line_says_what_to_do(arguments: list[str], message: str) -> None:

@@ -308,6 +308,14 @@ class TestNodes:
         assert broker.bootstrap_servers == addresses
         assert len((await metadata(broker, 2)).brokers) == 3
 
+    async def test_each_node_advertises_a_port_of_its_own_after_a_restart_too(self) -> None:
+        advertised = {"advertised.listeners": "PLAINTEXT://kafka.example:19092"}
+        async with Broker(nodes=3, settings=advertised) as broker:
+            await broker.stop_async(clean=False)
+            await broker.start_async()
+            told = [(b.host, b.port) for b in (await metadata(broker, 2)).brokers]
+            assert told == [("kafka.example", 19091 + node_id) for node_id in NODES]
+
 
 class TestCoordinators:
     async def find(self, broker: Broker, key: str, key_type: int) -> tuple[int, int]:

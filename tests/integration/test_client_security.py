@@ -194,15 +194,23 @@ async def test_tls_that_cannot_work_is_told_at_once(
         if message == "PLAINTEXT":
             # A plain listener takes the hello for a length and hangs up.
             assert isinstance(error, NoBrokersAvailableError)
-            assert "closed" in str(error), error
+            assert "closed by the broker during the TLS handshake" in str(error), error
         else:
             assert isinstance(error, SslAuthenticationError), error
             assert message in str(error)
 
 
-async def test_a_broker_that_hangs_up_on_strangers_is_told(broker: Broker) -> None:
-    error = await fails(broker.bootstrap_servers_of("SASL_PLAINTEXT"), SecurityConfig())
-    assert "was closed by the broker" in str(error)
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("SSL", "does its port speak PLAINTEXT?"), ("SASL_PLAINTEXT", "check security_protocol")],
+)
+async def test_a_plain_client_of_a_secured_port_is_told(
+    broker: Broker, name: str, hint: str
+) -> None:
+    error = await fails(broker.bootstrap_servers_of(name), SecurityConfig())
+    assert isinstance(error, NoBrokersAvailableError)
+    assert "closed by the broker" in str(error)
+    assert hint in str(error)
 
 
 async def test_a_token_provider_that_exits_ends_no_thread(broker: Broker) -> None:
