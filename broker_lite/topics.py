@@ -10,10 +10,12 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.setting import PARTITIONS_MAX
+from onceflow.broker_lite.slices import finished
 from onceflow.broker_lite.topic_config import log_config
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
@@ -111,8 +113,17 @@ class TopicRegistry:
         on_deleted: Called with each deleted topic and the time, after its logs are gone.
     """
 
-    __slots__ = ("_by_id", "_by_name", "_config", "_log_manager", "_purgatory", "_random",
-                 "changes", "on_deleted")  # fmt: skip
+    __slots__ = (
+        "_by_id",
+        "_by_name",
+        "_config",
+        "_in_making",
+        "_log_manager",
+        "_purgatory",
+        "_random",
+        "changes",
+        "on_deleted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -128,6 +139,7 @@ class TopicRegistry:
         self._purgatory = purgatory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
+        self._in_making: set[str] = set()
         self.changes: int = 0
         self.on_deleted: list[Callable[[Topic, int], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
@@ -158,6 +170,10 @@ class TopicRegistry:
         """The topic with that id, or None."""
         return self._by_id.get(topic_id)
 
+    def in_making(self, name: str) -> bool:
+        """Whether a topic of that name is being created and not there yet."""
+        return name in self._in_making
+
     def partition(self, name: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None."""
         topic = self._by_name.get(name)
@@ -172,11 +188,11 @@ class TopicRegistry:
             TopicError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
         """
         check_topic_name(name)
-        if name in self._by_name:
+        if name in self._by_name or name in self._in_making:
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
             folded = name.replace(".", "_")
-            for other in self._by_name:
+            for other in chain(self._by_name, self._in_making):
                 if other.replace(".", "_") == folded:
                     raise TopicError(
                         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -191,7 +207,20 @@ class TopicRegistry:
         overrides: Mapping[str, str],
         now_ms: int,
     ) -> Topic:
-        """Create a topic; the settings have been checked.
+        """Create a topic at once; see :meth:`creating`."""
+        return finished(self.creating(name, partition_count, overrides, now_ms))
+
+    def creating(
+        self,
+        name: str,
+        partition_count: int,
+        overrides: Mapping[str, str],
+        now_ms: int,
+    ) -> Generator[None, None, Topic]:
+        """Create a topic, in steps of one partition; the settings have been checked.
+
+        Nobody sees the topic before the last step, and nobody can have its name meanwhile. When
+        the process dies before, or the steps are given up, the next start has the whole topic.
 
         Args:
             name: Name of the topic.
@@ -206,16 +235,26 @@ class TopicRegistry:
         _check_partition_count(partition_count)
         topic_id = self._new_id()
         config = log_config(overrides, self._config)
+        partitions: list[PartitionLog] = []
+        self._in_making.add(name)
         try:
             self._log_manager.set_topic_overrides(name, dict(overrides))
-            partitions = self._log_manager.create_partitions(
+            for log in self._log_manager.growing(
                 name, topic_id, partition_count, config, now_ms=now_ms
-            )
-        except OSError as error:
+            ):
+                partitions.append(log)
+                yield
+        except Exception as error:
             # What was made of it must not come back as a topic at the next start.
             with contextlib.suppress(OSError):
                 self._log_manager.delete_topic(name, now_ms)
-            raise _storage_error(name, error) from error
+            if isinstance(error, OSError):
+                raise _storage_error(name, error) from error
+            raise
+        finally:
+            self._in_making.discard(name)
+        # The broker's settings may be others by now.
+        config = log_config(overrides, self._config)
         topic = Topic(name, topic_id, partitions, dict(overrides), config)
         self._add(topic)
         return topic
@@ -262,9 +301,10 @@ class TopicRegistry:
         self.check_growth(topic, total)
         manager = self._log_manager
         try:
-            manager.create_partitions(
+            for _ in manager.growing(
                 topic.name, topic.topic_id, total, topic.config, now_ms=now_ms
-            )
+            ):
+                pass
         except OSError as error:
             with contextlib.suppress(OSError):
                 manager.give_up_growth(topic.name)

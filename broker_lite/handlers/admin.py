@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.config_resources import shown_topic_config
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.quotas.enforcement import MutationQuota
 from onceflow.broker_lite.setting import PARTITIONS_MAX
+from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError
@@ -45,8 +47,24 @@ DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
 @handles(CreateTopicsRequest)
 def create_topics(
     state: BrokerState, context: RequestContext, request: CreateTopicsRequest, now_ms: int
-) -> CreateTopicsResponse:
-    """Create topics, or only check whether they could be created."""
+) -> CreateTopicsResponse | Deferred[CreateTopicsResponse]:
+    """Create topics, or only check whether they could be created.
+
+    Many partitions are made in slices, between which others are served.
+    """
+
+    def failed() -> CreateTopicsResponse:
+        code, names = ErrorCode.UNKNOWN_SERVER_ERROR, dict.fromkeys(t.name for t in request.topics)
+        topics = [CreatedTopic(name=name, error_code=code, configs=[]) for name in names]
+        return CreateTopicsResponse(topics=topics)
+
+    work = _creating_topics(state, context, request, now_ms)
+    return in_slices(state.timers, work, failed, now_ms)
+
+
+def _creating_topics(
+    state: BrokerState, context: RequestContext, request: CreateTopicsRequest, now_ms: int
+) -> Generator[None, None, CreateTopicsResponse]:
     named = Counter(wish.name for wish in request.topics)
     results = []
     left = PARTITIONS_MAX
@@ -57,7 +75,10 @@ def create_topics(
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            results.append(_create_topic(state, wish, request.validate_only, left, quota, now_ms))
+            made = yield from _creating_topic(
+                state, wish, request.validate_only, left, quota, now_ms
+            )
+            results.append(made)
             left -= results[-1].num_partitions
         except TopicError as error:
             results.append(
@@ -68,14 +89,14 @@ def create_topics(
     return CreateTopicsResponse(topics=results, throttle_time_ms=quota.throttle_ms)
 
 
-def _create_topic(
+def _creating_topic(
     state: BrokerState,
     wish: CreatableTopic,
     validate_only: bool,
     most: int,
     quota: MutationQuota,
     now_ms: int,
-) -> CreatedTopic:
+) -> Generator[None, None, CreatedTopic]:
     state.topics.check_new(wish.name)
     if wish.name in INTERNAL_TOPICS:
         raise TopicError(
@@ -92,7 +113,8 @@ def _create_topic(
     replication_factor = 1
     if not validate_only:
         replication_factor = _place(state, wish, count)
-        topic_id = state.topics.create(wish.name, count, overrides, now_ms).topic_id
+        topic = yield from state.topics.creating(wish.name, count, overrides, now_ms)
+        topic_id = topic.topic_id
     shown = []
     for name in TOPIC_SETTINGS:
         in_force = shown_topic_config(state, name, overrides)

@@ -229,6 +229,8 @@ def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
     """
     if name in INTERNAL_TOPICS:
         return state.topics.ensure_internal(name, now_ms)
+    if state.topics.in_making(name):
+        raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"Topic '{name}' is being created.")
     return state.topics.create(name, state.config.num_partitions, {}, now_ms)
 
 

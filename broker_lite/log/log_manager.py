@@ -122,7 +122,7 @@ class LogManager:
         """Every log."""
         return [log for _, logs in self._topics.values() for log in logs.values()]
 
-    def create_partitions(
+    def growing(
         self,
         topic: str,
         topic_id: uuid.UUID,
@@ -130,8 +130,8 @@ class LogManager:
         config: LogConfig,
         *,
         now_ms: int = 0,
-    ) -> list[PartitionLog]:
-        """Give a topic, new or not, empty logs until it has ``total`` partitions.
+    ) -> Iterator[PartitionLog]:
+        """Make the logs that a topic, new or not, lacks: one by one, each when it is asked for.
 
         A process that dies within this leaves a topic with all of them or with none that is new.
 
@@ -141,9 +141,6 @@ class LogManager:
             total: How many partitions it is to have.
             config: The topic's settings.
             now_ms: The broker's clock.
-
-        Returns:
-            The new logs.
 
         Raises:
             OSError: A folder cannot be written; what was made before it is there.
@@ -158,13 +155,10 @@ class LogManager:
         noted = len(missing) > 1
         if noted:
             self._begin_growth(topic, topic_id, total)
-        made = [
-            self.create_partition(topic, topic_id, index, config, now_ms=now_ms)
-            for index in missing
-        ]
+        for index in missing:
+            yield self.create_partition(topic, topic_id, index, config, now_ms=now_ms)
         if noted:
             self._changes.finish(topic)
-        return made
 
     def _begin_growth(self, topic: str, topic_id: uuid.UUID, total: int) -> None:
         try:

@@ -25,7 +25,7 @@ def manager_on(storage: Storage) -> LogManager:
 
 
 def create(manager: LogManager, topic_id: uuid.UUID, total: int) -> None:
-    manager.create_partitions("t", topic_id, total, LogConfig(), now_ms=NOW_MS)
+    list(manager.growing("t", topic_id, total, LogConfig(), now_ms=NOW_MS))
 
 
 def folder_with(partitions: int) -> MemoryStorage:
