@@ -33,7 +33,9 @@ from onceflow.sdk.protocol.api.consumer_groups import (
 
 def ask(bench: Bench, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
     """The coordinator's answer, through the wire's messages."""
-    state = SimpleNamespace(groups=bench.groups, features=SimpleNamespace(level=lambda name: 1))
+    state = SimpleNamespace(
+        authorizer=None, groups=bench.groups, features=SimpleNamespace(level=lambda name: 1)
+    )
     context = SimpleNamespace(client_id="c", client_host="/127.0.0.1", api_version=1)
     sent, _ = ConsumerGroupHeartbeatRequest.decode(request.encode(1), 1)
     answer = consumer_group_heartbeat(
