@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import time
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -430,8 +431,9 @@ async def _serve(acceptor: asyncio.Server | None) -> None:
     assert acceptor is not None
     await acceptor.start_serving()
     for listening in acceptor.sockets:
-        with socket.socket(fileno=os.dup(listening.fileno())) as same:
-            same.listen(BACKLOG)
+        if isinstance(listening, TransportSocket):  # What a simulation listens on has no queue.
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(BACKLOG)
 
 
 async def _refresh(keys: JwksKeys) -> None:

@@ -58,7 +58,8 @@ class Finding:
 
 def findings() -> tuple[float, list[Finding]]:
     """How complete the types are, from 0 to 1, and what is missing."""
-    command = ["basedpyright", "--verifytypes", "onceflow", "--ignoreexternal", "--outputjson"]
+    tool = str(Path(sys.executable).with_name("basedpyright"))
+    command = [tool, "--verifytypes", "onceflow", "--ignoreexternal", "--outputjson"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     report = json.loads(done.stdout)["typeCompleteness"]
     found = [

@@ -23,6 +23,7 @@ from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
+    InvalidBatchError,
     decode_batch,
     encode_batch,
     iter_batch_headers,
@@ -123,7 +124,16 @@ class InternalTopicLog:
     def batches(self, partition: int) -> Iterator[StoredBatch]:
         """See :meth:`StateLog.batches`."""
         log = self._topics.partition(self._name, partition)
-        return iter(()) if log is None else _stored_batches(log)
+        if log is None:
+            return
+        try:
+            yield from _stored_batches(log)
+        except InvalidBatchError as error:
+            raise InvalidBatchError(
+                f"{self._name}-{partition} cannot be read: {error}; restore the folder, or "
+                "remove this partition's to do without what it remembers",
+                error.code,
+            ) from error
 
 
 def _stored_batches(log: PartitionLog) -> Iterator[StoredBatch]:
