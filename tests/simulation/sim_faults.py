@@ -13,6 +13,7 @@ from typing import Any
 
 from sim_setup import Setup, draw
 
+from onceflow.broker_lite.coordinators.decided_transactions import DecidedTransactions
 from onceflow.broker_lite.coordinators.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
@@ -146,9 +147,9 @@ def _always_added(original: Any) -> Any:
 
 
 def _abort_becomes_commit(replace: Replace) -> None:
-    original = TransactionCoordinator._marker_of
+    original = DecidedTransactions._marker_of
     replace(
-        TransactionCoordinator,
+        DecidedTransactions,
         "_marker_of",
         lambda self, entry: original(self, entry)._replace(committed=True),
     )

@@ -37,6 +37,11 @@ def seeds_until_found(name: str, monkeypatch: pytest.MonkeyPatch) -> int:
     pytest.fail(f"{name}: not found in {fault.seeds} seeds; other problems: {seen[:5]}")
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_fault_breaks_is_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAULTS[name].apply(monkeypatch.setattr)
+
+
 @pytest.mark.sim
 @pytest.mark.parametrize("name", QUICK)
 def test_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
