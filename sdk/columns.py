@@ -99,8 +99,8 @@ class RecordColumns(Sequence[ConsumerRecord]):
         headers: dict[int, Headers] | None = None,
         leader_epoch: int = -1,
     ) -> None:
-        self.topic = topic
-        self.partition = partition
+        self.topic: str = topic
+        self.partition: int = partition
         self.offsets: Sequence[int] = offsets
         self.values: list[object] = values
         self.keys: list[object] = [] if keys is None else keys
