@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -60,7 +61,11 @@ def findings() -> tuple[float, list[Finding]]:
     """How complete the types are, from 0 to 1, and what is missing."""
     tool = str(Path(sys.executable).with_name("basedpyright"))
     command = [tool, "--verifytypes", "onceflow", "--ignoreexternal", "--outputjson"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "VIRTUAL_ENV": sys.prefix}
+    environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
     report = json.loads(done.stdout)["typeCompleteness"]
     found = [
         Finding(
