@@ -394,11 +394,15 @@ async def both_protocols(talk: Conversation) -> None:
 CONVERSATIONS = (refusals, static_members, both_protocols)
 
 
-async def transcript(address: tuple[str, int], topic: str) -> list[str]:
-    """All conversations with a broker that has the topic, of three partitions."""
+def group_names() -> list[str]:
+    """A fresh group id for each of the conversations."""
+    return [f"talk-{uuid.uuid4().hex[:8]}" for _ in CONVERSATIONS]
+
+
+async def transcript(address: tuple[str, int], topic: str, groups: Sequence[str]) -> list[str]:
+    """All conversations, each with its group, with a broker that has the topic, of 3 partitions."""
     lines: list[str] = []
-    for conversation in CONVERSATIONS:
-        group = f"talk-{uuid.uuid4().hex[:8]}"
+    for conversation, group in zip(CONVERSATIONS, groups, strict=True):
         async with Wire(address) as wire, Wire(address) as classic:
             talk = Conversation(wire, classic, group, topic)
             await conversation(talk)
