@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onceflow.sdk.config_checks import check_kinds, check_range
+from onceflow.sdk.config_checks import NamedSettings, check_kinds, check_range
 from onceflow.transactions import SessionConfig
 
 BROKER_DEFAULT = -1
@@ -14,7 +14,7 @@ BROKER_DEFAULT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppSettings:
+class AppSettings(NamedSettings):
     """How an application runs. ``App`` takes these by name.
 
     Attributes:

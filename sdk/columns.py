@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerRecord, Headers, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
@@ -43,16 +44,32 @@ Column: TypeAlias = "Sequence[T] | ArrowLike | NumpyLike"
 """What a bulk call takes for a field: a sequence, or a column of Arrow, numpy or pandas."""
 
 
-def as_sequence(column: Column[T]) -> Sequence[T]:
-    """The elements of a column, converted in one call where it is none of Python's own."""
+def as_sequence(column: Column[T], field: str = "values") -> Sequence[T]:
+    """The elements of a column, converted in one call where it is none of Python's own.
+
+    Args:
+        column: What was given.
+        field: Name of the argument, for the message.
+
+    Raises:
+        ConfigError: It is no sequence, or one value: text or bytes, whose letters nobody means.
+    """
+    if isinstance(column, str | bytes | bytearray | memoryview):
+        raise ConfigError(
+            field,
+            f"one {type(column).__name__}",
+            "give a list of them, one for each record; send() is for one record",
+        )
     if isinstance(column, Sequence):
         return column
     convert = getattr(column, "to_pylist", None) or getattr(column, "tolist", None)
-    if convert is None:
-        raise TypeError(
-            f"{type(column).__name__} is no column: give a sequence, or an array of Arrow or numpy"
+    elements: object = None if convert is None else convert()
+    if not isinstance(elements, list):
+        raise ConfigError(
+            field,
+            type(column).__name__,
+            "it is no column: give a sequence, or an array of Arrow or numpy",
         )
-    elements: list[T] = convert()
     return elements
 
 

@@ -10,9 +10,9 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
-from onceflow.sdk.config_names import NOT_OFFERED
+from onceflow.sdk.config_names import NOT_OFFERED, SECURITY_ALIASES
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def check_kinds(config: DataclassInstance, classes: Mapping[str, type] | None = 
         if switched or not isinstance(value, expected):
             what = _KIND_NAMES.get(expected, f"a {expected.__name__}")
             optional = " or None" if kind != annotation else ""
-            raise ConfigError(item.name, value, f"give {what}{optional}")
+            shown = "***" if kind in (classes or {}) else value  # it may hold a password
+            raise ConfigError(item.name, shown, f"give {what}{optional}")
 
 
 _KINDS: Final[Mapping[str, type]] = MappingProxyType(
@@ -188,27 +189,65 @@ def check_instances(field: str, value: object, kind: type) -> None:
         raise ConfigError(field, value, f"give a list of objects of {kind.__name__}")
 
 
-def reject_unknown(kind: str, known: Iterable[str], given: Iterable[str]) -> None:
+class NamedSettings:
+    """Base of frozen settings: a name that does not exist is refused with the nearest that does."""
+
+    __slots__ = ()
+
+    def __new__(cls, *_values: object, **settings: object) -> Self:
+        """Check the names; the dataclass checks the values."""
+        if settings:
+            cls.check_names(settings)
+        return super().__new__(cls)
+
+    @classmethod
+    def check_names(cls, given: Iterable[str]) -> None:
+        """Raise ConfigError for the first name that is no setting of this kind."""
+        names = (item.name for item in fields(cast("type[DataclassInstance]", cls)))
+        reject_unknown(cls._kind(), names, given, cls._elsewhere())
+
+    @classmethod
+    def _kind(cls) -> str:
+        """What messages call these settings."""
+        return cls.__name__
+
+    @classmethod
+    def _elsewhere(cls) -> Mapping[str, str]:
+        """Settings that are given elsewhere: how they are written there, by name."""
+        return {}
+
+
+def reject_unknown(
+    kind: str,
+    known: Iterable[str],
+    given: Iterable[str],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Refuse settings that do not exist, and name the one that was probably meant.
 
     Args:
-        kind: "producer", "consumer" or "admin", for the message.
+        kind: "producer", "consumer", "admin" or a class, for the message.
         known: Names of the settings that exist.
         given: Names of the settings that were given.
+        elsewhere: Settings that exist elsewhere, and how they are written there.
 
     Raises:
         ConfigError: The first name that does not exist.
     """
     names = sorted(known)
+    ways = {**elsewhere, **{name: name for name in names}}
     for name in given:
         if name in names:
             continue
-        plain = name.replace(".", "_").lower()
+        plain = name.strip().replace(".", "_").replace("-", "_").lower()
+        alias = next((a for a in SECURITY_ALIASES.get(plain, ()) if a in ways), plain)
         if plain in names:
             remedy = f"write {plain}"
         elif plain in NOT_OFFERED:
             remedy = NOT_OFFERED[plain]
+        elif alias in ways:
+            remedy = f"write {ways[alias]}"
         else:
-            near = difflib.get_close_matches(plain, names, n=1, cutoff=0.6)
-            remedy = f"did you mean {near[0]}?" if near else "see the configuration reference"
+            near = difflib.get_close_matches(plain, ways, n=1, cutoff=0.6)
+            remedy = f"did you mean {ways[near[0]]}?" if near else "see the configuration reference"
         raise ConfigError(name, "...", f"a {kind} has no such setting; {remedy}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from onceflow.sdk.config_checks import reject_unknown
+from onceflow.sdk.config_checks import NamedSettings, reject_unknown
 from onceflow.sdk.config_names import ASSIGNOR_CLASSES, SECURITY_ALIASES
 from onceflow.sdk.errors import ConfigError
 
@@ -36,10 +36,19 @@ _JAAS_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.
 _JAAS_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
-class Loadable:
+class Loadable(NamedSettings):
     """A frozen configuration that can be read from several places."""
 
     __slots__ = ()
+
+    @classmethod
+    def _kind(cls) -> str:
+        return _kind(cls)
+
+    @classmethod
+    def _elsewhere(cls) -> Mapping[str, str]:
+        security = _security_class(cls)
+        return {i.name: f"security={security.__name__}({i.name}=...)" for i in fields(security)}
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> Self:
@@ -55,7 +64,7 @@ class Loadable:
         """
         given = dict(settings)
         base = given.pop("config", None)
-        _check_names(cls, given)
+        cls.check_names(given)
         if base is None:
             return _build(cls, given)
         if isinstance(base, cls):
@@ -160,7 +169,7 @@ def _load(
     prefix: str = PREFIX,
     properties: Mapping[str, object] | None = None,
 ) -> C:
-    _check_names(cls, settings)
+    cls.check_names(settings)
     reader = _Reader(cls)
     if file is not None:
         reader.read_file(Path(file))
@@ -177,12 +186,13 @@ def _build(cls: type[T], settings: Mapping[str, object]) -> T:
     return cast("Callable[..., T]", cls)(**settings)
 
 
-def _check_names(cls: type[Any], given: Mapping[str, object]) -> None:
-    reject_unknown(_kind(cls), (item.name for item in fields(cls)), given)
-
-
 def _kind(cls: type[object]) -> str:
     return cls.__name__.removesuffix("Config").lower()
+
+
+def _security_class(cls: type[Any]) -> type[Any]:
+    holder = next(item for item in fields(cls) if item.name == "security")
+    return cast("type[Any]", holder.default_factory)
 
 
 @dataclass
@@ -201,8 +211,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self._kinds = {item.name: str(item.type) for item in fields(self.cls)}
-        holder = next(item for item in fields(self.cls) if item.name == "security")
-        self.security_class = cast("type[Any]", holder.default_factory)
+        self.security_class = _security_class(self.cls)
         self._security_kinds = {i.name: str(i.type) for i in fields(self.security_class)}
 
     # places

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from onceflow.sdk.config_checks import check_callable, check_choice, check_kinds
+from onceflow.sdk.config_checks import NamedSettings, check_callable, check_choice, check_kinds
 from onceflow.sdk.errors import ConfigError
 
 __all__ = ["OAuthToken", "SecurityConfig", "TokenFunction"]
@@ -59,7 +59,7 @@ TokenFunction = Callable[[], "str | OAuthToken | Awaitable[str | OAuthToken]"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig:
+class SecurityConfig(NamedSettings):
     """How connections are secured and authenticated.
 
     Attributes:
@@ -80,7 +80,8 @@ class SecurityConfig:
         sasl_username: User name for PLAIN and SCRAM.
         sasl_password: Password for PLAIN and SCRAM; never printed.
         sasl_oauth_token_provider: Called for a token before each authentication by OAUTHBEARER;
-            plain or async.
+            plain (in a thread) or async, and one call at a time. It has ``request_timeout_ms``,
+            at a new connection ``socket_connection_setup_timeout_ms``.
     """
 
     security_protocol: str = "PLAINTEXT"

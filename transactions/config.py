@@ -8,10 +8,10 @@ transactional id); everything else of the clients can be set through ``consumer_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from onceflow.sdk.config import ConsumerConfig, ProducerConfig
-from onceflow.sdk.config_checks import check_choice, check_kinds, check_range
+from onceflow.sdk.config_checks import NamedSettings, check_choice, check_kinds, check_range
 from onceflow.sdk.errors import ConfigError, InvalidTopicError
 from onceflow.sdk.record_checks import check_topic_name
 from onceflow.transactions import timeouts
@@ -25,7 +25,7 @@ _OWNED_PRODUCER = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionConfig:
+class SessionConfig(NamedSettings):
     """Settings of a session.
 
     Attributes:
@@ -107,6 +107,17 @@ class SessionConfig:
         # What the clients would refuse is refused here, before one of them fences a predecessor.
         ProducerConfig.from_settings(self.producer_options())
         ConsumerConfig.from_settings(self.consumer_options())
+
+    @classmethod
+    def _elsewhere(cls) -> Mapping[str, str]:
+        return {
+            item.name: f"{place}={{{item.name!r}: ...}}"
+            for kind, place in (
+                (ConsumerConfig, "consumer_settings"),
+                (ProducerConfig, "producer_settings"),
+            )
+            for item in fields(kind)
+        }
 
     @property
     def own_transactional_id(self) -> str:

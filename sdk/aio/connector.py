@@ -11,6 +11,7 @@ import logging
 import ssl
 from collections.abc import Callable, Sequence
 
+from onceflow.sdk.aio.authentication import Authenticator
 from onceflow.sdk.aio.transport import BrokerConnection, loop_ms, open_connection
 from onceflow.sdk.config import ClientConfig
 from onceflow.sdk.config_checks import Address
@@ -58,6 +59,7 @@ class Connector:
         self._closed = False
         self.traffic: Traffic = Traffic()
         self._context: ssl.SSLContext | None = None
+        self._authenticator = Authenticator(config)
 
     def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
         """The open connection to a node for a purpose, None when there is none."""
@@ -161,6 +163,7 @@ class Connector:
             connection.close()
         try:
             await asyncio.gather(*opening, return_exceptions=True)
+            await self._authenticator.close()
             for connection in connections:
                 await connection.wait_closed()
         finally:
@@ -205,7 +208,14 @@ class Connector:
             if self._context is None:
                 self._context = self._config.security.make_ssl_context()
             connection = await open_connection(
-                host, port, name, self._config, forget, self.traffic, self._context
+                host,
+                port,
+                name,
+                self._config,
+                forget,
+                self.traffic,
+                self._context,
+                self._authenticator,
             )
         except KafkaError as error:
             self.traffic.failed += 1

@@ -49,6 +49,9 @@ async def in_thread(function: Callable[[], T]) -> T:
         failure: BaseException | None = None
         try:
             result = function()
+        except StopIteration as error:  # no future takes it (PEP 479)
+            failure = RuntimeError(f"{function!r} raised StopIteration")
+            failure.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

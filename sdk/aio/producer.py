@@ -365,9 +365,9 @@ class AsyncProducer:
         Raises:
             KafkaError: As ``send``; the records before the refused one were taken.
         """
-        values, keys = as_sequence(values), None if keys is None else as_sequence(keys)
+        values, keys = as_sequence(values), None if keys is None else as_sequence(keys, "keys")
         if timestamps_ms is not None and not isinstance(timestamps_ms, int):
-            timestamps_ms = as_sequence(timestamps_ms)
+            timestamps_ms = as_sequence(timestamps_ms, "timestamps_ms")
         if self._interception is not None:
             records = as_records(topic, values, keys, partition, timestamps_ms, headers)
             bulk = await self._send_intercepted(self._interception, topic, records)

@@ -1,7 +1,8 @@
 """Keeps a consumer's view of its topics fresh: new partitions, missing topics, matching names.
 
-It decides when the cluster is asked about topics and which of them a pattern selects. What follows
-from a change - a rebalance, an error - is decided by the consumer.
+It decides when the cluster is asked about topics, which of them a pattern selects, and when to say
+that something is not there. What follows from a change - a rebalance, an error - is decided by the
+consumer. A pattern without a match is no news, as in Kafka's clients: its topics may come later.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from onceflow.sdk.aio.pool import ConnectionPool
@@ -25,6 +26,10 @@ logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 _HOPELESS: Final = frozenset(
     {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
+
+VIEWS_BEFORE_WARNING: Final = 4
+"""A topic that is being created is missing at first. In this many views of the cluster in a row it
+is news: after about half a second."""
 
 
 class TopicWatch:
@@ -52,6 +57,7 @@ class TopicWatch:
         self._waker = Waker()
         self._task: asyncio.Task[None] | None = None
         self._failure: KafkaError | None = None
+        self._views_without: dict[str, int] = {}
 
     def start(self) -> None:
         """Start the task."""
@@ -80,7 +86,31 @@ class TopicWatch:
             found = cluster.topics.get(topic)
             if found is not None and found.error_code in _HOPELESS:
                 self._failure = error_for(found.error_code, f"topic {topic!r}")
+        self._tell_what_is_missing(cluster)
         self._on_metadata(cluster)
+
+    def _tell_what_is_missing(self, cluster: ClusterMetadata) -> None:
+        """Say once of each topic and partition that is not there that nothing can come of it."""
+        missing = dict(self._missing_in(cluster))
+        self._views_without = {name: self._views_without.get(name, 0) + 1 for name in missing}
+        for name, remedy in missing.items():
+            if self._views_without[name] == VIEWS_BEFORE_WARNING:
+                logger.warning("%s does not exist, so nothing is read of it: %s", name, remedy)
+
+    def _missing_in(self, cluster: ClusterMetadata) -> Iterator[tuple[str, str]]:
+        for topic in sorted(self._subscription.topics):
+            found = cluster.topics.get(topic)
+            if found is not None and found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                yield (
+                    f"topic {topic!r}",
+                    "check its name or create it",
+                )
+        if self._subscription.uses_group:
+            return  # The coordinator may know of partitions that this view does not have yet.
+        for partition in sorted(self._subscription.assignment()):
+            count = cluster.partition_count(partition.topic)
+            if count is not None and partition.partition not in range(count):
+                yield f"partition {partition}", f"the topic has partitions 0 to {count - 1}"
 
     def matching_topics(self, cluster: ClusterMetadata) -> list[str]:
         """Topics that a pattern may select."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from onceflow.sdk.aio.authentication import authentication_flow, renewal_delay_ms
+from onceflow.sdk.aio.authentication import Authenticator, renewal_delay_ms
 from onceflow.sdk.config import ClientConfig
 from onceflow.sdk.core.connection import Connection
 from onceflow.sdk.core.flow import Flow, Send, T
@@ -64,10 +64,12 @@ class BrokerConnection(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         on_closed: Callable[[BrokerConnection], None] | None = None,
         traffic: Traffic | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self.name = name
         self.versions: BrokerVersions = BEFORE_NEGOTIATION
         self._config = config
+        self._authenticator = Authenticator(config) if authenticator is None else authenticator
         self._loop = loop
         self._machine = Connection(config.client_id, config.max_response_bytes, loop_ms(loop))
         self._waiters: deque[asyncio.Future[Response]] = deque()
@@ -162,9 +164,8 @@ class BrokerConnection(asyncio.Protocol):
             KafkaError: The broker refused, or the connection broke.
         """
         self.versions = await self._drive(negotiate_versions(SOFTWARE_VERSION))
-        security = self._config.security
-        if security.uses_sasl:
-            self._authenticated(await self._drive(await authentication_flow(security)))
+        if self._config.security.uses_sasl:
+            self._authenticated(await self._drive(await self._authenticator.begin()))
 
     def _authenticated(self, lifetime_ms: int) -> None:
         """Remember to authenticate again before the session ends (KIP-368)."""
@@ -183,9 +184,8 @@ class BrokerConnection(asyncio.Protocol):
         A broker takes nothing else between the first and the last of these requests. What was
         sent before is answered first, however long that takes.
         """
-        security = self._config.security
         try:
-            flow = await authentication_flow(security)
+            flow = await self._authenticator.begin()
             self._held = deque()
             last_ms = self._machine.last_deadline_ms() or 0
             left_ms = max(0, last_ms - loop_ms(self._loop))
@@ -337,6 +337,7 @@ async def open_connection(
     on_closed: Callable[[BrokerConnection], None] | None = None,
     traffic: Traffic | None = None,
     context: ssl.SSLContext | None = None,
+    authenticator: Authenticator | None = None,
 ) -> BrokerConnection:
     """Connect, secure, negotiate and authenticate.
 
@@ -347,6 +348,8 @@ async def open_connection(
         config: Timeouts, security and client id.
         on_closed: Called once when the connection is gone.
         traffic: Where to count what it carries, None to count nowhere.
+        context: TLS context of the client, None to make one by its settings.
+        authenticator: The client's, None to make one by its settings.
 
     Returns:
         A connection that is ready for requests.
@@ -356,7 +359,7 @@ async def open_connection(
         KafkaError: The broker refused the handshake.
     """
     loop = asyncio.get_running_loop()
-    connection = BrokerConnection(name, config, loop, on_closed, traffic)
+    connection = BrokerConnection(name, config, loop, on_closed, traffic, authenticator)
     if context is None:
         context = config.security.make_ssl_context()
     try:

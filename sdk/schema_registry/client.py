@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import ssl as _ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote
 
-from onceflow.sdk.config_checks import reject_unknown
 from onceflow.sdk.errors import SchemaNotFoundError, SchemaRegistryError
 from onceflow.sdk.schema_registry.cache import BoundedCache, SingleFlight, mend_after_fork
 from onceflow.sdk.schema_registry.config import SchemaRegistryConfig, TokenFunction
@@ -73,8 +71,6 @@ class SchemaRegistry:
         Raises:
             ConfigError: A setting is unknown or has a value that cannot work.
         """
-        names = [item.name for item in fields(SchemaRegistryConfig)]
-        reject_unknown("schema registry client", names, settings)
         self._config = SchemaRegistryConfig(url=url, **settings)
         self._http = RegistryHttp(self._config)
         capacity, ttl_ms = self._config.cache_capacity, self._config.cache_latest_ttl_ms

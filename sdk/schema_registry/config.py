@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from onceflow.sdk.config_checks import check_kinds, check_range
+from onceflow.sdk.config_checks import NamedSettings, check_kinds, check_range
 from onceflow.sdk.errors import ConfigError
 
 TokenFunction = Callable[[], str]
@@ -15,7 +15,7 @@ TokenFunction = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRegistryConfig:
+class SchemaRegistryConfig(NamedSettings):
     """How to reach a schema registry, and how much of it to remember.
 
     Names are those of Confluent's clients.

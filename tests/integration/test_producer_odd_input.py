@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from producer_cluster import make_topic, running_cluster, values
@@ -114,6 +115,15 @@ def test_subclasses_of_bytes_and_numbers_that_are_no_int_are_taken(bootstrap: st
             *producer.send_many(topic, [Tag(b"v")], keys=[Tag(b"k")]).result(10),
         ]
     assert [(where.partition, where.offset) for where in sent] == [(1, 0), (1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("given", [{"values": "abc"}, {"values": [b"a"], "keys": b"k"}])
+def test_one_value_is_no_list_of_values(bootstrap: str, given: dict[str, Any]) -> None:
+    topic = make_topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        with pytest.raises(ConfigError, match="give a list of them"):
+            producer.send_many(topic, **given)
+        assert producer.send(topic, b"first").result(10).offset == 0
 
 
 @pytest.mark.parametrize("field", ["value", "key"])

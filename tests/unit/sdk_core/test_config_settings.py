@@ -5,12 +5,15 @@ Method: each rule of the configurations once, and the constructors' types agains
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import copy
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 import pytest
 
+from onceflow.processors.settings import AppSettings
 from onceflow.sdk.config import (
     AdminConfig,
     ClientConfig,
@@ -21,7 +24,9 @@ from onceflow.sdk.config import (
 from onceflow.sdk.config_checks import Address, parse_bootstrap_servers
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import IsolationLevel, ProducerIdentity
+from onceflow.sdk.schema_registry.config import SchemaRegistryConfig
 from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.transactions import SessionConfig
 
 ME = ProducerIdentity("x", 1, 0)
 
@@ -61,12 +66,50 @@ def test_an_ipv6_address_is_printed_in_brackets() -> None:
         ("linger.ms", "write linger_ms"),
         ("retries", "delivery_timeout_ms"),
         ("security_protocol", "SecurityConfig"),
+        ("sasl_user", r"security=SecurityConfig\(sasl_username=...\)"),
+        ("ssl_ca_location", r"security=SecurityConfig\(ssl_cafile=...\)"),
         ("quite_another_thing", "configuration reference"),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=hint):
         ProducerConfig.from_settings({name: 5})
+    with pytest.raises(ConfigError, match=hint):
+        ProducerConfig(**{name: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "hint"),
+    [
+        (SecurityConfig, "sasl_user", "did you mean sasl_username"),
+        (SecurityConfig, "ssl_ca_location", "write ssl_cafile"),
+        (ConsumerConfig, "group", "group_id"),
+        (AdminConfig, "clientid", "client_id"),
+        (SchemaRegistryConfig, "timeout", "timeout_ms"),
+        (SessionConfig, "comit_interval_ms", "did you mean commit_interval_ms"),
+        (SessionConfig, "linger_ms", "producer_settings={'linger_ms'"),
+        (AppSettings, "slots", "did you mean slot"),
+    ],
+)
+def test_every_configuration_explains_a_name_that_it_does_not_have(
+    settings: Callable[..., object], name: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=hint) as caught:
+        settings(**{name: "secret"})
+    assert caught.value.field == name
+    assert "secret" not in str(caught.value)
+
+
+def test_configurations_can_be_copied_and_pickled() -> None:
+    config = ProducerConfig(linger_ms=7, security=SecurityConfig(security_protocol="SSL"))
+    assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)
+    assert replace(config, linger_ms=8).security == config.security
+
+
+def test_security_that_is_none_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError, match="SecurityConfig") as caught:
+        ProducerConfig(security={"sasl_password": "hunter2"})  # type: ignore[arg-type]
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ Method: records with every kind of field, through both ways, and a cursor that s
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow
 import pytest
 
 from onceflow.sdk.columns import RecordColumns, as_sequence
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.records import (
@@ -124,5 +127,19 @@ def test_columns_of_other_libraries_are_taken_as_sequences() -> None:
     assert as_sequence(pyarrow.chunked_array([[b"a"], [b"b"]])) == [b"a", b"b"]
     assert as_sequence(numpy.array([1, 2])) == [1, 2]
     assert as_sequence((b"a",)) == (b"a",)
-    with pytest.raises(TypeError, match="int is no column"):
-        as_sequence(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given", ["abc", b"abc", bytearray(b"a"), memoryview(b"a"), 5, None, {"a": 1}, iter([b"a"])]
+)
+def test_what_is_no_column_is_refused_by_name(given: Any) -> None:
+    """Above all text and bytes: each letter would become a record."""
+    with pytest.raises(ConfigError, match="give a") as caught:
+        as_sequence(given, "keys")
+    assert caught.value.field == "keys"
+
+
+def test_an_array_without_a_dimension_is_no_column() -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy comes with the Spark extra")
+    with pytest.raises(ConfigError, match="no column"):
+        as_sequence(numpy.array(5))
