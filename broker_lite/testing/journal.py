@@ -5,6 +5,7 @@ The newest entries are kept, bounded in number and in bytes. It decides nothing 
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -77,6 +78,8 @@ class JournalEntry:
 class Journal:
     """The newest requests with their answers, oldest first.
 
+    The broker's thread writes it while a test reads it in another.
+
     Attributes:
         recording: Whether requests are noted.
         dropped: Entries that had to go.
@@ -88,12 +91,14 @@ class Journal:
         self._entries: deque[JournalEntry] = deque()
         self._bytes = 0
         self._last_number = 0
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[JournalEntry]:
-        return iter(list(self._entries))
+        with self._lock:
+            return iter(list(self._entries))
 
     def __getitem__(self, index: int) -> JournalEntry:
         return self._entries[index]
@@ -109,9 +114,10 @@ class Journal:
         Args:
             entry: The request, as yet unanswered.
         """
-        self._entries.append(entry)
-        self._bytes += ENTRY_BYTES + _record_bytes(entry.request)
-        self._make_room()
+        with self._lock:
+            self._entries.append(entry)
+            self._bytes += ENTRY_BYTES + _record_bytes(entry.request)
+            self._make_room()
 
     def answered(self, entry: JournalEntry, answer: Response | None, now_ms: int) -> None:
         """Note the answer to a request.
@@ -123,15 +129,19 @@ class Journal:
         """
         entry.answer = answer
         entry.answered_ms = now_ms
-        # An entry that was dropped meanwhile has taken its bytes with it.
-        if answer is not None and self._entries and entry.number >= self._entries[0].number:
-            self._bytes += _record_bytes(answer)
-            self._make_room()
+        if answer is None:
+            return
+        with self._lock:
+            # An entry that was dropped meanwhile has taken its bytes with it.
+            if self._entries and entry.number >= self._entries[0].number:
+                self._bytes += _record_bytes(answer)
+                self._make_room()
 
     def clear(self) -> None:
         """Forget every entry; numbers go on."""
-        self._entries.clear()
-        self._bytes = 0
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
 
     def select(
         self,
@@ -161,7 +171,7 @@ class Journal:
         wanted = Part(topic, partition, group_id, transactional_id)
         return [
             entry
-            for entry in self._entries
+            for entry in self
             if entry.number > after
             and (name is None or entry.key == name)
             and (client_id is None or entry.client_id == client_id)

@@ -19,6 +19,7 @@ from broker_requests import fetch_request, produce, produce_request, topic_metad
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker, VirtualClock
+from onceflow.broker_lite.request_parts import Part
 from onceflow.broker_lite.testing import Fault, journal
 from onceflow.broker_lite.testing.capture import SEGMENT_BYTES_MAX, Capture
 from onceflow.sdk.protocol.api.cluster import MetadataRequest
@@ -92,6 +93,27 @@ async def test_topics_that_are_named_by_id_are_found_by_name(broker: Broker, wir
     await wire.receive()
     assert [entry.key for entry in broker.journal.select(topic="t")] == ["Produce", "Fetch"]
     assert broker.journal.select(topic="u") == []
+
+
+def test_it_is_read_while_requests_come() -> None:
+    """Found by a test that looked into a broker under load: the broker's thread writes it."""
+    noted = journal.Journal()
+
+    class Nosy(journal.JournalEntry):
+        def parts(self) -> list[Part]:
+            noted.add(entry_of(journal.JournalEntry))
+            return [Part(topic="t")]
+
+    def entry_of(kind: type[journal.JournalEntry]) -> journal.JournalEntry:
+        return kind(noted.next_number(), 0, 1, "c", "User:a", 1, 12, MetadataRequest(topics=None))
+
+    for _ in range(3):
+        noted.add(entry_of(Nosy))
+    assert [entry.number for entry in noted.select(topic="t")] == [1, 2, 3]
+    for entry in noted:
+        noted.answered(entry, None, 1)
+        noted.clear()
+    assert noted.select() == []
 
 
 async def test_old_entries_make_room(
