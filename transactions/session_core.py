@@ -37,6 +37,7 @@ from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
 from onceflow.transactions.listener import Abort, Offsets, SessionClients, SessionListener
+from onceflow.transactions.membership import present_membership
 from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
@@ -78,6 +79,7 @@ class SessionCore:
         self._polled = UncommittedWork()
         self._positions = Positions(self._name, config.start_from)
         self._snapshot: ConsumerGroupMetadata | None = None
+        self._epochs_rise = config.consumer_options().get("group_protocol") == "consumer"
         self._work_since_s = 0.0
         self._begun_s = 0.0
         self._failure: KafkaError | None = None
@@ -343,16 +345,11 @@ class SessionCore:
             raise CommitOutcomeUnknownError(f"the commit failed with: {error}") from error
 
     def _check_ownership(self, offsets: Iterable[TopicPartition]) -> ConsumerGroupMetadata:
-        """The broker checks membership only; that the partitions are ours is checked here.
-
-        An empty member id would pass the broker's check from outside of the group, so it is
-        refused before anything is sent.
-        """
-        snapshot = self._snapshot
-        if snapshot is None or not snapshot.member_id or snapshot.generation_id < 0:
-            raise CommitFailedError("the consumer is not a member of its group")
-        if self._membership() != snapshot:
-            raise CommitFailedError("the membership changed since the records were polled")
+        """The broker checks membership only; that the partitions are ours is checked here."""
+        snapshot = present_membership(
+            self._snapshot, self._membership(), epochs_rise=self._epochs_rise
+        )
+        self._snapshot = snapshot
         if not self._in_callback:  # Within it, what is revoked is ours until it returns.
             gone = set(offsets) - set(self.consumer.assignment())
             if gone:

@@ -119,7 +119,12 @@ class ConsumerEngine:
         self._attention = True
         self._lookups = Lookups(self._waker.wake)
         self.fetching: FetchRunner = FetchRunner(
-            self.pool, config, self.subscription, self._on_fetched
+            self.pool,
+            config,
+            self.subscription,
+            self._on_fetched,
+            self._offset_reader,
+            self._expelled,
         )
         self.counters: ConsumerCounters = self.fetching.counters
         self.interception: ConsumerInterception = ConsumerInterception(
@@ -387,6 +392,17 @@ class ConsumerEngine:
         if self._group is None or not self.subscription.uses_group:
             return None
         return self._group.member
+
+    def _offset_reader(self) -> ConsumerGroupMetadata | None:
+        """Who asks for committed offsets, where the coordinator checks that (KIP-848)."""
+        member = self._member() if self._by_coordinator else None
+        return member.metadata() if member is not None and member.is_member else None
+
+    def _expelled(self) -> None:
+        """A coordinator does not know this member: have that found out at once."""
+        if self._group is not None:
+            self._group.member.expect_expulsion()
+            self._group.wake()
 
     async def _next_callback(self) -> PendingCallback | None:
         """Carry out rebalance events up to the first one that the application wants to hear."""

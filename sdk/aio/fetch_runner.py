@@ -19,6 +19,7 @@ from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.consumer_checks import reset_duration_ms
 from onceflow.sdk.core.fetch_buffer import make_deserializer
 from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.membership import EXPELLED
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.offset_lookup import CommittedOffset
 from onceflow.sdk.core.retry import Recovery, recovery_for
@@ -28,8 +29,13 @@ from onceflow.sdk.core.subscription import (
     PartitionState,
     Subscription,
 )
-from onceflow.sdk.errors import BrokerConnectionError, KafkaError, NoOffsetForPartitionError
-from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.errors import (
+    BrokerConnectionError,
+    BrokerError,
+    KafkaError,
+    NoOffsetForPartitionError,
+)
+from onceflow.sdk.model import ConsumerGroupMetadata, IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -56,6 +62,8 @@ class FetchRunner:
         config: ConsumerConfig,
         subscription: Subscription,
         on_change: Callable[[], None],
+        reader: Callable[[], ConsumerGroupMetadata | None],
+        on_expelled: Callable[[], None],
     ) -> None:
         """Make the fetcher; nothing is sent before `pump`.
 
@@ -64,11 +72,15 @@ class FetchRunner:
             config: The consumer's settings.
             subscription: Whose partitions to serve.
             on_change: Called when a poll may find something new.
+            reader: Who asks for committed offsets: the member, where the coordinator checks it.
+            on_expelled: Called when the coordinator does not know that member any more.
         """
         self._pool = pool
         self._config = config
         self._subscription = subscription
         self._on_change = on_change
+        self._reader_identity = reader
+        self._on_expelled = on_expelled
         self.reader: OffsetReader = OffsetReader(pool)
         self.fetcher: Fetcher = Fetcher(
             FetchSettings(
@@ -267,9 +279,15 @@ class FetchRunner:
                     group_id,
                     list(stamps),
                     require_stable=self._config.isolation is IsolationLevel.READ_COMMITTED,
+                    member=self._reader_identity(),
                 )
             except KafkaError as error:
-                self._hold_back(stamps, error, coordinator=True)
+                if isinstance(error, BrokerError) and error.code in EXPELLED:
+                    # Its next heartbeat is told the same, and these partitions will be lost.
+                    self._on_expelled()
+                    self._try_later(stamps, self._config.retry_backoff_ms)
+                else:
+                    self._hold_back(stamps, error, coordinator=True)
                 return
         nothing = CommittedOffset(ErrorCode.NONE)
         for partition, stamp in stamps.items():
@@ -345,6 +363,9 @@ class FetchRunner:
         pause_ms = self._config.retry_backoff_ms
         if recovery is Recovery.NONE:
             pause_ms = self._config.retry_backoff_max_ms
+        self._try_later(stamps, pause_ms)
+
+    def _try_later(self, stamps: _Stamps, pause_ms: int) -> None:
         retry_at_ms = self._pool.now_ms() + pause_ms
         for partition, stamp in stamps.items():
             if self._subscription.is_current(partition, stamp):

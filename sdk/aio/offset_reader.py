@@ -22,7 +22,12 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model import (
+    ConsumerGroupMetadata,
+    IsolationLevel,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
@@ -176,6 +181,7 @@ class OffsetReader:
         partitions: Collection[TopicPartition] | None,
         *,
         require_stable: bool,
+        member: ConsumerGroupMetadata | None = None,
     ) -> dict[TopicPartition, CommittedOffset]:
         """Ask the coordinator once.
 
@@ -183,6 +189,7 @@ class OffsetReader:
             group_id: The group.
             partitions: Which ones; None asks for all.
             require_stable: Refuse partitions with a transactional commit in progress.
+            member: Who asks, where the group's coordinator shall refuse a stale member (KIP-848).
 
         Returns:
             Answers by partition, errors of single partitions among them.
@@ -200,7 +207,11 @@ class OffsetReader:
             require_stable = require_stable and version >= offset_lookup.STABLE_FROM
             code, answers = await self._pool.run(
                 offset_lookup.fetch_committed(
-                    group_id, partitions, require_stable=require_stable, batched=batched
+                    group_id,
+                    partitions,
+                    require_stable=require_stable,
+                    batched=batched,
+                    member=member,
                 )
             )
             if code != ErrorCode.NONE:

@@ -195,6 +195,7 @@ def fetch_committed(
     *,
     require_stable: bool,
     batched: bool,
+    member: ConsumerGroupMetadata | None = None,
 ) -> Flow[tuple[int, dict[TopicPartition, CommittedOffset]]]:
     """Ask a group's coordinator for committed offsets.
 
@@ -203,6 +204,8 @@ def fetch_committed(
         partitions: Which ones; None asks for all that the group ever committed.
         require_stable: Refuse partitions with a transactional commit in progress (KIP-447).
         batched: Whether the coordinator speaks a version with a list of groups.
+        member: Who asks, for groups of the consumer protocol (KIP-848): the coordinator refuses one
+            that is none any more, or whose epoch is old.
 
     Returns:
         Error code of the whole answer, and an answer for each partition.
@@ -212,6 +215,8 @@ def fetch_committed(
     if batched:
         group = OffsetFetchRequest.OffsetFetchRequestGroup(
             group_id=group_id,
+            member_id=None if member is None else member.member_id,
+            member_epoch=-1 if member is None else member.generation_id,
             topics=None
             if wanted is None
             else [

@@ -119,6 +119,35 @@ def test_an_error_that_passes_is_made_up_for(
         assert values[:2] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    "code", [ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE]
+)
+def test_who_asks_for_committed_offsets_is_told_and_may_be_refused(code: ErrorCode) -> None:
+    """KIP-848: a stale epoch is asked with again, and an expelled member finds out."""
+    with Broker(journal=True) as broker:
+        topic = make_topic(broker.bootstrap_servers)
+        write(broker.bootstrap_servers, topic, ["a", "b"])
+        consumer = Consumer(
+            topic,
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=fresh("group"),
+            group_protocol="consumer",
+            auto_offset_reset="earliest",
+            retry_backoff_ms=20,
+        )
+        if code:
+            broker.faults.add(OffsetFetchRequest, Fault.ERROR, times=2, error=code)
+        with consumer:
+            assert read(consumer, 2) == ["a", "b"]
+            member = consumer.group_metadata()
+        asked = [entry.request for entry in broker.journal.select("OffsetFetch")]
+        assert len(asked) >= (3 if code else 1)
+        for request in asked:
+            assert isinstance(request, OffsetFetchRequest)
+            (group,) = request.groups
+            assert (group.member_id, group.member_epoch > 0) == (member.member_id, True)
+
+
 def test_a_commit_is_asked_again_until_it_is_stored(broker: Broker) -> None:
     topic = make_topic(broker.bootstrap_servers)
     partition = TopicPartition(topic, 0)

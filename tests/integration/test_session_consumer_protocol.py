@@ -13,6 +13,7 @@ import pytest
 from processor_processes import committed_values, fill
 
 from onceflow.broker_lite import Broker
+from onceflow.sdk import Admin, Consumer
 from onceflow.transactions import SessionConfig, TransactionSession
 
 VALUES = [b"%d" % n for n in range(60)]
@@ -96,3 +97,29 @@ def test_member_that_was_thought_dead_commits_nothing(broker: Broker) -> None:
             assert not sleeper.commit(), "its partitions were given to others"
     values = outputs(broker)
     assert sorted(values) == sorted(VALUES)
+
+
+def test_a_newcomer_that_takes_nothing_costs_no_abort(broker: Broker) -> None:
+    """The member epoch rises in a heartbeat between poll and commit; the partition stays."""
+    broker.create_topic("one", partitions=1)
+    fill(broker.bootstrap_servers, "one", VALUES[:5])
+    newcomer = Consumer(
+        "one", bootstrap_servers=broker.bootstrap_servers, group_id="g", group_protocol="consumer"
+    )
+    with (
+        session(broker, "0", topics=["one"]) as first,
+        newcomer,
+        Admin(bootstrap_servers=broker.bootstrap_servers) as admin,
+    ):
+        deadline = time.monotonic() + 20
+        while not (batches := first.poll(100)):
+            assert time.monotonic() < deadline
+        for record in next(iter(batches.values())):
+            first.send("out", record.value)
+        group = admin.describe_groups(["g"])["g"]
+        while (len(group.members), group.state) != (2, "Stable"):
+            assert time.monotonic() < deadline
+            newcomer.poll(20)
+            group = admin.describe_groups(["g"])["g"]
+        assert first.commit(), first.last_abort
+    assert outputs(broker) == VALUES[:5]

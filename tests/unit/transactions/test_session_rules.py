@@ -137,6 +137,46 @@ def test_membership_that_changed_since_the_poll_aborts(cluster: FakeCluster) -> 
     assert "send_offsets_to_transaction" not in cluster.calls
 
 
+KIP_848 = {"consumer_settings": {"group_protocol": "consumer"}}
+
+
+@pytest.mark.parametrize("after", ["flush", "send_offsets_to_transaction", "ensure_membership"])
+def test_an_epoch_that_rose_costs_nothing(cluster: FakeCluster, after: str) -> None:
+    """KIP-848: between polls it rises only for a member that has nothing to give up."""
+    session = make_session(cluster, **KIP_848)
+    step(session)
+    consumer = consumer_of(cluster)
+
+    def rise() -> None:
+        consumer.known_generation += 1
+
+    if after == "flush":  # before anything is sent: the offsets go under the new epoch
+        rise()
+    else:
+        cluster.do(after, rise, after=True)
+    assert session.commit()
+    assert f"offsets@{2 if after == 'flush' else 1}" in cluster.calls
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("change", ["expelled", "epoch back", "another member", "gone partition"])
+def test_another_membership_or_assignment_aborts_whatever_the_epoch(
+    cluster: FakeCluster, change: str
+) -> None:
+    session = make_session(cluster, **KIP_848)
+    step(session)
+    consumer = consumer_of(cluster)
+    consumer.known_generation += -1 if change == "epoch back" else 1
+    if change == "expelled":
+        consumer.expelled = True
+    elif change == "another member":
+        consumer.member_id = "member-of-a-later-life"
+    elif change == "gone partition":
+        consumer.owned.clear()
+    assert session.commit() is False
+    assert "send_offsets_to_transaction" not in cluster.calls
+
+
 def test_partition_that_went_away_aborts(cluster: FakeCluster) -> None:
     """Trap 4: the broker does not check ownership, so the session does."""
     session = make_session(cluster)

@@ -1,0 +1,43 @@
+"""Under which membership a session may commit what it polled.
+
+The broker checks that a member counts, and not that the work was done under its present membership;
+that is decided here. Whether the partitions are still assigned is checked by the session.
+"""
+
+from __future__ import annotations
+
+from onceflow.sdk.errors import CommitFailedError
+from onceflow.sdk.model import ConsumerGroupMetadata
+
+
+def present_membership(
+    polled: ConsumerGroupMetadata | None, now: ConsumerGroupMetadata | None, *, epochs_rise: bool
+) -> ConsumerGroupMetadata:
+    """The membership that speaks for what was polled.
+
+    An empty member id would pass the broker's check from outside of the group, so it is refused
+    before anything is sent. Under the consumer protocol (KIP-848) an epoch rises in a heartbeat,
+    between polls, and only when the member has nothing to give up: what it polled is still its own,
+    and the broker refuses the epoch before. A member that was expelled is none before its next
+    poll. Under the classic protocol a later generation is a new division of the partitions.
+
+    Args:
+        polled: As of the poll, None for no member.
+        now: As of now.
+        epochs_rise: Whether the group speaks the consumer protocol.
+
+    Raises:
+        CommitFailedError: The work was done under a membership that is over.
+    """
+    if polled is None or not polled.member_id or polled.generation_id < 0:
+        raise CommitFailedError("the consumer is not a member of its group")
+    if now == polled:
+        return polled
+    if (
+        epochs_rise
+        and now is not None
+        and now.member_id == polled.member_id
+        and now.generation_id > polled.generation_id
+    ):
+        return now
+    raise CommitFailedError("the membership changed since the records were polled")
