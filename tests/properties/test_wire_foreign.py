@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from wire_foreign import kafka_python_bytes, kio_bytes
-from wire_values import all_message_versions, all_messages, random_message
+from wire_values import all_message_versions, each_version, per_message, random_message
 
 from onceflow.sdk.protocol.schema import Message
 
 ROUNDS = 25
-CASES = [
-    pytest.param(message_type, version, id=f"{message_type.__name__}-v{version}")
-    for message_type, version in all_message_versions()
-]
 
 KAFKA_PYTHON_LACKS: dict[str, range] = {
     "UnregisterBrokerRequest": range(1),
@@ -33,7 +28,8 @@ KAFKA_PYTHON_LACKS: dict[str, range] = {
 KIO_LACKS: dict[str, range] = {}
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
+@each_version
 def test_bytes_equal_those_of_independent_encoders(
     message_type: type[Message], version: int
 ) -> None:
@@ -62,7 +58,3 @@ def test_the_lists_of_what_an_encoder_lacks_are_exact() -> None:
             lacking["kio"].add((message_type.__name__, version))
     for library, listed in (("kafka-python", KAFKA_PYTHON_LACKS), ("kio", KIO_LACKS)):
         assert lacking[library] == {(n, v) for n, versions in listed.items() for v in versions}
-
-
-def test_every_message_of_the_registry_is_compared() -> None:
-    assert {case.values[0] for case in CASES} == set(all_messages())

@@ -10,10 +10,9 @@ from __future__ import annotations
 import random
 import warnings
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_values import all_message_versions, random_message
+from wire_values import all_message_versions, each_version, per_message, random_message
 
 from onceflow.sdk.protocol.frame import (
     FrameSplitter,
@@ -27,11 +26,6 @@ from onceflow.sdk.protocol.schema import Message, Request, Response
 with warnings.catch_warnings():  # It reads its schemas by a deprecated call.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.api_header import RequestHeader, ResponseHeader
-
-CASES = [
-    pytest.param(message_type, version, id=f"{message_type.__name__}-v{version}")
-    for message_type, version in all_message_versions()
-]
 
 
 def make(message_type: type[Message], version: int) -> Message:
@@ -66,7 +60,8 @@ def read_frame(
     return message
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
+@each_version
 def test_whole_and_byte_by_byte_and_with_data_behind(
     message_type: type[Message], version: int
 ) -> None:
@@ -82,7 +77,8 @@ def test_whole_and_byte_by_byte_and_with_data_behind(
     assert splitter.feed(data[5:]) == [whole]
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
+@each_version
 def test_headers_equal_those_of_kafka_python(message_type: type[Message], version: int) -> None:
     message = make(message_type, version)
     first = message_type.flexible_from

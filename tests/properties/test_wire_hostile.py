@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wire_values import all_message_versions, all_messages, random_message
+from wire_values import each_version, per_message, random_message
 
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.frame import (
@@ -26,10 +26,6 @@ from onceflow.sdk.protocol.frame import (
 )
 from onceflow.sdk.protocol.schema import Message
 
-CASES = [
-    pytest.param(message_type, version, id=f"{message_type.__name__}-v{version}")
-    for message_type, version in all_message_versions()
-]
 QUICK = settings(
     max_examples=10,
     deadline=None,
@@ -88,9 +84,10 @@ def decode(message_type: type[Message], data: bytes | memoryview, version: int) 
     assert message_type.decode(again, version) == (message, len(again))
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
 @QUICK
 @given(seed=st.integers(0, 50), damage=damages)
+@each_version
 def test_damaged_messages(
     message_type: type[Message],
     version: int,
@@ -102,14 +99,16 @@ def test_damaged_messages(
     decode(message_type, memoryview(data), version)
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
 @QUICK
 @given(data=st.binary(max_size=120))
+@each_version
 def test_arbitrary_bytes(message_type: type[Message], version: int, data: bytes) -> None:
     decode(message_type, data, version)
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
+@each_version
 def test_every_cut_is_noticed(message_type: type[Message], version: int) -> None:
     data = valid_bytes(message_type, version)
     for end in range(0, len(data), 1 + len(data) // 300):
@@ -117,7 +116,8 @@ def test_every_cut_is_noticed(message_type: type[Message], version: int) -> None
             message_type.decode(data[:end], version)
 
 
-@pytest.mark.parametrize(("message_type", "version"), CASES)
+@per_message
+@each_version
 def test_what_follows_a_message_is_left_alone(message_type: type[Message], version: int) -> None:
     data = valid_bytes(message_type, version)
     message, end = message_type.decode(data, version)
@@ -154,7 +154,7 @@ def traced() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("message_type", all_messages(), ids=lambda t: t.__name__)
+@per_message
 def test_lies_about_lengths_cost_no_memory(message_type: type[Message]) -> None:
     for version in set(message_type.versions):
         data = valid_bytes(message_type, version)[:200]
@@ -168,7 +168,7 @@ def test_lies_about_lengths_cost_no_memory(message_type: type[Message]) -> None:
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("message_type", all_messages(), ids=lambda t: t.__name__)
+@per_message
 def test_the_budget_bounds_memory_however_long_the_message_is(
     message_type: type[Message],
 ) -> None:

@@ -6,9 +6,13 @@ after 1970. Everything else takes edge values often.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
+
+import pytest
 
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.schema import Field, Message
@@ -28,6 +32,39 @@ def all_message_versions() -> Iterator[tuple[type[Message], int]]:
         first, last = message_type.versions
         for version in range(first, last + 1):
             yield message_type, version
+
+
+per_message = pytest.mark.parametrize(
+    "message_type", all_messages(), ids=lambda message_type: message_type.__name__
+)
+"""Makes a test one for each message."""
+
+
+def each_version(check: Callable[..., None]) -> Callable[..., None]:
+    """A test of a message in one version becomes one of the message in all of its versions.
+
+    A failure names the version.
+    """
+
+    signature = inspect.signature(check)
+    shown = signature.replace(
+        parameters=[value for name, value in signature.parameters.items() if name != "version"]
+    )
+
+    @functools.wraps(check)
+    def check_all(*values: object, **named: object) -> None:
+        arguments = shown.bind(*values, **named).arguments
+        message_type: type[Message] = arguments["message_type"]
+        first, last = message_type.versions
+        for version in range(first, last + 1):
+            try:
+                check(**arguments, version=version)
+            except BaseException as error:
+                error.add_note(f"in version {version} of {message_type.__name__}")
+                raise
+
+    check_all.__signature__ = shown  # type: ignore[attr-defined]
+    return check_all
 
 
 def random_message(
