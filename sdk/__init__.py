@@ -58,7 +58,9 @@ if TYPE_CHECKING:
     from onceflow.sdk.interceptors import ProducerRecord as ProducerRecord
     from onceflow.sdk.metrics import ConnectionMetrics as ConnectionMetrics
     from onceflow.sdk.metrics import ConsumerMetrics as ConsumerMetrics
+    from onceflow.sdk.metrics import ConsumerTopicMetrics as ConsumerTopicMetrics
     from onceflow.sdk.metrics import ProducerMetrics as ProducerMetrics
+    from onceflow.sdk.metrics import ProducerTopicMetrics as ProducerTopicMetrics
     from onceflow.sdk.model import ConsumerGroupMetadata as ConsumerGroupMetadata
     from onceflow.sdk.model import ConsumerRecord as ConsumerRecord
     from onceflow.sdk.model import Headers as Headers
@@ -119,6 +121,7 @@ _HOMES = {
     "ConsumerInterceptor": "interceptors",
     "ConsumerMetrics": "metrics",
     "ConsumerRecord": "model",
+    "ConsumerTopicMetrics": "metrics",
     "Deliveries": "sync.producer",
     "Delivery": "sync.producer",
     "GroupDescription": "admin_model",
@@ -138,6 +141,7 @@ _HOMES = {
     "ProducerMetrics": "metrics",
     "ProducerRecord": "interceptors",
     "ProducerState": "admin_model",
+    "ProducerTopicMetrics": "metrics",
     "RecordColumns": "columns",
     "RecordMetadata": "model",
     "ResourceType": "admin_model",
@@ -227,6 +231,8 @@ __all__ = [
     "ProducerRecord",
     "ProducerMetrics",
     "ConsumerMetrics",
+    "ProducerTopicMetrics",
+    "ConsumerTopicMetrics",
     "ConnectionMetrics",
     # functions
     "murmur2_partition",

@@ -202,7 +202,14 @@ class NamedSettings:
 
     @classmethod
     def check_names(cls, given: Iterable[str]) -> None:
-        """Raise ConfigError for the first name that is no setting of this kind."""
+        """Refuse names that are no settings of this kind.
+
+        Args:
+            given: Names of the settings that were given.
+
+        Raises:
+            ConfigError: The first name that does not exist; the nearest one is named.
+        """
         names = (item.name for item in fields(cast("type[DataclassInstance]", cls)))
         reject_unknown(cls._kind(), names, given, cls._elsewhere())
 

@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING
 from onceflow.sdk.model import TopicPartition
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from onceflow.sdk.core.metrics import Traffic
 
-__all__ = ["ClientMetrics", "ConnectionMetrics", "ConsumerMetrics", "ProducerMetrics"]
+__all__ = [
+    "ClientMetrics",
+    "ConnectionMetrics",
+    "ConsumerMetrics",
+    "ConsumerTopicMetrics",
+    "ProducerMetrics",
+    "ProducerTopicMetrics",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +100,76 @@ class ClientMetrics:
     def as_dict(self) -> dict[str, float]:
         """Figures by Kafka's names, those of connections among them.
 
-        Figures of single partitions carry them in brackets: ``records-lag{topic-0}``.
+        Figures of single topics and partitions carry them in brackets:
+        ``record-send-total{topic}``, ``records-lag{topic-0}``.
         """
         found: dict[str, float] = {}
         for item in fields(self):
             value: object = getattr(self, item.name)
             if isinstance(value, ConnectionMetrics):
-                for entry in fields(value):
-                    found[entry.name.replace("_", "-")] = getattr(value, entry.name)
+                found.update(_spelled(value))
+            elif item.name == "topics" and isinstance(value, Mapping):
+                for topic, figures in value.items():
+                    spelled = _spelled(figures)
+                    found.update((f"{name}{{{topic}}}", n) for name, n in spelled.items())
             elif isinstance(value, Mapping):
                 for partition, figure in value.items():
                     found[f"{item.name.replace('_', '-')}{{{partition}}}"] = figure
             elif isinstance(value, int | float):
                 found[item.name.replace("_", "-")] = value
         return found
+
+
+def _spelled(figures: DataclassInstance) -> dict[str, float]:
+    return {item.name.replace("_", "-"): getattr(figures, item.name) for item in fields(figures)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerTopicMetrics:
+    """What a producer has done with one topic (Kafka's group ``producer-topic-metrics``).
+
+    Attributes:
+        record_send_total: Records acknowledged.
+        record_send_rate: Records acknowledged by the second.
+        record_retry_total: Records that were sent again.
+        record_retry_rate: Records sent again by the second.
+        record_error_total: Records given up.
+        record_error_rate: Records given up by the second.
+        byte_total: Bytes of batches sent, repetitions not counted.
+        byte_rate: The same by the second.
+        compression_rate: Average of compressed by uncompressed size; 0 without compression.
+    """
+
+    record_send_total: int
+    record_send_rate: float
+    record_retry_total: int
+    record_retry_rate: float
+    record_error_total: int
+    record_error_rate: float
+    byte_total: int
+    byte_rate: float
+    compression_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerTopicMetrics:
+    """What a consumer has read of one topic (Kafka's ``consumer-fetch-manager-metrics``).
+
+    Attributes:
+        records_consumed_total: Records decoded for the application.
+        records_consumed_rate: The same by the second.
+        bytes_consumed_total: Bytes of batches fetched.
+        bytes_consumed_rate: The same by the second.
+        fetch_size_avg: Average bytes of the topic's batches in an answer that had some.
+        fetch_size_max: Greatest.
+    """
+
+    records_consumed_total: int
+    records_consumed_rate: float
+    bytes_consumed_total: int
+    bytes_consumed_rate: float
+    fetch_size_avg: float
+    fetch_size_max: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +204,7 @@ class ProducerMetrics(ClientMetrics):
         waiting_records: Records without an outcome (no Kafka name).
         txn_commit_total: Transactions committed (no Kafka name).
         txn_abort_total: Transactions aborted (no Kafka name).
+        topics: Figures of single topics, of the first thousand that were sent to.
     """
 
     record_send_total: int
@@ -168,6 +234,7 @@ class ProducerMetrics(ClientMetrics):
     waiting_records: int
     txn_commit_total: int
     txn_abort_total: int
+    topics: Mapping[str, ProducerTopicMetrics] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +261,11 @@ class ConsumerMetrics(ClientMetrics):
         records_lag: Offsets between position and end, by partition, as of the last fetch;
             transaction markers count.
         records_lag_max: Greatest of them.
+        records_lead: Offsets between the first that exists and the position, by partition: at 0
+            the next records to be deleted are those not read yet.
+        records_lead_min: Least of them, -1 if none is known.
+        preferred_read_replica: Node that a partition is read from instead of its leader (KIP-392).
+        topics: Figures of single topics, of the first thousand that were read.
         assigned_partitions: Partitions that belong to this consumer.
         commit_total: Commits that succeeded.
         commit_rate: The same by the second.
@@ -224,6 +296,10 @@ class ConsumerMetrics(ClientMetrics):
     buffered_bytes: int
     records_lag: Mapping[TopicPartition, int] = field(default_factory=dict)
     records_lag_max: int = 0
+    records_lead: Mapping[TopicPartition, int] = field(default_factory=dict)
+    records_lead_min: int = -1
+    preferred_read_replica: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topics: Mapping[str, ConsumerTopicMetrics] = field(default_factory=dict)
     assigned_partitions: int = 0
     commit_total: int = 0
     commit_rate: float = 0.0

@@ -2,7 +2,9 @@
 
 A collector asks its clients when it is scraped: nothing runs in between, and nothing is global.
 Names are Kafka's with ``onceflow_producer_`` or ``onceflow_consumer_`` before them; ``*_total`` are
-counters, everything else gauges; the client's ``client_id`` is a label.
+counters, everything else gauges; the client's ``client_id`` is a label. Those of
+single topics have ``onceflow_producer_topic_`` or ``onceflow_consumer_topic_`` before them and a
+label ``topic``.
 """
 
 from __future__ import annotations
@@ -11,15 +13,13 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.metrics import (
-    ClientMetrics,
-    ConnectionMetrics,
-    ConsumerMetrics,
-    ProducerMetrics,
-)
+from onceflow.sdk.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -80,34 +80,49 @@ class ClientCollector(Collector):
         """The figures of all clients; called by Prometheus."""
         with self._lock:
             clients = list(self._clients)
-        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        families: _Families = {}
         for client in clients:
             _add(families, client.metrics())
         yield from families.values()
 
 
-def _add(
-    families: dict[str, CounterMetricFamily | GaugeMetricFamily], found: ClientMetrics
-) -> None:
-    kind = "producer" if isinstance(found, ProducerMetrics) else "consumer"
+_Families = dict[str, CounterMetricFamily | GaugeMetricFamily]
+
+
+def _add(families: _Families, found: ClientMetrics) -> None:
+    prefix = f"onceflow_{'producer' if isinstance(found, ProducerMetrics) else 'consumer'}"
+    own = {"client_id": found.client_id}
     for owner in (found, found.connections):
-        texts = _texts(type(owner))
-        for item in fields(owner):
-            value: object = getattr(owner, item.name)
-            if item.name == "client_id" or isinstance(value, ConnectionMetrics):
-                continue
-            name = f"onceflow_{kind}_{item.name}"
-            by_partition = isinstance(value, Mapping)
-            family = families.get(name)
-            if family is None:
-                make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                labels = ["client_id", *(["topic", "partition"] if by_partition else [])]
-                family = families[name] = make(name, texts[item.name], labels=labels)
-            if isinstance(value, Mapping):
-                for (topic, partition), figure in value.items():
-                    family.add_metric([found.client_id, topic, str(partition)], figure)
-            elif isinstance(value, int | float):
-                family.add_metric([found.client_id], value)
+        _add_figures(families, prefix, owner, own)
+    if isinstance(found, ProducerMetrics | ConsumerMetrics):
+        for topic, figures in found.topics.items():
+            _add_figures(families, f"{prefix}_topic", figures, {**own, "topic": topic})
+
+
+def _add_figures(
+    families: _Families, prefix: str, owner: DataclassInstance, labels: dict[str, str]
+) -> None:
+    texts = _texts(type(owner))
+    for item in fields(owner):
+        value: object = getattr(owner, item.name)
+        name = f"{prefix}_{item.name}"
+        if isinstance(value, Mapping) and item.name != "topics":
+            names = [*labels, "topic", "partition"]
+            family = _family(families, name, texts[item.name], names)
+            for (topic, partition), figure in value.items():
+                family.add_metric([*labels.values(), topic, str(partition)], figure)
+        elif isinstance(value, int | float):
+            family = _family(families, name, texts[item.name], [*labels])
+            family.add_metric([*labels.values()], value)
+
+
+def _family(
+    families: _Families, name: str, text: str, labels: list[str]
+) -> CounterMetricFamily | GaugeMetricFamily:
+    if name not in families:
+        make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        families[name] = make(name, text, labels=labels)
+    return families[name]
 
 
 def _texts(owner: type[object]) -> dict[str, str]:

@@ -450,6 +450,10 @@ class AsyncConsumer:
         """
         return self._engine.state(partition).lag(self.config.isolation)
 
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """See ``AsyncConsumer.lag``; this is the Java client's name for it (KIP-695)."""
+        return self.lag(partition)
+
     def metrics(self) -> ConsumerMetrics:
         """What this consumer has done so far; cheap, and also after the end."""
         return consumer_metrics(self._engine)

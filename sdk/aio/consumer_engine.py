@@ -360,8 +360,10 @@ class ConsumerEngine:
             return {}
         self._lookups.satisfied()
         if records:
-            count = sum(map(len, records.values()))
-            self.counters.records.add(count, self.pool.now_ms())
+            now_ms = self.pool.now_ms()
+            self.counters.records.add(sum(map(len, records.values())), now_ms)
+            for partition, run in records.items():
+                self.counters.topics.of(partition.topic).records.add(len(run), now_ms)
         return records
 
     def _raise_failures(self) -> None:

@@ -248,6 +248,8 @@ class FetchRunner:
     def _apply(self, outcome: FetchOutcome) -> None:
         if outcome.failure is not None:
             self._failure = outcome.failure
+        for topic, size in outcome.topic_bytes.items():
+            self.counters.topics.of(topic).fetch_bytes.add(size, self._pool.now_ms())
         metadata = self._pool.metadata
         for partition, (leader_id, leader_epoch) in outcome.leaders.items():
             metadata = metadata.with_leader(partition, leader_id, leader_epoch, None)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from onceflow.sdk.aio.consumer_engine import ConsumerEngine
 from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.metrics import ConsumerMetrics, ProducerMetrics
+from onceflow.sdk.core.metrics import TopicRead, TopicSent
+from onceflow.sdk.metrics import (
+    ConsumerMetrics,
+    ConsumerTopicMetrics,
+    ProducerMetrics,
+    ProducerTopicMetrics,
+)
 
 
 def producer_metrics(engine: ProducerEngine[DeliveryHandle]) -> ProducerMetrics:
@@ -43,6 +49,35 @@ def producer_metrics(engine: ProducerEngine[DeliveryHandle]) -> ProducerMetrics:
         waiting_records=sum(b.count for b in list(accumulator.incomplete) if not b.done),
         txn_commit_total=counters.transactions_committed,
         txn_abort_total=counters.transactions_aborted,
+        topics={
+            topic: _sent_to(counted, now_ms)
+            for topic, counted in counters.topics.found.copy().items()
+        },
+    )
+
+
+def _sent_to(counted: TopicSent, now_ms: int) -> ProducerTopicMetrics:
+    return ProducerTopicMetrics(
+        record_send_total=int(counted.records.total),
+        record_send_rate=counted.records.rate(now_ms),
+        record_retry_total=int(counted.retries.total),
+        record_retry_rate=counted.retries.rate(now_ms),
+        record_error_total=int(counted.errors.total),
+        record_error_rate=counted.errors.rate(now_ms),
+        byte_total=int(counted.batch_bytes.total),
+        byte_rate=counted.batch_bytes.rate(now_ms),
+        compression_rate=counted.compression.average(now_ms),
+    )
+
+
+def _read_of(counted: TopicRead, now_ms: int) -> ConsumerTopicMetrics:
+    return ConsumerTopicMetrics(
+        records_consumed_total=int(counted.records.total),
+        records_consumed_rate=counted.records.rate(now_ms),
+        bytes_consumed_total=int(counted.fetch_bytes.total),
+        bytes_consumed_rate=counted.fetch_bytes.rate(now_ms),
+        fetch_size_avg=counted.fetch_bytes.average(now_ms),
+        fetch_size_max=counted.fetch_bytes.greatest(now_ms),
     )
 
 
@@ -53,6 +88,8 @@ def consumer_metrics(engine: ConsumerEngine) -> ConsumerMetrics:
     states = list(engine.subscription)
     lags = {state.topic_partition: state.lag(isolation) for state in states}
     known = {partition: lag for partition, lag in lags.items() if lag is not None}
+    leads = {state.topic_partition: state.lead for state in states}
+    lead = {partition: offsets for partition, offsets in leads.items() if offsets is not None}
     rebalanced_ms = counters.rebalanced_ms
     return ConsumerMetrics(
         client_id=engine.config.client_id,
@@ -75,6 +112,17 @@ def consumer_metrics(engine: ConsumerEngine) -> ConsumerMetrics:
         buffered_bytes=engine.fetching.fetcher.buffered_bytes,
         records_lag=known,
         records_lag_max=max(known.values(), default=0),
+        records_lead=lead,
+        records_lead_min=min(lead.values(), default=-1),
+        preferred_read_replica={
+            state.topic_partition: state.preferred_replica
+            for state in states
+            if state.preferred_replica is not None
+        },
+        topics={
+            topic: _read_of(counted, now_ms)
+            for topic, counted in counters.topics.found.copy().items()
+        },
         assigned_partitions=len(states),
         commit_total=counters.commit_ms.count,
         commit_rate=counters.commit_ms.event_rate(now_ms),

@@ -116,11 +116,13 @@ class FetchOutcome:
         refresh_metadata: Leaders have moved.
         failure: What the next poll must raise, or None.
         leaders: Leader id and epoch of partitions, as a refusal named them (KIP-951).
+        topic_bytes: Bytes of batches that came, by topic.
     """
 
     refresh_metadata: bool = False
     failure: KafkaError | None = None
     leaders: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    topic_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -347,6 +349,8 @@ class Fetcher:
             state.preferred_until_ms = now_ms + self._settings.preference_ms
         if not answer.records:
             return
+        topic = state.topic_partition.topic
+        outcome.topic_bytes[topic] = outcome.topic_bytes.get(topic, 0) + len(answer.records)
         aborted = None
         if self._settings.isolation_level is IsolationLevel.READ_COMMITTED:
             aborted = AbortedTransactions(

@@ -9,9 +9,13 @@ machines; what the figures are called is decided in ``onceflow.sdk.metrics``.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 WINDOW_MS: Final = 30_000
+
+TOPICS_MAX: Final = 1_000
+"""Topics whose figures a client keeps apart; those beyond are in its totals only."""
 
 
 class Meter:
@@ -111,6 +115,58 @@ class Traffic:
         self.failed: int = 0
 
 
+T = TypeVar("T")
+
+
+class ByTopic(Generic[T]):
+    """Counters of single topics, of a bounded number of them.
+
+    Attributes:
+        found: Counters by topic.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.found: dict[str, T] = {}
+        self._make = make
+        self._rest = make()
+
+    def of(self, topic: str) -> T:
+        """The counters of a topic.
+
+        Args:
+            topic: Topic name.
+        """
+        found = self.found.get(topic)
+        if found is None:
+            if len(self.found) >= TOPICS_MAX:
+                return self._rest
+            found = self.found[topic] = self._make()
+        return found
+
+
+class TopicSent:
+    """What a producer counts of one topic; see ``ProducerCounters``."""
+
+    __slots__ = ("batch_bytes", "compression", "errors", "records", "retries")
+
+    def __init__(self) -> None:
+        self.records: Meter = Meter()
+        self.batch_bytes: Meter = Meter()
+        self.compression: Meter = Meter()
+        self.retries: Meter = Meter()
+        self.errors: Meter = Meter()
+
+
+class TopicRead:
+    """What a consumer counts of one topic; see ``ConsumerCounters``."""
+
+    __slots__ = ("fetch_bytes", "records")
+
+    def __init__(self) -> None:
+        self.records: Meter = Meter()
+        self.fetch_bytes: Meter = Meter()
+
+
 class ProducerCounters:
     """What a producer counts.
 
@@ -124,6 +180,7 @@ class ProducerCounters:
         throttle_ms: Throttle time of each answer.
         retries: Records sent again, by batches.
         errors: Records given up, by batches.
+        topics: The same by topic, as far as it concerns single topics.
         splits: Batches that were too large and were sent in two.
         buffer_waits: Times that sending had to wait for memory.
         transactions_committed: Transactions committed.
@@ -141,11 +198,45 @@ class ProducerCounters:
         self.throttle_ms: Meter = Meter()
         self.retries: Meter = Meter()
         self.errors: Meter = Meter()
+        self.topics: ByTopic[TopicSent] = ByTopic(TopicSent)
         self.splits = 0
         self.buffer_waits = 0
         self.transactions_committed = 0
         self.transactions_aborted = 0
         self.interceptor_errors = 0
+
+    def built(self, topic: str, size: int, plain_size: int, waited_ms: int, now_ms: int) -> None:
+        """A batch is about to be sent for the first time.
+
+        Args:
+            topic: Its topic.
+            size: Its bytes.
+            plain_size: The same before compression, 0 for none.
+            waited_ms: Since it was begun.
+            now_ms: The present time.
+        """
+        mine = self.topics.of(topic)
+        self.batch_bytes.add(size, now_ms)
+        mine.batch_bytes.add(size, now_ms)
+        self.queue_ms.add(waited_ms, now_ms)
+        if plain_size:
+            self.compression.add(size / plain_size, now_ms)
+            mine.compression.add(size / plain_size, now_ms)
+
+    def stored(self, topic: str, records_count: int, now_ms: int) -> None:
+        """Records of a topic were acknowledged."""
+        self.records.add(records_count, now_ms)
+        self.topics.of(topic).records.add(records_count, now_ms)
+
+    def retried(self, topic: str, records_count: int, now_ms: int) -> None:
+        """Records of a topic are sent again."""
+        self.retries.add(records_count, now_ms)
+        self.topics.of(topic).retries.add(records_count, now_ms)
+
+    def given_up(self, topic: str, records_count: int, now_ms: int) -> None:
+        """Records of a topic are given up."""
+        self.errors.add(records_count, now_ms)
+        self.topics.of(topic).errors.add(records_count, now_ms)
 
 
 class ConsumerCounters:
@@ -154,6 +245,7 @@ class ConsumerCounters:
     Attributes:
         records: Records decoded for the application, by polls.
         fetch_bytes: Bytes of batches of each Fetch answer.
+        topics: Records and bytes by topic.
         latency_ms: Milliseconds from Fetch to answer.
         throttle_ms: Throttle time of each answer.
         fetch_errors: Fetches without an answer.
@@ -169,6 +261,7 @@ class ConsumerCounters:
     def __init__(self) -> None:
         self.records: Meter = Meter()
         self.fetch_bytes: Meter = Meter()
+        self.topics: ByTopic[TopicRead] = ByTopic(TopicRead)
         self.latency_ms: Meter = Meter()
         self.throttle_ms: Meter = Meter()
         self.fetch_errors = 0

@@ -336,12 +336,10 @@ class Sender:
             )
 
     def _count_built(self, batch: ProducerBatch, plain_bytes: int) -> None:
-        counters, now_ms = self.counters, self._now_ms
-        size = len(batch.data or b"")
-        counters.batch_bytes.add(size, now_ms)
-        counters.queue_ms.add(now_ms - batch.created_ms, now_ms)
-        if self._accumulator.codec:
-            counters.compression.add(size / max(1, plain_bytes), now_ms)
+        now_ms = self._now_ms
+        plain_size = max(1, plain_bytes) if self._accumulator.codec else 0
+        size, waited_ms = len(batch.data or b""), now_ms - batch.created_ms
+        self.counters.built(batch.topic, size, plain_size, waited_ms, now_ms)
 
     # time
 
@@ -398,7 +396,7 @@ class Sender:
                 queue.failures = 0
                 queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
-                self.counters.records.add(batch.count, now_ms)
+                self.counters.stored(batch.topic, batch.count, now_ms)
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)
             else:
@@ -410,7 +408,7 @@ class Sender:
         for queue, batch in job.items:
             queue.in_flight.remove(batch)
             self._settle_queue(queue)
-            self.counters.records.add(batch.count, self._now_ms)
+            self.counters.stored(batch.topic, batch.count, self._now_ms)
             batch.complete(-1)
             self._accumulator.settle(batch)
 
@@ -503,7 +501,7 @@ class Sender:
             # The transaction is lost: nothing of it is sent again.
             self._give_up(batch, self._transactions.error or TransactionAbortedError())
             return
-        self.counters.retries.add(batch.count, self._now_ms)
+        self.counters.retried(batch.topic, batch.count, self._now_ms)
         with self._accumulator.lock:
             queue.requeue(batch)
             self._accumulator.active[queue] = None
@@ -537,7 +535,7 @@ class Sender:
             self._transactions.fail(error)
         if not batch.transaction:
             self.failures.append(batch)
-        self.counters.errors.add(batch.count, self._now_ms)
+        self.counters.given_up(batch.topic, batch.count, self._now_ms)
         batch.fail(error, record_errors)
         if not self._is_in_flight(batch):
             self._accumulator.settle(batch)
@@ -563,7 +561,7 @@ class Sender:
                     self._transactions.bump_required = True
             if count_as_failure and not batch.transaction:
                 self.failures.append(batch)
-            self.counters.errors.add(batch.count, self._now_ms)
+            self.counters.given_up(batch.topic, batch.count, self._now_ms)
             batch.fail(error)
             self._accumulator.settle(batch)
 

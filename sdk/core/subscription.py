@@ -143,6 +143,13 @@ class PartitionState:
             return None
         return max(0, end - self.position)
 
+    @property
+    def lead(self) -> int | None:
+        """Offsets between the first that exists, as of the last fetch, and the position."""
+        if not self.has_position or self.log_start_offset < 0:
+            return None
+        return max(0, self.position - self.log_start_offset)
+
     def committable(self) -> OffsetAndMetadata | None:
         """The position as a commit would store it, or None while it is unknown."""
         if not self.has_position:

@@ -20,12 +20,7 @@ from onceflow.sdk.aio.consumer import (
     ITERATION_WAIT_MS,
     AsyncConsumer,
 )
-from onceflow.sdk.aio.consumer_engine import (
-    Form,
-    PendingCallback,
-    Polled,
-    RebalanceCallback,
-)
+from onceflow.sdk.aio.consumer_engine import Form, PendingCallback, Polled, RebalanceCallback
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent
@@ -494,6 +489,10 @@ class Consumer:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
         return self._async.lag(partition)
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """See ``Consumer.lag``; this is the Java client's name for it (KIP-695)."""
+        return self.lag(partition)
 
     def metrics(self) -> ConsumerMetrics:
         """What this consumer has done so far; cheap, from any thread, and also after the end."""

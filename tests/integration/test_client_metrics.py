@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import Fault
 from onceflow.sdk import (
     AsyncConsumer,
     AsyncProducer,
@@ -27,6 +28,8 @@ from onceflow.sdk import (
     TopicPartition,
 )
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
+from onceflow.sdk.protocol.api.produce import ProduceRequest
+from onceflow.sdk.protocol.error_codes import ErrorCode
 
 PART = TopicPartition("t", 0)
 
@@ -62,9 +65,54 @@ def test_a_producer_counts_what_it_sent(broker: Broker) -> None:
     assert links.outgoing_byte_total > found.byte_total
     assert links.incoming_byte_total > 0
     names = found.as_dict()
-    assert names["record-send-total"] == 1_000
+    assert names["record-send-total"] == names["record-send-total{t}"] == 1_000
     assert names["connection-count"] == 0
     assert all("_" not in name for name in names)
+
+
+def test_topics_are_told_apart(broker: Broker) -> None:
+    """Kafka's producer-topic-metrics, and the consumer's by topic and partition."""
+    broker.create_topic("few", partitions=1)
+    broker.create_topic("refused", partitions=1)
+    with Producer(
+        bootstrap_servers=broker.bootstrap_servers, compression_type="gzip", retry_backoff_ms=1
+    ) as producer:
+        producer.send_many("few", [b"x" * 100] * 10).result(10)
+        producer.send_many("many", [b"y" * 100] * 90).result(10)
+        again = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        broker.faults.add(ProduceRequest, Fault.ERROR, topic="few", error=again)
+        producer.send("few", b"z").result(10)
+        never = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        broker.faults.add(ProduceRequest, Fault.ERROR, topic="refused", error=never)
+        with pytest.raises(KafkaError):
+            producer.send("refused", b"z").result(10)
+        found = producer.metrics()
+    few, many, refused = (found.topics[name] for name in ("few", "many", "refused"))
+    assert (few.record_send_total, many.record_send_total) == (11, 90)
+    assert (few.record_retry_total, many.record_retry_total) == (1, 0)
+    assert (few.record_error_total, refused.record_error_total) == (0, 1)
+    assert sum(topic.byte_total for topic in found.topics.values()) == found.byte_total
+    assert 0 < many.compression_rate < 1
+    assert few.record_send_rate > 0
+
+    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+        parts = [TopicPartition("few", 0), TopicPartition("many", 0)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning()
+        count = 0
+        while count < 101:
+            count += sum(map(len, consumer.poll(5_000).values()))
+        read = consumer.metrics()
+        assert [consumer.current_lag(part) for part in parts] == [0, 0]
+    assert {name: t.records_consumed_total for name, t in read.topics.items()} == {
+        "few": 11, "many": 90,
+    }  # fmt: skip
+    sizes = [topic.bytes_consumed_total for topic in read.topics.values()]
+    assert sum(sizes) == read.bytes_consumed_total
+    assert min(sizes) > 0
+    assert read.records_lead == dict(zip(parts, (11, 90), strict=True))
+    assert read.records_lead_min == 11
+    assert read.as_dict()["records-consumed-total{many}"] == 90
 
 
 def test_transactions_are_counted(broker: Broker) -> None:

@@ -76,6 +76,9 @@ def test_prometheus_is_told_when_it_asks(broker: Broker) -> None:
     assert 'onceflow_producer_record_send_total{client_id="p2"} 0.0' in lines
     assert 'onceflow_consumer_records_consumed_total{client_id="c"} 10.0' in lines
     assert 'onceflow_consumer_records_lag{client_id="c",partition="0",topic="t"} 0.0' in lines
+    topic = 'onceflow_producer_topic_record_send_total{client_id="p1",topic="t"} 10.0'
+    assert topic in lines
+    assert 'onceflow_consumer_topic_records_consumed_total{client_id="c",topic="t"} 10.0' in lines
     assert any('onceflow_consumer_connection_count{client_id="c"}' in line for line in lines)
     assert "# TYPE onceflow_producer_record_send_total counter" in lines
     assert "# TYPE onceflow_producer_batch_size_avg gauge" in lines
