@@ -137,8 +137,10 @@ def check_kinds(config: DataclassInstance, classes: Mapping[str, type] | None = 
         kind = annotation.removesuffix(" | None")
         if value is None and kind != annotation:
             continue
+        if kind.startswith("str | ") and isinstance(value, str):
+            continue
         if kind.endswith(("Function", "Partitioner")):
-            check_callable(item.name, value)
+            check_callable(item.name, value if item.repr or callable(value) else "***")
             continue
         expected = (classes or {}).get(kind) or _KINDS.get(kind.partition("[")[0])
         if expected is None:
@@ -147,7 +149,8 @@ def check_kinds(config: DataclassInstance, classes: Mapping[str, type] | None = 
         if switched or not isinstance(value, expected):
             what = _KIND_NAMES.get(expected, f"a {expected.__name__}")
             optional = " or None" if kind != annotation else ""
-            shown = "***" if kind in (classes or {}) else value  # it may hold a password
+            secret = not item.repr or kind in (classes or {})  # the latter may hold a password
+            shown = "***" if secret else value
             raise ConfigError(item.name, shown, f"give {what}{optional}")
 
 

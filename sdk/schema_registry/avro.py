@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from onceflow.sdk.errors import ConfigError, SerializationError
@@ -144,7 +144,9 @@ class _AvroDeserializer(PayloadDeserializer):
         writer = _parsed(self._registry, schema)
         reader = None if self._reader is None else _parsed(self._registry, self._reader)
         used = [entry.schema for entry in referenced_schemas(self._registry, schema).values()]
-        recursive = any(_is_recursive(_loaded(entry.text)) for entry in (schema, *used))
+        loaded = [_loaded(entry.text) for entry in (*used, schema)]
+        _check_bounded(loaded)
+        recursive = any(map(_is_recursive, loaded))
         return functools.partial(self._read, writer, reader, recursive)
 
     def _read(self, writer: Any, reader: Any, recursive: bool, data: bytes) -> object:
@@ -173,6 +175,50 @@ def _parsed(registry: SchemaRegistry, schema: Schema) -> Any:
     for used in referenced_schemas(registry, schema).values():
         fastavro.parse_schema(cast("Any", _loaded(used.schema.text)), named_schemas=named)
     return fastavro.parse_schema(cast("Any", _loaded(schema.text)), named_schemas=named)
+
+
+def _check_bounded(schemas: Iterable[object]) -> None:
+    """Refuse arrays whose items take no bytes: a few bytes could tell of any number of them."""
+    empty: set[str] = set()
+    for schema in schemas:
+        for part in _types_in(schema):
+            if not isinstance(part, dict):
+                continue
+            if part.get("type") == "array" and _takes_no_bytes(part.get("items"), empty):
+                raise SerializationError(
+                    "it has an array whose items take no bytes, which is not read: nothing would "
+                    "bound their number"
+                )
+            if isinstance(part.get("name"), str) and _takes_no_bytes(part, empty):
+                empty.add(part["name"].rpartition(".")[2])
+
+
+def _types_in(schema: object) -> Iterator[object]:
+    """All types that a schema is made of, used ones before their users."""
+    if isinstance(schema, list):
+        for entry in schema:
+            yield from _types_in(entry)
+    elif isinstance(schema, dict):
+        parts = [schema.get("type"), schema.get("items"), schema.get("values")]
+        parts += [f.get("type") for f in schema.get("fields", ()) if isinstance(f, dict)]
+        for part in parts:
+            if not isinstance(part, str):
+                yield from _types_in(part)
+    yield schema
+
+
+def _takes_no_bytes(schema: object, empty: set[str]) -> bool:
+    if isinstance(schema, str):
+        return schema == "null" or schema.rpartition(".")[2] in empty
+    if not isinstance(schema, dict):
+        return False
+    kind = schema.get("type")
+    if kind == "record":
+        fields = schema.get("fields") or []
+        return all(_takes_no_bytes(f.get("type"), empty) for f in fields if isinstance(f, dict))
+    if kind == "fixed":
+        return schema.get("size") == 0
+    return _takes_no_bytes(kind, empty)
 
 
 def _record_name(schema: object) -> str | None:

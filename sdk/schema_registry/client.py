@@ -24,6 +24,7 @@ from onceflow.sdk.schema_registry.model import (
     SchemaReference,
     SchemaType,
 )
+from onceflow.sdk.schema_registry.wire import SCHEMA_ID_MAX
 
 T = TypeVar("T")
 
@@ -132,7 +133,7 @@ class SchemaRegistry:
         path = f"/subjects/{quote(subject, safe='')}/versions{_normalize(normalize)}"
         about = f"registering a schema of subject {subject!r}"
         answer = self._http.request("POST", path, _body(schema), about=about)
-        schema_id = _field(answer, "id", int, about)
+        schema_id = _schema_id(answer, about)
         self._ids.put((subject, schema, normalize), schema_id)
         self._latest.forget(lambda known: known == subject)
         return schema_id
@@ -361,6 +362,13 @@ def _field(answer: object, name: str, kind: type[T], about: str) -> T:
     return value
 
 
+def _schema_id(answer: object, about: str) -> int:
+    schema_id = _field(answer, "id", int, about)
+    if not 0 < schema_id <= SCHEMA_ID_MAX:
+        raise SchemaRegistryError(f"{about}: {schema_id} cannot be a schema id", 200)
+    return schema_id
+
+
 def _list(answer: object, kind: type[T], about: str) -> list[T]:
     if not isinstance(answer, list) or not all(isinstance(entry, kind) for entry in answer):
         raise SchemaRegistryError(f"{about}: the answer is no list; is this a registry?", 200)
@@ -379,7 +387,7 @@ def _schema(answer: object, about: str) -> Schema:
             _field(entry, "subject", str, about),
             _field(entry, "version", int, about),
         )
-        for entry in answer.get("references") or ()
+        for entry in _list(answer.get("references") or [], object, about)
     )
     return Schema(text, cast("SchemaType", schema_type), references)
 
@@ -387,7 +395,7 @@ def _schema(answer: object, about: str) -> Schema:
 def _registered(answer: object, subject: str, about: str) -> RegisteredSchema:
     return RegisteredSchema(
         _schema(answer, about),
-        _field(answer, "id", int, about),
+        _schema_id(answer, about),
         subject,
         _field(answer, "version", int, about),
     )

@@ -8,13 +8,18 @@ asks nothing, and nothing has to be closed or minded after a fork.
 from __future__ import annotations
 
 import base64
+import functools
 import http.client
+import io
 import json
 import logging
+import re
+import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import tenacity
 
@@ -25,7 +30,7 @@ from onceflow.sdk.errors import (
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
 )
-from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig
+from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig, TokenFunction
 
 log: logging.Logger = logging.getLogger("onceflow.schema_registry")
 
@@ -94,11 +99,12 @@ class RegistryHttp:
     ) -> object:
         deadline_s = time.monotonic() + self._config.timeout_ms / 1000
         connection = self._connection(endpoint)
+        connection.response_class = functools.partial(_BoundedResponse, deadline_s=deadline_s)  # type: ignore[assignment]
         try:
             connection.request(method, endpoint.path + path, data, self._headers(endpoint))
             with connection.getresponse() as response:
-                status = response.status
-                found = self._read(response, deadline_s)
+                status, target = response.status, response.getheader("Location")
+                found = self._read(response)
         except (OSError, http.client.HTTPException) as error:
             raise SchemaRegistryUnavailableError(
                 f"{about}: the schema registry at {endpoint.shown} does not answer: {error!r}; "
@@ -106,7 +112,16 @@ class RegistryHttp:
             ) from error
         finally:
             connection.close()
-        return _read_answer(status, found, f"{about}, registry {endpoint.shown}")
+        about = f"{about}, registry {endpoint.shown}"
+        if 300 <= status < 400:
+            # Followed, it would take credentials and schemas to wherever it points.
+            place = f" to {_shown(target)}" if target else ""
+            raise SchemaRegistryError(
+                f"{about}: it redirects{place}, which is not followed; if that is the registry, "
+                "give its address as url",
+                status,
+            )
+        return _read_answer(status, found, about)
 
     def _connection(self, endpoint: Endpoint) -> http.client.HTTPConnection:
         timeout_s = self._config.timeout_ms / 1000
@@ -116,15 +131,13 @@ class RegistryHttp:
             )
         return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
 
-    def _read(self, response: http.client.HTTPResponse, deadline_s: float) -> bytes:
+    def _read(self, response: http.client.HTTPResponse) -> bytes:
         limit = self._config.max_response_bytes
         found = bytearray()
         while chunk := response.read1(_CHUNK_BYTES):
             found += chunk
             if len(found) > limit:
                 raise http.client.HTTPException(f"the answer exceeds {limit} bytes")
-            if time.monotonic() > deadline_s:
-                raise TimeoutError("the answer did not end in time")
         return bytes(found)
 
     def _headers(self, endpoint: Endpoint) -> dict[str, str]:
@@ -132,11 +145,70 @@ class RegistryHttp:
         config = self._config
         user_info = config.basic_auth_user_info or endpoint.user_info
         if config.bearer_auth_token is not None:
-            token = config.bearer_auth_token
-            headers["Authorization"] = f"Bearer {token if isinstance(token, str) else token()}"
+            headers["Authorization"] = f"Bearer {_token(config.bearer_auth_token)}"
         elif user_info is not None:
             headers["Authorization"] = "Basic " + base64.b64encode(user_info.encode()).decode()
         return headers
+
+
+class _BoundedResponse(http.client.HTTPResponse):
+    """An answer that has to be there, from its first byte to its last, at one moment.
+
+    The socket's own limit begins anew with each byte: a registry that sends one now and then would
+    hold its reader for ever.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *arguments: Any, deadline_s: float, **options: Any
+    ) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp.close()
+        self.fp = io.BufferedReader(_UntilDeadline(sock, deadline_s))
+
+
+class _UntilDeadline(io.RawIOBase):
+    """Reads a socket until a moment."""
+
+    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
+        self._stream = sock.makefile("rb", buffering=0)  # keeps the socket open while it is read
+        self._sock = sock
+        self._deadline_s = deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer did not end in time")
+        self._sock.settimeout(left_s)
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _shown(target: str) -> str:
+    """An address for messages, without credentials and of bounded length."""
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return "somewhere that is no address"
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]
+
+
+def _token(given: str | TokenFunction) -> str:
+    """The token; neither it nor what its function says reaches a message."""
+    try:
+        token: object = given if isinstance(given, str) else given()
+    except Exception as error:  # the user's code
+        raise SchemaRegistryUnavailableError(
+            f"bearer_auth_token failed: {type(error).__name__}"
+        ) from error
+    if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise ConfigError("bearer_auth_token", "***", "give a token of visible ASCII characters")
+    return token
 
 
 def _make_context(config: SchemaRegistryConfig) -> ssl.SSLContext | None:

@@ -8,6 +8,7 @@ counted. It shares no code with the client.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import ssl
@@ -33,8 +34,9 @@ class FakeRegistry:
 
     Attributes:
         requests: Method and path of everything that was asked, in order.
-        faults: What to do with the next requests instead: an HTTP status, bytes to answer, or
-            "hang" to wait until the end.
+        faults: What to do with the next requests instead: an HTTP status, bytes to answer,
+            "hang" to wait until the end, "drip" with "status", "headers" or "body" to send from
+            there on one byte now and then, or "redirect", a status and an address.
         credentials: ``user:password`` or ``Bearer token`` that is demanded, None for all.
     """
 
@@ -86,12 +88,32 @@ class FakeRegistry:
                 status, found = registry.handle(
                     self.command, self.path, body, self.headers.get("Authorization")
                 )
+                if isinstance(found, str):
+                    self._misbehave(found)
+                    return
                 data = found if isinstance(found, bytes) else json.dumps(found).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def _misbehave(self, how: str) -> None:
+                """Redirect, or send an answer byte by byte until the other side goes."""
+                word, place, *target = how.split(" ")
+                if word == "redirect":
+                    self.send_response(int(place))
+                    self.send_header("Location", target[0])
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                self.close_connection = True
+                whole = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n"
+                sent = {"status": 5, "headers": 20, "body": len(whole)}[place]
+                self.wfile.write(whole[:sent])
+                with contextlib.suppress(OSError):
+                    while not registry._end.wait(0.01):
+                        self.wfile.write(b"1")
 
             do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815
 
@@ -107,7 +129,7 @@ class FakeRegistry:
         if fault == "hang":
             self._end.wait()
             fault = 500
-        if isinstance(fault, bytes):
+        if isinstance(fault, bytes | str):
             return 200, fault
         if isinstance(fault, int):
             return fault, {"error_code": fault, "message": "ordered by the test"}

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from schema_registry_fake import FakeRegistry
@@ -142,12 +143,46 @@ def test_another_address_is_asked_when_one_is_gone(fake: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [b"<html>", b"[]", b'{"id": "1"}', b'{"id": true}', b"[" * 100_000, b"\xff"]
-)
+    "answer",
+    [
+        b"<html>", b"[]", b'{"id": "1"}', b'{"id": true}', b"[" * 100_000, b"\xff",
+        b'{"id": 0}', b'{"id": -1}', b'{"id": 2147483648}', b'{"id": 1e3}',
+    ],
+)  # fmt: skip
 def test_answers_that_no_registry_gives_are_refused(fake: FakeRegistry, answer: bytes) -> None:
     fake.faults.append(answer)
     with pytest.raises(SchemaRegistryError, match="subject 's'"):
         client(fake).register("s", LONG)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"schema": 5}',
+        b'{"schema": "x", "schemaType": "XML"}',
+        b'{"schema": "x", "references": 5}',
+        b'{"schema": "x", "references": [5]}',
+        b'{"schema": "x", "references": {"a": 1}}',
+        b'{"schema": "x", "references": [{"name": "a", "subject": "b", "version": "c"}]}',
+    ],
+)
+def test_schemas_that_cannot_be_are_refused(fake: FakeRegistry, answer: bytes) -> None:
+    fake.faults.append(answer)
+    with pytest.raises(SchemaRegistryError, match="id 1"):
+        client(fake).schema(1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed(fake: FakeRegistry, status: int) -> None:
+    """It would take the credentials along."""
+    registry = SchemaRegistry(fake.url, basic_auth_user_info="me:secret")
+    fake.faults.append(f"redirect {status} http://elsewhere:hidden@example.invalid/x")
+    with pytest.raises(
+        SchemaRegistryError, match=r"redirects to http://example\.invalid/x"
+    ) as found:
+        registry.subjects()
+    assert "hidden" not in str(found.value)
+    assert len(fake.requests) == 1
 
 
 def test_an_answer_may_not_be_larger_than_allowed(fake: FakeRegistry) -> None:
@@ -157,9 +192,10 @@ def test_an_answer_may_not_be_larger_than_allowed(fake: FakeRegistry) -> None:
         registry.subjects()
 
 
-def test_a_registry_that_hangs_costs_the_limit_only(fake: FakeRegistry) -> None:
+@pytest.mark.parametrize("how", ["hang", "drip status", "drip headers", "drip body"])
+def test_a_registry_that_hangs_or_drips_costs_the_limit_only(fake: FakeRegistry, how: str) -> None:
     registry = SchemaRegistry(fake.url, timeout_ms=50, max_retries=0)
-    fake.faults.append("hang")
+    fake.faults.append(how)
     with pytest.raises(SchemaRegistryUnavailableError, match="TimeoutError"):
         registry.subjects()
 
@@ -169,6 +205,7 @@ def test_credentials_are_sent_and_never_shown(credentials: str) -> None:
     with FakeRegistry(credentials=credentials) as fake:
         if credentials.startswith("Bearer"):
             good = SchemaRegistry(fake.url, bearer_auth_token=lambda: "token")
+            assert SchemaRegistry(fake.url, bearer_auth_token="token").subjects() == []
         else:
             good = SchemaRegistry(fake.url, basic_auth_user_info=credentials)
             embedded = fake.url.replace("://", "://user:pass%3Aword@")
@@ -179,6 +216,29 @@ def test_credentials_are_sent_and_never_shown(credentials: str) -> None:
         with pytest.raises(SchemaRegistryError, match="basic_auth_user_info") as found:
             wrong.subjects()
         assert "secret" not in str(found.value)
+
+
+def hunter2() -> str:
+    raise RuntimeError("hunter2")
+
+
+@pytest.mark.parametrize(
+    ("token", "kind"),
+    [
+        (hunter2, SchemaRegistryUnavailableError),
+        (lambda: "hunter2\r\nX: y", ConfigError),
+        (lambda: None, ConfigError),
+        ("hunter2\n", ConfigError),
+    ],
+)
+def test_a_token_that_cannot_be_had_or_sent_is_not_shown(
+    fake: FakeRegistry, token: Any, kind: type[Exception]
+) -> None:
+    registry = SchemaRegistry(fake.url, bearer_auth_token=token, max_retries=0)
+    with pytest.raises(kind, match="bearer_auth_token") as found:
+        registry.subjects()
+    assert "hunter2" not in str(found.value)
+    assert fake.requests == []
 
 
 def test_tls_checks_the_registry(tmp_path: Path) -> None:

@@ -330,6 +330,36 @@ def test_hostile_bytes_are_refused(registry: SchemaRegistry) -> None:
         avro_serde(registry).deserialize(b"\x00\x00\x00\x00\x01\x02a\x00\x00", "topic")
 
 
+NOTHING = {"type": "record", "name": "Nothing", "namespace": "n", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "null"},
+        NOTHING,
+        {"type": "fixed", "name": "None", "size": 0},
+        {"type": "record", "name": "Two", "fields": [{"name": "a", "type": NOTHING}]},
+    ],
+)
+def test_an_array_of_items_without_bytes_is_not_read(fake: FakeRegistry, items: object) -> None:
+    """Six bytes of a value would tell of a billion of them, by a schema of whoever wrote it."""
+    registry = SchemaRegistry(fake.url, retries_wait_ms=1)
+    registry.register("lie", Schema(json.dumps({"type": "array", "items": items})))
+    value = b"\x00\x00\x00\x00\x01" + b"\xfe\xff\xff\xff\x0f" + b"\x00"
+    with pytest.raises(SerializationError, match="take no bytes"):
+        avro_serde(registry).deserialize(value, "t")
+
+
+@pytest.mark.parametrize("served", ["{", "[]", '{"type": "record"}', '"nobody-knows"', "{}", "5"])
+def test_a_lying_registry_is_an_error_of_the_record(fake: FakeRegistry, served: str) -> None:
+    """The schema of an id is none, or of another kind of value than the bytes."""
+    fake.faults.append(json.dumps({"schema": served}).encode())
+    with pytest.raises(SerializationError, match="schema id 1"):
+        avro_serde(SchemaRegistry(fake.url)).deserialize(b"\x00\x00\x00\x00\x01abc", "t")
+
+
 def test_a_deeply_nested_value_does_not_end_the_process(registry: SchemaRegistry) -> None:
     schema = {
         "type": "record",
