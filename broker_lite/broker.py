@@ -6,43 +6,46 @@ handlers, and sets the clockwork of upkeep. Clock, randomness and storage come f
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.coordinators import abort_hanging, build_coordinators
+from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION, ClusterMetadata
 from onceflow.broker_lite.dispatch import lazy_handlers
 from onceflow.broker_lite.dynamic_config import DynamicConfig
-from onceflow.broker_lite.features import TRANSACTION_VERSION, Features, known_features
-from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
+from onceflow.broker_lite.features import Features, known_features
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.nodes import Placement
 from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
-from onceflow.broker_lite.security import Authorizer, ScramUsers
 from onceflow.broker_lite.setting import LONG_MAX
 from onceflow.broker_lite.topic_config import log_config
-from onceflow.broker_lite.topics import TopicRegistry
+from onceflow.broker_lite.topics import INTERNAL_TOPICS, TopicRegistry
 
 if TYPE_CHECKING:
     from random import Random
 
     from onceflow.broker_lite.config import BrokerConfig
-    from onceflow.broker_lite.coordinators import GroupCoordinator, TransactionCoordinator
+    from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
+    from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
     from onceflow.broker_lite.dispatch import (
         HandlerRegistry,
         Interceptor,
         RequestContext,
         WireTaps,
     )
+    from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
     from onceflow.broker_lite.nodes.routing import Router
+    from onceflow.broker_lite.security.authorizer import Authorizer
+    from onceflow.broker_lite.security.scram_users import ScramUsers
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
+
+PRODUCER_ID_BLOCK_FILE = "producer-id-block"
+"""Small file in the log root: which producer ids were given out."""
 
 RECOVERY_POINTS_MS = 1000
 """Time between two looks whether a recovery point moved."""
@@ -64,18 +67,14 @@ class BrokerState:
             once the listener is bound. An empty host stands for what the peer reached.
         dynamic_config: Settings that were changed at run time.
         features: Levels of the cluster's features.
-        fetch_sessions: Fetch sessions of consumers.
         topics: Topics by name and by id.
         log_manager: The logs on storage.
         timers: Everything that happens later.
         placement: The nodes, and what each of them leads.
         profile: The release of Kafka that is answered like; None for all that there is.
         purgatory: Everything that waits for something.
-        groups: Group coordinator.
-        transactions: Transaction coordinator.
         quotas: Who may take how much, and who took too much.
         random: Source of uuids and member ids.
-        scram_users: Users of SASL SCRAM.
         work_clock_ns: Time spent on requests, for `request_percentage`; stands still without a
             server, or with a clock that is moved by hand.
         unsent_bytes: Answers in memory that their peers have yet to take.
@@ -86,6 +85,10 @@ class BrokerState:
     """
 
     __slots__ = (
+        "_coordinators",
+        "_fetch_sessions",
+        "_opened_ms",
+        "_scram_users",
         "addresses",
         "authorizer",
         "cluster_id",
@@ -93,8 +96,6 @@ class BrokerState:
         "config",
         "dynamic_config",
         "features",
-        "fetch_sessions",
-        "groups",
         "interceptor",
         "log_manager",
         "node_id",
@@ -105,10 +106,8 @@ class BrokerState:
         "random",
         "registry",
         "router",
-        "scram_users",
         "timers",
         "topics",
-        "transactions",
         "unsent_bytes",
         "wire",
         "work_clock_ns",
@@ -124,12 +123,9 @@ class BrokerState:
     log_manager: LogManager
     timers: Timers
     purgatory: Purgatory
-    groups: GroupCoordinator
-    transactions: TransactionCoordinator
     quotas: QuotaEnforcement
     random: Random
     registry: HandlerRegistry
-    scram_users: ScramUsers
 
     def __init__(
         self,
@@ -141,22 +137,21 @@ class BrokerState:
         self.profile: Profile | None = profile_of(config.onceflow_profile)
         if self.profile is not None:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
-            config = dataclasses.replace(config, onceflow_transaction_version=level)
+            config = config.replaced(onceflow_transaction_version=level)
         self.config = config
         self.node_id = config.node_id
         self.random = rng
         self.timers = Timers()
         self.purgatory = Purgatory(self.timers)
-        self.fetch_sessions: FetchSessions = FetchSessions(
-            config.max_incremental_fetch_session_cache_slots,
-            config.min_incremental_fetch_session_eviction_ms,
-            rng,
-        )
+        self._fetch_sessions: FetchSessions | None = None
         self.placement: Placement = Placement(make_nodes(nodes, config.node_id, racks))
         self.router: Router | None = None
         self.interceptor: Interceptor | None = None
         self.wire: WireTaps | None = None
         self.authorizer: Authorizer | None = None
+        self._coordinators: tuple[GroupCoordinator, TransactionCoordinator] | None = None
+        self._opened_ms = 0
+        self._scram_users: ScramUsers | None = None
         self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
         self.unsent_bytes: int = 0
         self.work_clock_ns: Callable[[], int] = lambda: 0
@@ -175,6 +170,59 @@ class BrokerState:
         host, port = self.addresses.get((wanted, connection.listener), ("", 0))
         return host or connection.local_address[0], port
 
+    def load_coordinators(self, now_ms: int) -> None:
+        """Make the coordinators and let them read what their topics hold.
+
+        Where there is nothing to read, that waits until the first request to one of them.
+
+        Args:
+            now_ms: Wall milliseconds of the start.
+        """
+        self._opened_ms = now_ms
+        if coordinators_have_work(self.log_manager):
+            _ = self.groups
+
+    def _opened_coordinators(self) -> tuple[GroupCoordinator, TransactionCoordinator]:
+        if self._coordinators is None:
+            from onceflow.broker_lite.coordinators.build import build_coordinators, load
+
+            self._coordinators = build_coordinators(self)
+            load(self, self._opened_ms)
+        return self._coordinators
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """Group coordinator."""
+        return self._opened_coordinators()[0]
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """Transaction coordinator."""
+        return self._opened_coordinators()[1]
+
+    @property
+    def fetch_sessions(self) -> FetchSessions:
+        """Fetch sessions of consumers."""
+        if self._fetch_sessions is None:
+            from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
+
+            self._fetch_sessions = FetchSessions(
+                self.config.max_incremental_fetch_session_cache_slots,
+                self.config.min_incremental_fetch_session_eviction_ms,
+                self.random,
+            )
+        return self._fetch_sessions
+
+    @property
+    def scram_users(self) -> ScramUsers:
+        """Users of SASL SCRAM; read when they are first asked for, as most brokers have none."""
+        if self._scram_users is None:
+            from onceflow.broker_lite.security.scram_users import ScramUsers
+
+            first_users = self.config.onceflow_sasl_scram_credentials
+            self._scram_users = ScramUsers(self.cluster_metadata, first_users)
+        return self._scram_users
+
     def settle(self, now_ms: int) -> None:
         """Finish what the last event made ready; called after every request and timer run."""
         self.purgatory.settle(now_ms)
@@ -192,8 +240,9 @@ class BrokerState:
             now_ms: Wall milliseconds.
             clean: Write everything out, so that the next start needs no recovery.
         """
-        self.groups.close()
-        self.transactions.close()
+        if self._coordinators is not None:
+            self.groups.close()
+            self.transactions.close()
         self.log_manager.close(clean=clean)
 
 
@@ -236,10 +285,11 @@ def open_broker(
     try:
         state.cluster_metadata = ClusterMetadata(storage)
         if config.authorizer_class_name:
+            from onceflow.broker_lite.security.authorizer import Authorizer
+
             state.authorizer = Authorizer(config, state.cluster_metadata)
-        state.scram_users = ScramUsers(
-            state.cluster_metadata, config.onceflow_sasl_scram_credentials
-        )
+        if config.onceflow_sasl_scram_credentials or state.cluster_metadata.section(SCRAM_SECTION):
+            _ = state.scram_users
         state.dynamic_config = DynamicConfig(state.cluster_metadata, state.config, config.node_id)
         state.config = state.dynamic_config.current
         state.log_manager.refresh_configs()
@@ -253,6 +303,16 @@ def open_broker(
     return state
 
 
+def coordinators_have_work(manager: LogManager) -> bool:
+    """Whether something in a data folder waits for coordinators: their state, or a crash's rest."""
+    topics = manager.topics()
+    return (
+        any(name in topics for name in INTERNAL_TOPICS)
+        or (bool(topics) and not manager.clean_start)
+        or manager.read_small_file(PRODUCER_ID_BLOCK_FILE) is not None
+    )
+
+
 def _load(state: BrokerState, now_ms: int) -> None:
     """Read what the logs hold and make the coordinators go on from there."""
     manager = state.log_manager
@@ -263,27 +323,14 @@ def _load(state: BrokerState, now_ms: int) -> None:
         from onceflow.broker_lite.nodes.routing import Router
 
         state.router = Router(state)
-    state.groups, state.transactions = build_coordinators(state)
-    state.groups.load(now_ms)
-    state.transactions.load(now_ms)
-    if not manager.clean_start:
-        abort_hanging(state, now_ms)
-    state.groups.start(now_ms)
-    state.transactions.start(now_ms)
+    state.load_coordinators(now_ms)
     topics = state.topics
 
     def apply_config(config: BrokerConfig) -> None:
         state.config = config
         topics.apply_config(config)
 
-    def apply_feature(name: str, level: int) -> None:
-        if name == TRANSACTION_VERSION:
-            state.transactions.set_transaction_version(level)
-
-    apply_feature(TRANSACTION_VERSION, state.features.level(TRANSACTION_VERSION))
     state.dynamic_config.on_change.append(apply_config)
-    state.features.on_change.append(apply_feature)
-    state.groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
 
 
 def _start_upkeep(state: BrokerState, now_ms: int) -> None:

@@ -16,6 +16,9 @@ CLUSTER_METADATA_FILE = "cluster-metadata.json"
 
 FORMAT_VERSION = 1
 
+SCRAM_SECTION = "scram-users"
+"""Section of the users of SCRAM; they are not even read where there are none."""
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 """What can be kept; names are text."""
 

@@ -7,9 +7,7 @@ on a setting that does nothing. Settings of single topics are in ``topic_config`
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from onceflow.broker_lite.group_properties import GroupProperties
@@ -38,7 +36,6 @@ DURABILITIES = ("kafka", "group", "always")
 CLEANUP_POLICIES = ("compact", "delete")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(GroupProperties):
     """All settings of one broker; see each field's declaration for property, bounds and meaning."""
 
@@ -336,11 +333,9 @@ class BrokerConfig(GroupProperties):
         maximum=2,
     )
 
-    def __post_init__(self) -> None:
-        for name, setting in BROKER_SETTINGS_BY_FIELD.items():
-            value = getattr(self, name)
-            if value is not None:
-                setting.parse(cast("str", setting.render(value)))
+    def check(self) -> None:
+        """See :meth:`Declared.check`."""
+        super().check()
         self.check_overrides()
         self.check_groups()
 
@@ -406,11 +401,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-BROKER_SETTINGS_BY_FIELD: dict[str, Setting] = {
-    field.name: cast("Setting", field.metadata["setting"])
-    for field in dataclasses.fields(BrokerConfig)
-    if "setting" in field.metadata
-}
+BROKER_SETTINGS_BY_FIELD: dict[str, Setting] = BrokerConfig.declared
 """Declarations by attribute name."""
 
 BROKER_SETTINGS: dict[str, Setting] = {

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawToken, dispatch
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.security.principal_rules import NoMatchingRule
 from onceflow.broker_lite.security.tls_channel import TlsChannel, TlsFailed
 from onceflow.broker_lite.transport_reset import reset
 from onceflow.sdk.errors import RemoteProtocolError
@@ -173,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
             plain = tls.receive(data)
             if tls.established and not established:
                 self._open(tls)
-        except (TlsFailed, NoMatchingRule, ValueError) as error:
+        except (TlsFailed, ValueError) as error:
             if answer := tls.take():
                 transport.write(answer)
             self._close_for(error)

@@ -7,7 +7,6 @@ that the process may have. A connection counts from the moment it is accepted.
 
 from __future__ import annotations
 
-import ipaddress
 import resource
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -127,6 +126,10 @@ def parse_overrides(text: str) -> dict[str, int]:
         ConfigError: The text is no list of ADDRESS:COUNT.
     """
     overrides: dict[str, int] = {}
+    if not text:
+        return overrides
+    import ipaddress
+
     for entry in filter(None, (part.strip() for part in text.split(","))):
         address, colon, count = entry.rpartition(":")
         try:

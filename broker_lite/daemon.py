@@ -77,6 +77,7 @@ async def serve(
     """
     _keep_freed_memory()
     _allow_open_files()
+    gc.disable()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
     if options.for_tests:
         await _serve_for_tests(options, listeners, config)
@@ -176,9 +177,9 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _settle_memory() -> None:
-    """What is there now stays: the collector need not look at it again."""
-    gc.collect()
+    """What is there now stays: the collector need not look at it, now or ever."""
     gc.freeze()
+    gc.enable()
 
 
 def _allow_open_files() -> None:

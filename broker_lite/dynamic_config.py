@@ -230,7 +230,7 @@ class DynamicConfig:
             for setting_name, text in brokers.get(name, {}).items():
                 if setting_name in BROKER_SETTINGS:
                     values[field_name(setting_name)] = BROKER_SETTINGS[setting_name].parse(text)
-        config = dataclasses.replace(self.static, **values)  # type: ignore[arg-type]
+        config = self.static.replaced(**values)
         parse_overrides(config.max_connections_per_ip_overrides)
         return config
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceflow.broker_lite.log import DataFolderError
-from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata
@@ -113,6 +112,8 @@ class Features:
 
     def refusal(self, update: FeatureUpdate) -> str | None:
         """Why a level cannot be set, or None."""
+        from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
+
         feature = self._supported.get(update.name)
         about = f"Feature {update.name} cannot have level {update.level}"
         if feature is None:

@@ -5,8 +5,6 @@ They are fields of ``BrokerConfig``; what they mean is decided in ``coordinators
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onceflow.broker_lite.security_settings import SecuritySettings
 from onceflow.broker_lite.setting import (
     INT_MAX,
@@ -23,8 +21,7 @@ MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 REBALANCE_PROTOCOLS = ("classic", "consumer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupProperties(SecuritySettings):  # Classes with slots have one line of bases.
+class GroupProperties(SecuritySettings):
     """See each field's declaration for property, bounds and meaning."""
 
     # --- both protocols

@@ -8,7 +8,6 @@ server (KIP-103).
 from __future__ import annotations
 
 import enum
-import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -93,8 +92,10 @@ class Listener:
 
 def is_loopback(host: str) -> bool:
     """Whether an address or name means this machine only."""
-    if host == "localhost":
+    if host in ("localhost", "127.0.0.1"):
         return True
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

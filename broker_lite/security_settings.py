@@ -5,14 +5,13 @@ They are fields of ``BrokerConfig``; what they mean is decided in ``listeners`` 
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast
 
 from onceflow.broker_lite.setting import (
     INT_MAX,
+    Declared,
     Kind,
     Setting,
     Value,
@@ -30,14 +29,13 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 LISTENER_ONLY = ("sasl.jaas.config",)
 """Settings that exist only for a mechanism of a listener."""
 
-_PER_LISTENER = re.compile(
-    r"ssl\..+|sasl\..+|onceflow\.sasl\..+|connections\.max\.reauth\.ms|max\.connections"
-    r"|max\.connection\.creation\.rate"
+_PER_LISTENER_PREFIXES = ("ssl.", "sasl.", "onceflow.sasl.")
+_PER_LISTENER = frozenset(
+    {"connections.max.reauth.ms", "max.connections", "max.connection.creation.rate"}
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(Declared):
     """See each field's declaration for property, bounds and meaning.
 
     Attributes:
@@ -275,9 +273,12 @@ class SecuritySettings:
         "Let everybody use what no ACL is about.",
     )
 
-    listener_overrides: Mapping[str, Mapping[str, str]] = dataclasses.field(
-        default_factory=dict, repr=False
-    )
+    listener_overrides: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+    @classmethod
+    def fields(cls) -> dict[str, object]:
+        """See :meth:`Declared.fields`."""
+        return {**super().fields(), "listener_overrides": cls.listener_overrides}
 
     def listener_value(self, listener: str, name: str, mechanism: str = "") -> Value:
         """The value of a setting for one listener.
@@ -307,7 +308,11 @@ class SecuritySettings:
                 prop = name
                 for mechanism in MECHANISMS:
                     prop = prop.removeprefix(f"{mechanism.lower()}.")
-                known = {each for each in _SETTINGS if _PER_LISTENER.fullmatch(each)}
+                known = {
+                    each
+                    for each in _SETTINGS
+                    if each in _PER_LISTENER or each.startswith(_PER_LISTENER_PREFIXES)
+                }
                 if prop not in (*known, *LISTENER_ONLY):
                     raise unknown_setting(f"listener.name.{listener.lower()}.{name}", text, known)
                 if prop in known:
@@ -315,8 +320,5 @@ class SecuritySettings:
 
 
 _SETTINGS: dict[str, Setting] = {
-    setting.name: setting
-    for field in dataclasses.fields(SecuritySettings)
-    for setting in [cast("Setting | None", field.metadata.get("setting"))]
-    if setting is not None
+    setting.name: setting for setting in SecuritySettings.declared.values()
 }

@@ -20,13 +20,13 @@ from onceflow.broker_lite.connection import ClientConnection
 from onceflow.broker_lite.connection_limits import ConnectionLimits
 from onceflow.broker_lite.listeners import Listener, check_openness
 from onceflow.broker_lite.request_pool import RequestPool
-from onceflow.broker_lite.security import ListenerSecurity
-from onceflow.broker_lite.security.jwks import MISSING_KEY_PAUSE_MS, JwksKeys
+from onceflow.broker_lite.security.listener_security import ListenerSecurity
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.purgatory import Timer
+    from onceflow.broker_lite.security.jwks import JwksKeys
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
@@ -151,7 +151,7 @@ class Server:
         check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
         try:
             for listener in listeners:
-                security = ListenerSecurity(self.broker.config, listener, self.broker.scram_users)
+                security = ListenerSecurity(self.broker, listener)
                 if security.jwks is not None:
                     await asyncio.to_thread(security.jwks.refresh)
                 for node_id in self.broker.placement.nodes:
@@ -383,6 +383,8 @@ class Server:
 
     def _watch_keys(self, keys: JwksKeys, refresh_ms: int) -> None:
         """Read the keys of tokens again from time to time, and soon when one was missing."""
+        from onceflow.broker_lite.security.jwks import MISSING_KEY_PAUSE_MS
+
         read_ms = self.clock()
         task: asyncio.Task[None] | None = None
 

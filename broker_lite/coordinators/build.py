@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.broker import PRODUCER_ID_BLOCK_FILE
 from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
 from onceflow.broker_lite.coordinators.markers import TransactionMarkers
-from onceflow.broker_lite.coordinators.producer_ids import BLOCK_FILE, ProducerIds
+from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import (
     CONSUMER_OFFSETS_TOPIC,
@@ -19,6 +20,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     TransactionMarker,
 )
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.sdk.model import TopicPartition
 
@@ -77,7 +79,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
 
 
 def _producer_ids(state: BrokerState) -> ProducerIds:
-    store = FileBlockStore(state.log_manager, BLOCK_FILE)
+    store = FileBlockStore(state.log_manager, PRODUCER_ID_BLOCK_FILE)
     try:
         producer_ids = ProducerIds(store)
     except ValueError as error:
@@ -117,6 +119,31 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
                     coordinator_epoch=max(0, producer.coordinator_epoch),
                 )
                 state.transactions.markers.write(partition, marker, now_ms)
+
+
+def load(state: BrokerState, now_ms: int) -> None:
+    """Let new coordinators go on from what the logs hold.
+
+    Args:
+        state: The broker, with its coordinators made.
+        now_ms: Wall milliseconds of the start.
+    """
+    groups, transactions = state.groups, state.transactions
+    groups.load(now_ms)
+    transactions.load(now_ms)
+    if not state.log_manager.clean_start:
+        abort_hanging(state, now_ms)
+    groups.start(now_ms)
+    transactions.start(now_ms)
+
+    def apply_feature(name: str, level: int) -> None:
+        if name == TRANSACTION_VERSION:
+            transactions.set_transaction_version(level)
+
+    apply_feature(TRANSACTION_VERSION, state.features.level(TRANSACTION_VERSION))
+    state.features.on_change.append(apply_feature)
+    topics = state.topics
+    groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
 
 
 def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:

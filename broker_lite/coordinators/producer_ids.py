@@ -15,9 +15,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 PRODUCER_ID_BLOCK_SIZE = 1_000
 """Ids per block (Kafka's ``PRODUCER_ID_BLOCK_SIZE``)."""
 
-BLOCK_FILE = "producer-id-block"
-"""Name of the small file in the log root."""
-
 _FORMAT_VERSION = b"0"
 
 
@@ -83,7 +80,7 @@ class ProducerIds:
         digits = rest.removesuffix(b"\n")
         if rest == digits or version != _FORMAT_VERSION or not digits.isdigit():
             raise ValueError(
-                f"{BLOCK_FILE} holds {data[:64]!r}, not the end of the reserved producer ids; "
+                f"producer-id-block holds {data[:64]!r}, not the end of the reserved producer ids; "
                 "restore it from a copy, or delete it if no producer id was ever given out"
             )
         return int(digits)

@@ -19,7 +19,7 @@ from onceflow.broker_lite.dispatch import (
     handles,
 )
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.security import AuthenticationFailed
+from onceflow.broker_lite.security.plain import AuthenticationFailed
 from onceflow.sdk.protocol.api.security import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

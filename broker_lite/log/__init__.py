@@ -1,6 +1,5 @@
 """Partition logs on disk or in memory, in Kafka's own formats."""
 
-from onceflow.broker_lite.log.failing_storage import FailingStorage, StorageStoppedError
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import (
     AppendError,
@@ -21,7 +20,6 @@ __all__ = [
     "AppendResult",
     "Buffer",
     "DataFolderError",
-    "FailingStorage",
     "LogConfig",
     "LogError",
     "LogFile",
@@ -34,5 +32,4 @@ __all__ = [
     "RealStorage",
     "Storage",
     "StorageLockedError",
-    "StorageStoppedError",
 ]

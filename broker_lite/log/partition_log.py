@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.log import checkpoints, retention
 from onceflow.broker_lite.log.append_checks import (
@@ -18,7 +19,6 @@ from onceflow.broker_lite.log.append_checks import (
     own_batches,
     place_batches,
 )
-from onceflow.broker_lite.log.compaction import Compaction, segments_to_compact
 from onceflow.broker_lite.log.log_config import LONG_MAX, LogConfig
 from onceflow.broker_lite.log.log_errors import AppendError, LogError
 from onceflow.broker_lite.log.log_results import AppendResult
@@ -32,6 +32,9 @@ from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch, set_log_append_time
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.log.compaction import Compaction
 
 HIGH_WATERMARK = -1
 """Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
@@ -499,6 +502,10 @@ class PartitionLog(LogView):
         Returns:
             The work as small steps, each of which may raise LogError; None if there is none.
         """
+        if not self.config.compacts or self._failed or len(self._segments) < 2:
+            return None
+        from onceflow.broker_lite.log.compaction import Compaction, segments_to_compact
+
         chosen = segments_to_compact(
             self._segments,
             self.config,
@@ -506,7 +513,7 @@ class PartitionLog(LogView):
             first_dirty_offset=self.compacted_offset,
             last_stable_offset=self._last_stable_offset,
         )
-        if not self.config.compacts or not chosen or self._failed:
+        if not chosen:
             return None
         return self._compact(
             Compaction(

@@ -6,14 +6,12 @@ enforced is ``enforcement``'s business.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.setting import INT_MAX, LONG_MAX
-from onceflow.sdk.protocol.api.admin_quotas import QuotaMatch
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -44,6 +42,9 @@ KEYS_OF_CLIENTS = frozenset(
     {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
 )
 KEYS_OF_ADDRESSES = frozenset({CONNECTION_CREATION_RATE})
+
+MATCH_EXACT, MATCH_DEFAULT, MATCH_SPECIFIED = MATCHES = range(3)
+"""How a filter compares, as numbered on the wire."""
 
 LOOKUPS_MAX = 10_000
 """Answers that are remembered between two changes."""
@@ -108,6 +109,8 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
         raise QuotaError("An address cannot be combined with a user or client id.")
     address = by_type.get(IP)
     if address is not None:
+        import ipaddress  # Few brokers have such quotas.
+
         try:
             by_type[IP] = str(ipaddress.ip_address(address))
         except ValueError:
@@ -258,7 +261,7 @@ def _matches(
     for kind, wanted in by_type.items():
         if kind not in parts:
             return False
-        if wanted.match != QuotaMatch.SPECIFIED and parts[kind] != wanted.name:
+        if wanted.match != MATCH_SPECIFIED and parts[kind] != wanted.name:
             return False
     return True
 
@@ -271,9 +274,9 @@ def _checked_filters(filters: Iterable[QuotaFilter]) -> dict[str, QuotaFilter]:
             raise QuotaError("A filter names no type of entity.")
         if kind in by_type:
             raise QuotaError(f"The filter has {kind} more than once.")
-        if wanted.match not in tuple(QuotaMatch):
+        if wanted.match not in MATCHES:
             raise QuotaError(f"There is no match of type {wanted.match}.")
-        if (wanted.match == QuotaMatch.EXACT) != (wanted.name is not None):
+        if (wanted.match == MATCH_EXACT) != (wanted.name is not None):
             raise QuotaError("A name is for exact matches, and these need one.")
         if kind not in ENTITY_TYPES:
             raise QuotaError(f"There is no entity of type {kind!r}.", ErrorCode.UNSUPPORTED_VERSION)

@@ -9,44 +9,34 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.listeners import Listener, ssl_client_auth
-from onceflow.broker_lite.security.distinguished_names import subject_name
-from onceflow.broker_lite.security.exchanges import (
-    NONCE_BYTES,
-    PlainExchange,
-    SaslExchange,
-    ScramExchange,
-)
-from onceflow.broker_lite.security.jwks import JwksKeys
-from onceflow.broker_lite.security.plain import parse_credentials
-from onceflow.broker_lite.security.principal_rules import parse_rules, user_of
-from onceflow.broker_lite.security.stores import server_context
-from onceflow.broker_lite.security.tokens import TokenExchange, TokenRules
 from onceflow.broker_lite.setting import Value
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.config import BrokerConfig
-    from onceflow.broker_lite.security.scram_users import ScramUsers
+    import ssl
+
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.security.exchanges import SaslExchange
+    from onceflow.broker_lite.security.jwks import JwksKeys
+    from onceflow.broker_lite.security.tokens import TokenRules
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 ANONYMOUS = "User:ANONYMOUS"
 
-_JAAS_OPTION = re.compile(r'([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))')
+_JAAS_OPTION = r'([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))'
 
 
 class ListenerSecurity:
     """How one listener authenticates its clients.
 
     Args:
-        config: Settings.
+        broker: Its settings, and the users of SCRAM.
         listener: The listener.
-        scram_users: Users of SCRAM.
 
     Attributes:
         mechanisms: SASL mechanisms, in the order of the setting; empty where SASL is not spoken.
@@ -58,10 +48,10 @@ class ListenerSecurity:
         ConfigError: The settings do not fit together.
     """
 
-    def __init__(self, config: BrokerConfig, listener: Listener, scram_users: ScramUsers) -> None:
-        self._config = config
+    def __init__(self, broker: BrokerState, listener: Listener) -> None:
+        self._broker = broker
+        self._config = config = broker.config
         self._listener = listener
-        self._scram_users = scram_users
         # Made anew at each start: an unknown user's salt says nothing about other brokers.
         self._secret = secrets.token_bytes(32)
         self.mechanisms: tuple[str, ...] = ()
@@ -71,6 +61,9 @@ class ListenerSecurity:
         self._plain_users: Mapping[str, str] = {}
         self._token_rules: TokenRules | None = None
         if listener.protocol.uses_tls:
+            from onceflow.broker_lite.security.principal_rules import parse_rules
+            from onceflow.broker_lite.security.stores import server_context
+
             client_auth = ssl_client_auth(config, listener.name, listener.protocol)
             self.tls_context = server_context(self._value, client_auth)
             self._rules = parse_rules(str(self._value("ssl.principal.mapping.rules")))
@@ -92,10 +85,14 @@ class ListenerSecurity:
             self._token_rules = self._make_token_rules()
 
     def _find_plain_users(self) -> dict[str, str]:
+        from onceflow.broker_lite.security.plain import parse_credentials
+
         users = parse_credentials(str(self._value("onceflow.sasl.plain.credentials", "PLAIN")))
         jaas = self._value("sasl.jaas.config", "PLAIN")
         if jaas is not None:
-            found = [(key, quoted or bare) for key, quoted, bare in _JAAS_OPTION.findall(str(jaas))]
+            found = [
+                (key, quoted or bare) for key, quoted, bare in re.findall(_JAAS_OPTION, str(jaas))
+            ]
             users |= {
                 key.removeprefix("user_"): re.sub(r"\\(.)", r"\1", password)
                 for key, password in found
@@ -110,6 +107,9 @@ class ListenerSecurity:
         return users
 
     def _make_token_rules(self) -> TokenRules:
+        from onceflow.broker_lite.security.jwks import JwksKeys
+        from onceflow.broker_lite.security.tokens import TokenRules
+
         def value(name: str) -> Value:
             return self._value(name, "OAUTHBEARER")
 
@@ -138,15 +138,19 @@ class ListenerSecurity:
 
     def begin(self, mechanism: str) -> SaslExchange:
         """A new exchange of one of the mechanisms."""
+        from onceflow.broker_lite.security import exchanges
+        from onceflow.broker_lite.security.tokens import TokenExchange
+
         if mechanism == "PLAIN":
-            return PlainExchange(self._plain_users)
+            return exchanges.PlainExchange(self._plain_users)
         if mechanism == "OAUTHBEARER":
             assert self._token_rules is not None
             return TokenExchange(
                 self._token_rules, lambda why: logger.warning("a token was refused: %s", why)
             )
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        return ScramExchange(mechanism, self._scram_users.keys, nonce, self._secret)
+        nonce = secrets.token_bytes(exchanges.NONCE_BYTES)
+        users = self._broker.scram_users
+        return exchanges.ScramExchange(mechanism, users.keys, nonce, self._secret)
 
     def session_lifetime_ms(
         self, mechanism: str, expires_ms: int | None, now_ms: int
@@ -167,4 +171,7 @@ class ListenerSecurity:
         """
         if certificate is None:
             return ANONYMOUS
+        from onceflow.broker_lite.security.distinguished_names import subject_name
+        from onceflow.broker_lite.security.principal_rules import user_of
+
         return f"User:{user_of(self._rules, subject_name(certificate))}"

@@ -16,7 +16,7 @@ SETTING = "ssl.principal.mapping.rules"
 _SPLIT = re.compile(r"\s*(DEFAULT|RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]?)\s*([,\n]\s*|$)", re.S)
 
 
-class NoMatchingRule(Exception):
+class NoMatchingRule(ValueError):
     """No rule says who a certificate's name is."""
 
 

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION
 from onceflow.broker_lite.security.plain import parse_credentials
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.scram import (
@@ -26,7 +27,6 @@ from onceflow.sdk.protocol.scram import (
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata, Json
 
-SECTION = "scram-users"
 CREDENTIALS_SETTING = "onceflow.sasl.scram.credentials"
 SALT_BYTES = 20
 USERS_MAX = 100_000
@@ -83,7 +83,7 @@ class ScramUsers:
 
     def __init__(self, metadata: ClusterMetadata, first_users: str) -> None:
         self._metadata = metadata
-        self._users = _read(metadata.section(SECTION))
+        self._users = _read(metadata.section(SCRAM_SECTION))
         self._first_users = parse_credentials(first_users, CREDENTIALS_SETTING)
         users = dict(self._users)
         for name, password in self._first_users.items():
@@ -181,7 +181,7 @@ class ScramUsers:
         return None
 
     def _save(self, users: dict[str, dict[str, ScramKeys]]) -> None:
-        self._metadata.save(SECTION, {name: _render(keys) for name, keys in users.items()})
+        self._metadata.save(SCRAM_SECTION, {name: _render(keys) for name, keys in users.items()})
         self._users = users
 
 

@@ -6,6 +6,7 @@ and the broker can be started without loading the clients.
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Mapping
 
@@ -31,7 +32,11 @@ class LazyGroup(click.Group):
         """Import the module of a command and give the command, or None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(COMMANDS[cmd_name][0])
+        gc.disable()  # Modules stay: to look for garbage among them only takes time.
+        try:
+            module = importlib.import_module(COMMANDS[cmd_name][0])
+        finally:
+            gc.enable()
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
         return command

@@ -20,7 +20,7 @@ from coordinator_bench import ProcessDied
 from coordinator_processor import DyingStorage
 
 from onceflow.broker_lite.dispatch import CloseConnection
-from onceflow.broker_lite.log import FailingStorage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.admin import (

@@ -20,8 +20,8 @@ from log_batches import NOW_MS, idempotent, open_log, read_all
 from log_batches import batch as plain_batch
 from power_loss import disk_after_power_loss
 
-from onceflow.broker_lite.log import AppendError, FailingStorage, LogConfig, MemoryStorage
-from onceflow.broker_lite.log.failing_storage import Change
+from onceflow.broker_lite.log import AppendError, LogConfig, MemoryStorage
+from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
 from onceflow.broker_lite.log.storage import RealStorage
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.protocol.api.produce import ProduceResponse

@@ -18,7 +18,6 @@ from log_batches import NOW_MS, batch, read_all
 
 from onceflow.broker_lite.log import (
     DataFolderError,
-    FailingStorage,
     LogConfig,
     LogManager,
     MemoryStorage,
@@ -33,6 +32,7 @@ from onceflow.broker_lite.log.checkpoints import (
     render_leader_epochs,
     render_uuid,
 )
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.sdk.model import TopicPartition
 
 TOPIC_ID = uuid.uuid4()

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.broker_lite.log import FailingStorage, MemoryStorage, RealStorage, Storage
+from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 
 
 @pytest.fixture(params=["real", "memory", "failing"])

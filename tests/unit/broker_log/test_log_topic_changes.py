@@ -13,7 +13,8 @@ import uuid
 import pytest
 from log_batches import NOW_MS, batch, read_all
 
-from onceflow.broker_lite.log import FailingStorage, LogConfig, LogManager, MemoryStorage, Storage
+from onceflow.broker_lite.log import LogConfig, LogManager, MemoryStorage, Storage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.log.topic_changes import TOPIC_CHANGES_FILE
 
 OLD_ID = uuid.UUID(int=7)

@@ -17,7 +17,8 @@ from broker_wire import batch as wire_batch
 from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 
 from onceflow.broker_lite.commands import _reason
-from onceflow.broker_lite.log import FailingStorage, LogConfig, MemoryStorage
+from onceflow.broker_lite.log import LogConfig, MemoryStorage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
