@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.group_states import LEGAL_PREDECESSORS, GroupState
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
+from onceflow.broker_lite.coordinators.subscription_metadata import subscribed_topics
 from onceflow.broker_lite.purgatory import Deferred, Timer
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -153,6 +154,8 @@ class ClassicGroup:
         static_members: Member id by instance id.
         pending_members: Ids given with MEMBER_ID_REQUIRED that have not joined, with the timer
             that forgets them.
+        topics_read: What the members of the current generation read, as they said when it
+            began; None when nobody can tell.
         pending_sync: Members of this generation whose SyncGroup has not come.
         offsets: Committed and pending offsets.
         state_timestamp_ms: When the group last became stable or empty.
@@ -180,6 +183,7 @@ class ClassicGroup:
         "state_timestamp_ms",
         "static_members",
         "sync_timer",
+        "topics_read",
     )
 
     def __init__(self, group_id: str) -> None:
@@ -192,6 +196,7 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending_members: dict[str, Timer] = {}
+        self.topics_read: set[str] | None = None
         self.pending_sync: set[str] = set()
         self.offsets: GroupOffsets = GroupOffsets()
         self.state_timestamp_ms: int | None = None
@@ -218,6 +223,17 @@ class ClassicGroup:
         return not self.pending_members and all(
             member.awaiting_join is not None for member in self.members.values()
         )
+
+    def note_subscriptions(self) -> None:
+        """A generation begins: its topics are known until the next one does."""
+        topics: set[str] = set()
+        for member in self.members.values():
+            of_member = subscribed_topics(member.metadata(self.protocol_name))
+            if of_member is None:
+                self.topics_read = None
+                return
+            topics |= of_member
+        self.topics_read = topics
 
     def is_leader(self, member: Member) -> bool:
         """True when ``member`` leads the group."""

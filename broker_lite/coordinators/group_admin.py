@@ -21,7 +21,6 @@ from onceflow.broker_lite.coordinators.group_table import Group, GroupTable
 from onceflow.broker_lite.coordinators.rebalance import Rebalancer
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
-from onceflow.broker_lite.coordinators.subscription_metadata import subscribed_topics
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -189,7 +188,7 @@ class GroupAdmin:
         elif group.state is not GroupState.EMPTY:
             if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
                 return ErrorCode.NON_EMPTY_GROUP
-            kept = self._subscribed(group)
+            kept = group.topics_read
         codes = {
             partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if kept is None or partition.topic in kept
@@ -247,21 +246,10 @@ class GroupAdmin:
             # The time runs from when the last member went, or from the commit if nobody ever was.
             return offsets.expired(now_ms, retention_ms, unused_since_ms=group.state_timestamp_ms)
         if group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            topics = self._subscribed(group)
+            topics = group.topics_read
             if topics is not None:
                 return offsets.expired(now_ms, retention_ms, keep_topics=topics)
         return []
-
-    @staticmethod
-    def _subscribed(group: ClassicGroup) -> set[str] | None:
-        """Topics that any member subscribes to, None when one subscription is not readable."""
-        topics: set[str] = set()
-        for member in group.members.values():
-            of_member = subscribed_topics(member.metadata(group.protocol_name))
-            if of_member is None:
-                return None
-            topics |= of_member
-        return topics
 
     def _forget(self, group: Group, partitions: list[TopicPartition], now_ms: int) -> None:
         try:

@@ -329,6 +329,7 @@ class GroupTable:
         for member in stored.members:
             group.add(member)
         group.leader = stored.leader if stored.leader in group.members else group.leader
+        group.note_subscriptions()
         if group.members:
             # The only way back to a generation that was agreed on before the restart: no rebalance
             # happened, so this does not go through the table of states.

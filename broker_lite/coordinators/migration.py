@@ -184,6 +184,7 @@ class Migration:
             if member.member_id not in gone:
                 successor.add(self._classic_member(member))
         successor.protocol_name = successor.elect_protocol()
+        successor.note_subscriptions()
         successor.state = GroupState.STABLE
         self._table.write_downgrade(group, successor, now_ms, with_members=True)
         logger.info("%s is a classic group now", group.group_id)

@@ -173,11 +173,12 @@ class Rebalancer:
 
     @staticmethod
     def answer_parked(member: Member, code: ErrorCode) -> None:
-        """Give up whatever is parked for ``member``."""
+        """Give up whatever is parked for ``member``; whoever is no member is told no id either."""
         join, member.awaiting_join = member.awaiting_join, None
         sync, member.awaiting_sync = member.awaiting_sync, None
         if join is not None:
-            join.complete(JoinResult(code, member.member_id))
+            member_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
+            join.complete(JoinResult(code, member_id))
         if sync is not None:
             sync.complete(SyncResult(code))
 
@@ -283,6 +284,7 @@ class Rebalancer:
             return
         group.generation_id += 1
         group.protocol_name = group.elect_protocol()
+        group.note_subscriptions()
         group.enter(GroupState.COMPLETING_REBALANCE)
         self._await_sync(group, now_ms)
         answers: list[tuple[Deferred[JoinResult], JoinResult]] = []
@@ -298,6 +300,7 @@ class Rebalancer:
     def _become_empty(self, group: ClassicGroup, now_ms: int) -> None:
         group.generation_id += 1
         group.protocol_name = None
+        group.note_subscriptions()
         group.leader = None
         group.enter(GroupState.EMPTY)
         group.state_timestamp_ms = now_ms

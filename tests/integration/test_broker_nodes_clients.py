@@ -124,7 +124,7 @@ def test_records_come_once_through_moves_and_stops(kit: Kit) -> None:
 def test_transactions_come_through_moves_and_stops(kit: Kit, transactional_id: str | None) -> None:
     if transactional_id is not None and kit.name == "kafka-python":
         pytest.skip(
-            "kafka-python 3.0: when the coordinator's node goes away its producer finds the new "
-            "one, is answered, and sends nothing any more"
+            "kafka-python 3.0 drops the request that it was about to send to a coordinator whose "
+            "node goes, on Apache Kafka too (tests/chaos/test_stock_node_loss.py)"
         )
     play_on_three_nodes(kit, transactional_id)

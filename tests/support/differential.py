@@ -34,6 +34,18 @@ KAFKA_PARK_S = 0.15
 OUR_PARK_S = 0.05
 KAFKA_SETTLE_S = 0.05
 SHRINKS_MAX = 400
+KAFKA_SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+"""For an Apache Kafka of its own: ACLs are served, and transactions time out soon."""
+OUR_SETTINGS = {
+    "node.id": "1",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+    **KAFKA_SETTINGS,
+}
 
 
 class Difference(NamedTuple):
@@ -117,7 +129,7 @@ class Pair:
 def kind(found: Difference) -> tuple[int, str]:
     """What kind of a difference it is: the request, and the field without its place in lists."""
     path = found.text.split(":")[0]
-    return found.steps[found.index]["key"], "".join(c for c in path if not c.isdigit())
+    return found.steps[found.index].get("key", -1), "".join(c for c in path if not c.isdigit())
 
 
 def describe_key(step: Step) -> str:
@@ -136,14 +148,13 @@ def describe(step: Step) -> str:
 @contextmanager
 def brokers(kafka: str | None) -> Iterator[Pair]:
     """Our broker in this process beside Apache Kafka at an address, or one of its own."""
-    settings = {"node.id": 1, "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
-    with Broker(settings=settings) as broker:
+    with Broker(settings=OUR_SETTINGS) as broker:
         if kafka:
             yield Pair(kafka, broker.bootstrap_servers)
             return
         with (
             tempfile.TemporaryDirectory() as folder,
-            real_kafka.ApacheKafka(Path(folder) / "kafka") as apache,
+            real_kafka.ApacheKafka(Path(folder) / "kafka", settings=KAFKA_SETTINGS) as apache,
         ):
             yield Pair(apache.bootstrap_servers, broker.bootstrap_servers)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import differential_admin as admin
 import differential_steps as records
 from differential_steps import Action, Plan, Step
 
@@ -334,6 +335,20 @@ FAMILIES: dict[str, dict[Action, int]] = {
         alter_configs: 4, replace_configs: 2, metadata: 3, find_coordinator: 1,
         describe_cluster: 1, describe_partitions: 2,
     },
+    "settings of several": {
+        admin.several_configs: 4, admin.describe_other_configs: 2, describe_configs: 2,
+        admin.list_config_resources: 1, admin.describe_log_dirs: 2, admin.elect_leaders: 2,
+        admin.reassign: 2, admin.list_reassignments: 1,
+    },
+    "quotas and users": {
+        admin.alter_quotas: 5, admin.describe_quotas: 5, admin.alter_users: 4,
+        admin.describe_users: 3,
+    },
+    "access": {admin.create_acls: 5, admin.describe_acls: 4, admin.delete_acls: 2},
+    "time-outs": {
+        admin.time_out: 1, records.add_partitions: 3, records.produce: 3,
+        records.end_transaction: 3, records.init_producer: 1, records.describe_transactions: 1,
+    },
 }  # fmt: skip
 
 
@@ -349,17 +364,16 @@ def conversation(seed: int, versions: dict[int, tuple[int, int]]) -> list[Step]:
     steps = records.opening(plan)
     for _ in range(rng.choice((10, 25, 40, 60))):
         action = rng.choices([*actions], [*actions.values()])[0]
-        step = action_step(plan, action)
-        if step is not None:
-            steps.append(step)
+        steps += action_steps(plan, action)
     return steps
 
 
-def action_step(plan: Plan, action: Action) -> Step | None:
-    """A step, or None for a request that one of the brokers does not serve."""
+def action_steps(plan: Plan, action: Action) -> list[Step]:
+    """The steps of an action; none for a request that one of the brokers does not serve."""
     try:
-        return action(plan)
+        made = action(plan)
     except KeyError as error:
         if error.args and isinstance(error.args[0], int):
-            return None
+            return []
         raise
+    return made if isinstance(made, list) else [made]

@@ -39,6 +39,9 @@ LEFT_OUT = {
     "brokers",
     "coordinator_epoch",
     "heartbeat_interval_ms",
+    "log_dir",
+    "total_bytes",
+    "usable_bytes",
 }
 TIMES = {
     "timestamp",
@@ -54,8 +57,10 @@ SETTINGS_LEFT_OUT = (
     "compression.lz4.level",
     "compression.zstd.level",
     "preallocate",
+    "share.",
+    "streams.",
 )
-"""Topic settings of what our broker does not have (docs/kafka-differences.md)."""
+"""Settings of what our broker does not have (docs/kafka-differences.md)."""
 KEPT_IN_THE_CLUSTER = ("min.insync.replicas", "unclean.leader.election.enable")
 NAMES = ("name", "topic", "topic_name", "group_id", "transactional_id", "resource_name")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -164,7 +169,10 @@ class Normal:
         if "is_sensitive" in item and item["name"] in KEPT_IN_THE_CLUSTER:
             _as_default(item)
         name = next((item[key] for key in NAMES if isinstance(item.get(key), str)), None)
-        listed = "protocol_type" in item or "transaction_state" in item or "is_internal" in item
+        if item.get("topic") == "__consumer_offsets":
+            item["partitions"] = "<as many as there are>"
+        marks = ("protocol_type", "transaction_state", "is_internal", "resource_type")
+        listed = any(mark in item for mark in marks)
         return name is None or not listed or name.startswith(self._prefix) or not name
 
     def _time(self, value: int) -> Plain:

@@ -13,7 +13,7 @@ from typing import Any
 
 Plain = Any
 Step = dict[str, Plain]
-Action = Callable[["Plan"], Step]
+Action = Callable[["Plan"], Step | list[Step]]
 
 EPOCH_MS = 1_600_000_000_000
 CODECS = (0, 0, 0, 1, 2, 3, 4)
@@ -240,8 +240,8 @@ def produce(plan: Plan) -> Step:
 # --- transactions
 
 
-def add_partitions(plan: Plan) -> Step:
-    producer = plan.rng.choice([*plan.transactional] or plan.producers)
+def add_partitions(plan: Plan, producer: str | None = None) -> Step:
+    producer = producer or plan.rng.choice([*plan.transactional] or plan.producers)
     topics = [
         {"name": f"$name:{topic}", "partitions": plan.some_partitions(topic)}
         for topic in plan.some_topics()
