@@ -55,6 +55,7 @@ class Connector:
         self._open: dict[Key, BrokerConnection] = {}
         self._opening: dict[Key, asyncio.Task[BrokerConnection]] = {}
         self._failures: dict[tuple[str, int], tuple[int, int]] = {}
+        self._reached: set[tuple[str, int]] = set()
         self._bootstrap_turn = 0
         self._closed = False
         self.traffic: Traffic = Traffic()
@@ -217,18 +218,34 @@ class Connector:
                 self._context,
                 self._authenticator,
             )
-        except KafkaError as error:
+        except KafkaError as raised:
+            error = self._explained(raised, key)
             self.traffic.failed += 1
             delay_ms = self._backoff.delay_ms(count + 1)
             self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
             address = str(Address(host, port))
-            self.last_failures[address] = str(error).removeprefix(f"{name}: ")
+            why = str(error).removeprefix(f"{name}: ").removeprefix(f"{address}: ")
+            self.last_failures[address] = why
             tries = count + 1
             loud = tries >= TRIES_BEFORE_WARNING and tries & (tries - 1) == 0
             level = logging.WARNING if loud else logging.DEBUG
             log.log(level, "no connection after %d tries, going on: %s", tries, error)
-            raise
+            if error is raised:
+                raise
+            raise error from raised
+        self._reached.add((host, port))
         self._failures.pop((host, port), None)
         self.last_failures.pop(str(Address(host, port)), None)
         self._open[key] = connection
         return connection
+
+    def _explained(self, error: KafkaError, key: Key) -> KafkaError:
+        """The error of an address that the cluster itself named, and that never worked."""
+        host, port, purpose = key
+        known = purpose == BOOTSTRAP or (host, port) in (self._reached | {*self._config.addresses})
+        if known or type(error) is not BrokerConnectionError:
+            return error
+        return BrokerConnectionError(
+            f"{error}; a broker advertises this address, so clients must reach it: check its "
+            "advertised.listeners"
+        )

@@ -523,6 +523,7 @@ class ConsumerEngine:
             if left_ms <= 0:
                 raise RequestTimedOutError(
                     f"the position of {partition} was not known within {limit_ms} ms"
+                    f"{self.pool.troubles()}"
                 )
             await self._waker.wait(left_ms)
 

@@ -239,11 +239,11 @@ class ConnectionPool:
                     self.forget_coordinator(step.coordinator.key, step.coordinator.key_type)
                 elif isinstance(step, Sleep):
                     if step.delay_ms > left_ms:
-                        error = RequestTimedOutError(f"gave up after {limit_ms} ms")
+                        error = self._out_of_time(limit_ms)
                     else:
                         await asyncio.sleep(step.delay_ms / 1000)
                 elif left_ms <= 0:
-                    error = RequestTimedOutError(f"gave up after {limit_ms} ms")
+                    error = self._out_of_time(limit_ms)
                 else:
                     try:
                         reply = await self._perform(step, left_ms)
@@ -253,6 +253,9 @@ class ConnectionPool:
         except StopIteration as stop:
             result: T = stop.value
             return result
+
+    def _out_of_time(self, limit_ms: int) -> RequestTimedOutError:
+        return RequestTimedOutError(f"gave up after {limit_ms} ms{self.troubles()}")
 
     async def _perform(self, step: Send, left_ms: int) -> Response:
         limit_ms = self.config.request_timeout_ms if step.timeout_ms is None else step.timeout_ms
@@ -276,7 +279,9 @@ class ConnectionPool:
                     connection=purpose,
                 )
         except TimeoutError:
-            raise RequestTimedOutError(f"no answer within the last {left_ms} ms") from None
+            raise RequestTimedOutError(
+                f"no answer within the last {left_ms} ms{self.troubles()}"
+            ) from None
 
     def versions(self, node_id: int) -> BrokerVersions | None:
         """What a node offers; None before the first connection to it."""
@@ -395,9 +400,17 @@ class ConnectionPool:
         self._connector.retire_bootstrap()
         self.apply_metadata(metadata)
 
-    def _tried(self, error: Exception | None = None) -> str:
+    def troubles(self) -> str:
+        """Which addresses could not be reached lately, as the end of a message; empty if none."""
+        listed = self._listed_failures()
+        return f"; not reached: {listed}" if listed else ""
+
+    def _listed_failures(self) -> str:
         tried = self._connector.last_failures
-        listed = "; ".join(f"{address} ({why})" for address, why in tried.items())
+        return "; ".join(f"{address} ({why})" for address, why in tried.copy().items())
+
+    def _tried(self, error: Exception | None = None) -> str:
+        listed = self._listed_failures()
         if listed:
             return f"tried {listed}"
         if error is None:

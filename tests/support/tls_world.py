@@ -58,17 +58,22 @@ class TlsWorld:
         self.authority.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        begins: datetime.timedelta = -HOUR,
+        ends: datetime.timedelta = 24 * HOUR,
+        issuer: x509.Name | None = None,
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(self._name)
+            .issuer_name(issuer or self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - HOUR)
-            .not_valid_after(now + 24 * HOUR)
+            .not_valid_before(now + begins)
+            .not_valid_after(now + ends)
         )
 
     def issue(
@@ -76,6 +81,9 @@ class TlsWorld:
         label: str,
         subject: x509.Name | None = None,
         hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
+        begins: datetime.timedelta = -HOUR,
+        ends: datetime.timedelta = 24 * HOUR,
+        self_signed: bool = False,
     ) -> Identity:
         """A new certificate.
 
@@ -83,6 +91,9 @@ class TlsWorld:
             label: Name of its files, and its common name when no subject is given.
             subject: Whom it names.
             hosts: Addresses and names that it is good for.
+            begins: When it becomes valid, from now.
+            ends: When it ends, from now.
+            self_signed: Whether its own key signs it, instead of the authority's.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         name = subject or x509.Name(
@@ -93,7 +104,7 @@ class TlsWorld:
         )
         names = [_general_name(host) for host in hosts]
         certificate = (
-            self._builder(name, key)
+            self._builder(name, key, begins, ends, name if self_signed else None)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
                 x509.ExtendedKeyUsage(
@@ -101,7 +112,7 @@ class TlsWorld:
                 ),
                 critical=False,
             )
-            .sign(self._key, hashes.SHA256())
+            .sign(key if self_signed else self._key, hashes.SHA256())
         )
         chain = certificate.public_bytes(serialization.Encoding.PEM)
         private = key.private_bytes(
