@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -235,6 +237,8 @@ def run(args: argparse.Namespace, folder: Path) -> bool:
             child.stop()
         console.print("comparing with the file ...")
         found = verify.published(demo.bootstrap)
+    except KafkaError as error:
+        raise ChildFailedError(f"{error}\n{demo.logs()}") from error
     finally:
         demo.stop()
     verdict = verify.compare(data.expected_figures(args.rows), found)
@@ -279,11 +283,20 @@ def main() -> None:
         try:
             ok = run(args, folder)
         except ChildFailedError as error:
-            console.print(f"[bold red]failed[/]: {error}", markup=True)
-            sys.exit(1)
+            # The reason comes last, where it is seen: the logs behind it can be long.
+            reason, _, logs = str(error).partition("\n")
+            console.print(logs, markup=False, highlight=False)
+            tell_failure(reason)
         except KeyboardInterrupt:
             sys.exit(130)
-    sys.exit(0 if ok else 1)
+    if not ok:
+        tell_failure("records were lost, repeated or wrong; the table above counts them")
+
+
+def tell_failure(reason: str) -> NoReturn:
+    """Say why the demo failed, and end."""
+    console.print(f"[bold red]failed:[/] {escape(reason)}")
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -71,3 +71,24 @@ def test_each_kind_of_fault_is_counted_and_fails(
     verdict = compared(verify, **wrong)  # type: ignore[arg-type]
     assert getattr(verdict, field) == 1
     assert not verdict.ok  # type: ignore[attr-defined]
+
+
+def test_a_failed_demo_ends_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The logs before it may be long, and hold what looks like markup."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from examples.flights import __main__ as demo
+    from examples.flights.children import ChildFailedError
+
+    def fails(*_: object) -> bool:
+        raise ChildFailedError("the worker [0] ended 6 times:\n--- worker\n[/red] trouble\n" * 3)
+
+    monkeypatch.setattr(demo, "run", fails)
+    monkeypatch.setattr("sys.argv", ["demo"])
+    with pytest.raises(SystemExit) as ended:
+        demo.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 1
+    assert lines[-1].strip() == "failed: the worker [0] ended 6 times:"
+    assert "[/red] trouble" in lines
