@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := .setup/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo test check fix conformance differential sim chaos image container-test bench dist clean
+.PHONY: help setup interpreters java demo test check check-types check-rules fix conformance differential sim chaos image container-test bench dist clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -27,13 +27,15 @@ test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2
 	@$(BIN)/pytest -q -n 3 --dist loadfile -m "not kafka and not chaos and not container" $(ARGS)
 
 check: $(READY) ## style, types, import contracts
+	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
+
+check-types:
+	@$(BIN)/mypy
+
+check-rules:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/mypy
-	@$(BIN)/python tools/api_docs.py --check
-	@$(BIN)/python tools/config_docs.py --check
-	@$(BIN)/python tools/design_docs.py --check
 	@$(BIN)/pytest -q tests/house -m "not slow and not spark" -p no:randomly
 
 fix: $(READY) ## format and mend what can be mended by machine

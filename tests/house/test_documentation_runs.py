@@ -155,6 +155,7 @@ def check(section: Section, addresses: Mapping[str, str], folder: Path) -> None:
         run(["-m", "pytest", *options, *tests], folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_of_a_page_print_what_is_shown_when_read_from_top_to_bottom(
     page: str, tmp_path: Path

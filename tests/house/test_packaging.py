@@ -34,6 +34,7 @@ def test_area_is_a_link_to_its_folder(area: str) -> None:
     assert link.resolve() == ROOT / area
 
 
+@pytest.mark.slow
 def test_wheel_holds_every_file_of_the_tree(tmp_path: Path) -> None:
     # Built from a copy: setuptools packs whatever an earlier build left in build/.
     left_out = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__")

@@ -1,7 +1,7 @@
-"""Goal: whoever checks types against this package is told every one, and the examples check too.
+"""Goal: whoever checks types against this package is told every one. (``make check`` runs mypy.)
 
 Method: ``basedpyright --verifytypes`` over the package, by the tool that also declares what is
-missing (``make fix``), and mypy's strict mode over the examples.
+missing (``make fix``).
 """
 
 from __future__ import annotations
@@ -53,16 +53,3 @@ def test_only_types_that_the_module_can_name_are_declared(
     monkeypatch.syspath_prepend(house_rules.ROOT / "tools")
     tool = importlib.import_module("declared_types")
     assert tool.spelled(inferred, tool.bound_names(module)) == written
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_examples_check_strictly(tmp_path: object) -> None:
-    modules = [f"examples.{path.parent.name}.{path.stem}" for path in EXAMPLES]
-    options = ["--strict", "--cache-dir", str(tmp_path), "--config-file", "pyproject.toml"]
-    run("-m", "mypy", *options, *[item for name in modules for item in ("-m", name)])
-
-
-EXAMPLES = sorted(
-    path for path in house_rules.ROOT.glob("examples/*/*.py") if path.name != "__init__.py"
-)
