@@ -207,13 +207,15 @@ class ConsumerGroup:
 
         Args:
             default: What serves when nobody has a preference.
-            member: Stands for the member of its id.
+            member: Stands for the member of its id; its own wish decides between equals, as in
+                Kafka, so that it may raise the group's epoch by saying again what it said.
         """
         members = dict(self.members)
         if member is not None:
             members[member.member_id] = member
         votes = Counter(m.server_assignor for m in members.values() if m.server_assignor)
-        return max(votes, key=lambda name: (votes[name], name)) if votes else default
+        own = None if member is None else member.server_assignor
+        return max(votes, key=lambda name: (votes[name], name == own, name)) if votes else default
 
     def find_static(self, instance_id: str | None) -> ConsumerMember | None:
         """The member of that name, also while it is away."""

@@ -232,7 +232,7 @@ class ConsumerGroups:
     def join_static(
         self, draft: GroupDraft, instance_id: str, member_id: str, epoch: int
     ) -> ConsumerMember:
-        """A static member comes, or comes back under another id if the old one said goodbye.
+        """A static member comes, or comes back if it said goodbye, under whichever id.
 
         Raises:
             GroupError: The name belongs to a member that is here.
@@ -240,14 +240,14 @@ class ConsumerGroups:
         current = draft.group.find_static(instance_id)
         if current is None:
             return draft.group.members.get(member_id) or ConsumerMember(member_id)
-        if current.member_id == member_id:
-            return current
         if not draft.group.is_away(current) and current.classic is None:
             raise GroupError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group "
                 f"because the instance id is owned by {current.member_id} member.",
             )
+        if current.member_id == member_id:
+            return current
         target = draft.group.targets.get(current.member_id, {})
         member = dataclasses.replace(
             current, member_id=member_id, member_epoch=epoch, previous_epoch=0

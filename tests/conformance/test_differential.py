@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import real_kafka
@@ -55,28 +56,64 @@ def test_a_known_difference_is_on_the_page_of_differences(known: object) -> None
     assert known.line in DIFFERENCES.read_text()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("assignor", "epoch"), [("range", 3), ("uniform", 2), (None, 2)])
-def test_a_vote_that_changes_the_assignor_raises_the_groups_epoch(
-    assignor: str | None, epoch: int
-) -> None:
-    """Found by seed 3, and asked of Apache Kafka 4.4."""
-    topic = {"name": "$name:t", "num_partitions": 1, "replication_factor": 1}
-    steps: list[dict[str, object]] = [{"key": 19, "version": 7, "body": {"topics": [topic]}}]
-    for wanted in (None, assignor):
-        body = {
-            "group_id": "$name:g",
-            "member_id": "m",
-            "member_epoch": 0,
-            "rebalance_timeout_ms": 60_000,
-            "subscribed_topic_names": ["$name:t"],
-            "server_assignor": wanted,
-            "topic_partitions": [],
-        }
-        steps.append({"key": 68, "version": 1, "body": body, "binds": "m"})
-    steps.append({"key": 69, "version": 1, "body": {"group_ids": ["$name:g"]}})
+TOPIC = {"name": "$name:t", "num_partitions": 1, "replication_factor": 1}
+CREATION: dict[str, object] = {"key": 19, "version": 7, "body": {"topics": [TOPIC]}}
+DESCRIPTION: dict[str, object] = {"key": 69, "version": 1, "body": {"group_ids": ["$name:g"]}}
+NAMES = {"u": "uniform", "r": "range", "-": None}
+
+
+def subscribe(
+    member: str, assignor: str | None = None, instance: str | None = None, epoch: int = 0
+) -> dict[str, object]:
+    body = {
+        "group_id": "$name:g",
+        "member_id": member,
+        "instance_id": instance,
+        "member_epoch": epoch,
+        "rebalance_timeout_ms": 60_000,
+        "subscribed_topic_names": ["$name:t"],
+        "server_assignor": assignor,
+        "topic_partitions": [],
+    }
+    return {"key": 68, "version": 1, "body": body}
+
+
+def played(*steps: dict[str, object]) -> list[Any]:
+    """Answers of our broker."""
     with Broker() as broker:
-        answers = World(broker.bootstrap_servers, "x-", park_s=0.1).run(steps)
-    assert answers[-1]["groups"][0]["group_epoch"] == epoch
+        return World(broker.bootstrap_servers, "x-", park_s=0.1).run([CREATION, *steps])[1:]
+
+
+@pytest.mark.parametrize(
+    ("votes", "vote", "rises"),
+    [
+        ("-", "r", True), ("-", "u", False), ("-", "-", False),
+        ("u-", "u", False), ("u-", "r", True), ("r-", "u", True), ("r-", "r", False),
+        ("uu", "r", True), ("rr", "u", True), ("ur", "u", False), ("ru", "r", True),
+        ("ru", "u", False), ("uuu", "r", False), ("uur", "u", False), ("uru", "r", True),
+        ("urr", "u", True), ("rru", "r", False),
+    ],
+)  # fmt: skip
+def test_a_vote_that_changes_the_assignor_raises_the_groups_epoch(
+    votes: str, vote: str, rises: bool
+) -> None:
+    """Found by seeds 3 and 6062, and asked of Apache Kafka 4.4: the last member votes again, and
+    its own wish decides between equals.
+    """
+    members = [subscribe(f"m{number}", NAMES[each]) for number, each in enumerate(votes)]
+    again = subscribe(f"m{len(votes) - 1}", NAMES[vote])
+    answers = played(*members, DESCRIPTION, again, DESCRIPTION)
+    before, after = (answers[at]["groups"][0]["group_epoch"] for at in (-3, -1))
+    assert after - before == rises
+
+
+def test_a_static_member_that_is_here_cannot_join_again() -> None:
+    """Found by seed 6060, and asked of Apache Kafka 4.4: under its own id too
+    (UNRELEASED_INSTANCE_ID), until it says that it goes away.
+    """
+    there = subscribe("m", instance="i")
+    answers = played(there, there, subscribe("m", instance="i", epoch=-2), there)
+    assert [answer["error_code"] for answer in answers] == [0, 111, 0, 0]
 
 
 def test_what_a_group_reads_is_settled_when_its_generation_begins() -> None:

@@ -161,9 +161,8 @@ def consumer_heartbeat(plan: Plan) -> Step:
         "instance_id": f"i-{member}" if plan.chance(0.1) else None,
         "rebalance_timeout_ms": 60_000 if joining else -1,
         "subscribed_topic_names": [f"$name:{t}" for t in plan.topics] if joining else None,
-        "server_assignor": rng.choice(("uniform", "range"))
-        if joining and plan.chance(0.5)
-        else None,
+        # Different votes may stand equal, which Kafka never comes to rest with.
+        "server_assignor": plan.assignor if joining and plan.chance(0.5) else None,
         "topic_partitions": [] if joining else None,
     }
     if plan.chance(0.05):

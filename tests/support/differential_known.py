@@ -58,7 +58,7 @@ def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
 
 
 def _first_sequence(step: Step, theirs: Plain, ours: Plain) -> bool:
-    if isinstance(theirs, str) or isinstance(ours, str):
+    if isinstance(theirs, str) and isinstance(ours, str):
         return {theirs, ours} == {"taken", "closed"}  # acks=0, so that nobody says why.
     return codes(ours) - codes(theirs) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
 

@@ -68,6 +68,7 @@ class Plan:
         }
         self.groups = [f"g{i}" for i in range(rng.choice((1, 1, 2)))]
         self.members = [f"m{i}" for i in range(rng.choice((1, 2, 3, 4)))]
+        self.assignor = rng.choice(("uniform", "range"))
         self.newest = rng.random() < 0.5
 
     def chance(self, probability: float) -> bool:
