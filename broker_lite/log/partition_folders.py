@@ -5,6 +5,7 @@ It decides by names and by the topic ids inside, and never looks at records.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class PartitionFolders:
     def by_topic(self) -> dict[str, dict[int, uuid.UUID | None]]:
         """Topic ids by topic and partition, None where none is named; removes deleted folders."""
         topics: dict[str, dict[int, uuid.UUID | None]] = {}
+        known: dict[bytes, uuid.UUID | None] = {b"": None}
         for directory in self._storage.directories():
             if directory.endswith(DELETED_SUFFIX):
                 self.remove(directory)
@@ -44,11 +46,11 @@ class PartitionFolders:
             if not topic or not number.isdecimal():
                 continue
             data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
-            try:
-                topic_id = checkpoints.parse_partition_metadata(data or b"")
-            except ValueError:
-                topic_id = None
-            topics.setdefault(topic, {})[int(number)] = topic_id
+            content = data or b""
+            if content not in known:  # A topic's folders all hold the same.
+                with contextlib.suppress(ValueError):
+                    known[content] = checkpoints.parse_partition_metadata(content)
+            topics.setdefault(topic, {})[int(number)] = known.get(content)
         return topics
 
     def partitions_of(self, topic: str) -> list[int]:

@@ -22,6 +22,7 @@ from onceflow.broker_lite.log.producer_snapshot import (
 )
 from onceflow.broker_lite.log.producer_state import ProducerState
 from onceflow.broker_lite.log.segment import (
+    ABORTED_SUFFIXES,
     INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -36,7 +37,11 @@ from onceflow.broker_lite.log.transaction_index import AbortedTransaction
 from onceflow.sdk.protocol.batch_header import BatchHeader
 from onceflow.sdk.protocol.records import parse_control_batch
 
+_SNAPSHOT_SUFFIXES = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)
 _LEFTOVER_SUFFIXES = (".tmp", ".deleted", CLEANED_SUFFIX)
+_ONLY_THE_FIRST_EPOCH = checkpoints.render_leader_epochs([(0, 0)])
+"""Of most partitions; with thousands of them, even parsing that takes its time."""
+
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
@@ -137,6 +142,7 @@ class _Loader:
         self._config = config
         self._now_ms = now_ms
         self._names = storage.names(directory)
+        self._has_aborted = self._has_snapshots = True
         if not self._names:
             storage.make_directory(directory)
 
@@ -193,6 +199,7 @@ class _Loader:
             index_interval_bytes=self._config.index_interval_bytes,
             created_ms=self._now_ms,
             ending=ending,
+            without_aborted=not (self._has_aborted or ending),
         )
 
     def _open_segments(self, log_start_offset: int) -> list[Segment]:
@@ -204,6 +211,8 @@ class _Loader:
             if orphan or name.endswith(_LEFTOVER_SUFFIXES):
                 self._storage.remove(self._path(name))
                 self._names.discard(name)
+        self._has_aborted = any(name.endswith(ABORTED_SUFFIXES) for name in self._names)
+        self._has_snapshots = any(name.endswith(_SNAPSHOT_SUFFIXES) for name in self._names)
         segments = [self._segment(base) for base in sorted(base for base in bases if base >= 0)]
         return segments or [self._new_segment(log_start_offset)]
 
@@ -232,6 +241,8 @@ class _Loader:
         if checkpoints.LEADER_EPOCH_FILE in self._names:
             data = self._storage.read_bytes(self._path(checkpoints.LEADER_EPOCH_FILE))
         try:
+            if data == _ONLY_THE_FIRST_EPOCH:
+                return LeaderEpochs(((0, 0),))
             return LeaderEpochs(checkpoints.parse_leader_epochs(data) if data else ())
         except ValueError:
             _logger.warning("%s: leader epochs are damaged and begin anew", self._directory)
@@ -240,12 +251,11 @@ class _Loader:
     def _settle_epochs(
         self, epochs: LeaderEpochs, segments: list[Segment], start_offset: int, end_offset: int
     ) -> None:
-        before = epochs.entries()
-        epochs.truncate_from_end(end_offset)
-        epochs.truncate_from_start(start_offset)
-        if not before:
-            epochs.assign(0, segments[0].base_offset)
-        if epochs.entries() != before:
+        changed = epochs.truncate_from_end(end_offset)
+        changed |= epochs.truncate_from_start(start_offset)
+        if epochs.latest < 0:
+            changed |= epochs.assign(0, segments[0].base_offset)
+        if changed:
             self._storage.replace(
                 self._path(checkpoints.LEADER_EPOCH_FILE),
                 checkpoints.render_leader_epochs(epochs.entries()),
@@ -384,18 +394,20 @@ class _Loader:
 
     def _drop_stray_snapshots(self, segments: list[Segment], end_offset: int) -> None:
         """Keep the snapshots that begin a segment, and the newest one."""
-        snapshots = self._snapshot_offsets()
-        if not snapshots and not any(name.endswith(WINDOW_SUFFIX) for name in self._names):
+        if not self._has_snapshots:
             return
+        snapshots = self._snapshot_offsets()
         usable = [at for at in snapshots if at <= end_offset]
         kept = {segment.base_offset for segment in segments}.union(usable[-1:])
         for name in sorted(self._names):
-            if name.endswith((SNAPSHOT_SUFFIX, WINDOW_SUFFIX)):
+            if name.endswith(_SNAPSHOT_SUFFIXES):
                 at = _offset_of(name)
                 if at not in kept or at > end_offset:
                     self._storage.remove(self._path(name))
 
     def _snapshot_offsets(self) -> list[int]:
+        if not self._has_snapshots:
+            return []
         return sorted(_offset_of(name) for name in self._names if name.endswith(SNAPSHOT_SUFFIX))
 
     def _remove_snapshot(self, offset: int) -> None:

@@ -85,6 +85,7 @@ class Segment:
         index_interval_bytes: Bytes of log between two index entries.
         created_ms: When it was made or first seen, for ages of segments without timestamps.
         ending: Put behind the names of its files while they wait to replace others.
+        without_aborted: Whether it has no files of aborted transactions.
 
     Attributes:
         base_offset: First offset of the segment.
@@ -130,6 +131,7 @@ class Segment:
         index_interval_bytes: int,
         created_ms: int,
         ending: str = "",
+        without_aborted: bool = False,
     ) -> None:
         self._storage = storage
         self.directory: str = directory
@@ -147,8 +149,10 @@ class Segment:
             storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset
         )
         self.aborted: TransactionIndex = TransactionIndex(
-            storage.open(self.path(TRANSACTION_INDEX_SUFFIX)),
-            storage.open(self.path(TRANSACTION_COPY_SUFFIX)),
+            storage,
+            self.path(TRANSACTION_INDEX_SUFFIX),
+            self.path(TRANSACTION_COPY_SUFFIX),
+            absent=without_aborted,
         )
         self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
         self._bytes_since_entry = 0

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onceflow.broker_lite.log.storage import LogFile
+from onceflow.broker_lite.log.storage import LogFile, Storage
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -40,16 +40,35 @@ class TransactionIndex:
     """Aborted transactions by the offset of their markers.
 
     Args:
-        file: The ``.txnindex`` file.
-        copy: The same once more, which a folder of Apache Kafka does not have.
+        storage: Where the files are.
+        path: Path of the ``.txnindex`` file.
+        copy_path: Path of the same once more, which a folder of Apache Kafka does not have.
+        absent: Whether neither file is there, as in most segments: nothing looks for them then.
     """
 
-    __slots__ = ("_copy", "_count", "_file")
+    __slots__ = ("_count", "_files", "_paths", "_storage")
 
-    def __init__(self, file: LogFile, copy: LogFile) -> None:
-        self._file = file
-        self._copy = copy
-        self._count = file.size // _ENTRY.size
+    def __init__(
+        self, storage: Storage, path: str, copy_path: str, *, absent: bool = False
+    ) -> None:
+        self._storage = storage
+        self._paths = (path, copy_path)
+        self._files: tuple[LogFile, LogFile] | None = None
+        self._count = 0 if absent else self._file.size // _ENTRY.size
+
+    def _opened(self) -> tuple[LogFile, LogFile]:
+        if self._files is None:
+            path, copy_path = self._paths
+            self._files = self._storage.open(path), self._storage.open(copy_path)
+        return self._files
+
+    @property
+    def _file(self) -> LogFile:
+        return self._opened()[0]
+
+    @property
+    def _copy(self) -> LogFile:
+        return self._opened()[1]
 
     def __len__(self) -> int:
         return self._count
@@ -81,6 +100,8 @@ class TransactionIndex:
 
     def sound(self) -> bool:
         """Whether the file is a transaction index, and the one that was written."""
+        if self._files is None:
+            return True
         size, copied = self._file.size, self._copy.size
         if not size and not copied:
             return True
@@ -101,6 +122,8 @@ class TransactionIndex:
 
     def clear(self) -> None:
         """Forget every entry."""
+        if self._files is None:
+            return
         if self._count or self._file.size or self._copy.size:
             self._file.truncate(0)
             self._copy.truncate(0)
@@ -114,5 +137,5 @@ class TransactionIndex:
 
     def close(self) -> None:
         """Give the handles back."""
-        self._file.close()
-        self._copy.close()
+        for file in self._files or ():
+            file.close()
