@@ -13,13 +13,13 @@ import gc
 import os
 import random
 import resource
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from onceflow.broker_lite import early_stop
 from onceflow.broker_lite.config import BrokerConfig
 from onceflow.broker_lite.listeners import Listener
 
@@ -92,6 +92,10 @@ async def _serve_plain(
     from onceflow.broker_lite.log import MemoryStorage, RealStorage
     from onceflow.broker_lite.server import Server, SystemClock
 
+    stopping = _stop_on_signals()
+    if stopping.is_set():
+        _tell_not_started()
+        return
     data = options.data
     clock = SystemClock()
     storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
@@ -100,7 +104,6 @@ async def _serve_plain(
     try:
         server = Server(state, clock)
         bound = await server.start(listeners)
-        stopping = _stop_on_signals()
         loop = asyncio.get_running_loop()
 
         def disk_failed(error: OSError) -> None:
@@ -125,6 +128,10 @@ async def _serve_for_tests(
 ) -> None:
     from onceflow.broker_lite.testing.in_process import Broker
 
+    stopping = _stop_on_signals()
+    if stopping.is_set():
+        _tell_not_started()
+        return
     first = listeners[0]
     broker = Broker(
         options.data,
@@ -136,9 +143,15 @@ async def _serve_for_tests(
         journal_file=options.journal_file,
     )
     async with broker:
-        stopping = _stop_on_signals()
         _settle_memory()
-        _tell_ready(options, config, broker.bootstrap_servers, broker.state.cluster_id)
+        ready = broker.bootstrap_servers
+        if len(listeners) > 1:
+            ready = ",".join(
+                f"{listener.name}://{address}"
+                for listener in listeners
+                for address in broker.bootstrap_servers_of(listener.name).split(",")
+            )
+        _tell_ready(options, config, ready, broker.state.cluster_id)
         if options.control is not None:
             click.echo(f"onceflow control ready on {broker.control_url}")
         broker.disk.when_failed(stopping.set)
@@ -171,9 +184,15 @@ def _tell_ready(options: DaemonOptions, config: BrokerConfig, where: str, cluste
 def _stop_on_signals() -> asyncio.Event:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in early_stop.SIGNALS:
         loop.add_signal_handler(number, stopping.set)
+    if early_stop.asked():
+        stopping.set()
     return stopping
+
+
+def _tell_not_started() -> None:
+    click.echo("onceflow broker stopped before it had started, as it was told to")
 
 
 def _settle_memory() -> None:

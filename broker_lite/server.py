@@ -11,13 +11,13 @@ import logging
 import os
 import socket
 import time
-from asyncio.trsock import TransportSocket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from onceflow.broker_lite.connection import ClientConnection
 from onceflow.broker_lite.connection_limits import ConnectionLimits
+from onceflow.broker_lite.idle_settings import without_effect
 from onceflow.broker_lite.listeners import Listener, check_openness
 from onceflow.broker_lite.request_pool import RequestPool
 from onceflow.broker_lite.security.listener_security import ListenerSecurity
@@ -111,9 +111,23 @@ class Server:
         handling: True while a request is handled; what it wakes is settled right after.
     """
 
-    def __init__(self, broker: BrokerState, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        broker: BrokerState,
+        clock: Callable[[], int],
+        let_in: Callable[[asyncio.Server], Awaitable[None]] | None = None,
+    ) -> None:
+        """Make a server that does not listen yet.
+
+        Args:
+            broker: The state that handlers share.
+            clock: Wall milliseconds.
+            let_in: Lets clients in once all listeners are bound; by default with a queue of
+                ``BACKLOG``, which asks for sockets of the system.
+        """
         self.broker = broker
         self.clock = clock
+        self._let_in = let_in or _let_in
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.endpoints: list[Endpoint] = []
         self.node_ports: dict[tuple[int, str], int] = {}
@@ -149,6 +163,8 @@ class Server:
                 do not fit together.
         """
         check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
+        for remark in without_effect(self.broker.config, listeners):
+            logger.warning("%s", remark)
         try:
             for listener in listeners:
                 security = ListenerSecurity(self.broker, listener)
@@ -174,13 +190,17 @@ class Server:
                 logger.warning(
                     "%s is open to everybody who can reach this machine", endpoint.listener
                 )
-            await _serve(endpoint.acceptor)
+            await self._serve(endpoint)
         self.arm()
         return tuple(
             endpoint.listener
             for endpoint in self.endpoints
             if endpoint.node_id == self.broker.node_id
         )
+
+    async def _serve(self, endpoint: Endpoint) -> None:
+        assert endpoint.acceptor is not None
+        await self._let_in(endpoint.acceptor)
 
     def _of_node(self, listener: Listener, node_id: int) -> Listener:
         """A listener as a node has it: on the port it had before, or next to the first node's."""
@@ -222,7 +242,7 @@ class Server:
             for endpoint in gone:
                 self.endpoints.remove(endpoint)
                 again = await self._bind(endpoint.listener, node_id, endpoint.security)
-                await _serve(again.acceptor)
+                await self._serve(again)
         placement.start_node(node_id, self.clock())
         self.after_event()
 
@@ -428,14 +448,12 @@ class Server:
         self._schedule_idle_check(now_ms)
 
 
-async def _serve(acceptor: asyncio.Server | None) -> None:
+async def _let_in(acceptor: asyncio.Server) -> None:
     """Let clients in; more may queue up than are accepted in one turn of the loop."""
-    assert acceptor is not None
     await acceptor.start_serving()
     for listening in acceptor.sockets:
-        if isinstance(listening, TransportSocket):  # What a simulation listens on has no queue.
-            with socket.socket(fileno=os.dup(listening.fileno())) as same:
-                same.listen(BACKLOG)
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(BACKLOG)
 
 
 async def _refresh(keys: JwksKeys) -> None:

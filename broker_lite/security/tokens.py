@@ -110,6 +110,9 @@ class TokenRules:
         user = claims.get(self.sub_claim)
         if not isinstance(user, str) or not user.strip():
             raise TokenRefused(f"its {self.sub_claim} names nobody")
+        if not user.isprintable():
+            # Nobody could tell such names apart, in a log or in an ACL.
+            raise TokenRefused(f"its {self.sub_claim} holds characters that cannot be shown")
         return Token(user, expires_ms)
 
 

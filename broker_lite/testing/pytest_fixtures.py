@@ -51,7 +51,27 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         if marker.args:
             raise pytest.UsageError("kafka_broker takes options by name: nodes=3, profile='2.8'")
         options.update(marker.kwargs)
+    _check_options(options)
     return options
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse what is no option of a broker.
+
+    Raises:
+        UsageError: It names the option, and the nearest one that there is.
+    """
+    import difflib
+    import inspect
+
+    from onceflow.broker_lite.testing.in_process import Broker
+
+    known = list(inspect.signature(Broker).parameters)
+    for name in options:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+            raise pytest.UsageError(f"kafka_broker has no option {name!r}: {remedy}")
 
 
 @pytest.fixture

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -23,6 +25,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are asked for."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Run as a program; a call from Python goes to :meth:`main`."""
+        if sys.argv[1:2] == ["broker"]:
+            from onceflow.broker_lite import early_stop
+
+            early_stop.watch()
+        return super().__call__(*arguments, **options)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, in the order of the table."""

@@ -72,28 +72,6 @@ def loaded_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-OPEN_A_BROKER = (
-    "from random import Random; from onceflow.broker_lite.broker import open_broker; "
-    "from onceflow.broker_lite.config import BrokerConfig; import onceflow.broker_lite.server; "
-    "from onceflow.broker_lite.log import MemoryStorage; "
-    "open_broker(MemoryStorage(), BrokerConfig(), Random(1), 0)"
-)
-LATER_PARTS_OF_THE_BROKER = {
-    "difflib",
-    "onceflow.broker_lite.coordinators.group_coordinator",
-    "onceflow.broker_lite.coordinators.transaction",
-    "onceflow.broker_lite.handlers.fetch_sessions",
-    "onceflow.broker_lite.log.compaction",
-    "onceflow.broker_lite.log.failing_storage",
-    "onceflow.broker_lite.security.authorizer",
-    "onceflow.broker_lite.security.jwks",
-    "onceflow.broker_lite.security.scram_users",
-    "onceflow.broker_lite.security.tokens",
-    "onceflow.sdk.protocol.api.fetch",
-}
-"""What a broker needs only when it is asked for: each would make every start longer."""
-
-
 @pytest.mark.parametrize(
     ("statement", "not_loaded"),
     [
@@ -101,7 +79,6 @@ LATER_PARTS_OF_THE_BROKER = {
         ("import onceflow.sdk", {"aiokafka", "asyncio", "onceflow.broker_lite", "pyspark"}),
         ("import onceflow.cli", {"asyncio", "onceflow.broker_lite", "onceflow.sdk"}),
         ("import onceflow.broker_lite", {"aiokafka.client", "onceflow.sdk.aio", "pyspark"}),
-        (OPEN_A_BROKER, LATER_PARTS_OF_THE_BROKER),
         ("import onceflow.processors", {"aiokafka", "onceflow.broker_lite", "pyspark"}),
     ],
 )

@@ -82,6 +82,54 @@ def test_daemon_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.S
     assert (tmp_path / "t-1").is_dir()
 
 
+BEFORE_IT_STARTS = """
+import os, signal, sys
+from onceflow.broker_lite import early_stop
+early_stop.watch()
+os.kill(os.getpid(), signal.SIGTERM)
+from onceflow.broker_lite.commands import broker
+broker(["--listen", "127.0.0.1:0", *sys.argv[1:]])
+"""
+WHILE_IT_OPENS = """
+import os, signal, sys
+from onceflow.broker_lite import early_stop, broker as opened
+early_stop.watch()
+from onceflow.broker_lite.commands import broker
+open_broker = opened.open_broker
+def slowly(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return open_broker(*arguments, **options)
+opened.open_broker = slowly
+broker(["--listen", "127.0.0.1:0", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--control", "0")])
+def test_a_signal_before_the_daemon_has_started_stops_it_in_order(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    for program in (BEFORE_IT_STARTS, WHILE_IT_OPENS):
+        if program is WHILE_IT_OPENS and options:
+            continue  # The door for tests has the function by another name.
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--data", str(tmp_path / "data"), *options],
+            capture_output=True, text=True, timeout=STOP_SECONDS_MAX, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        if program is BEFORE_IT_STARTS:
+            assert "stopped before it had started" in done.stdout
+            assert not (tmp_path / "data").exists()
+        else:
+            assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    again = "os.kill(os.getpid(), signal.SIGTERM)\n"
+    program = BEFORE_IT_STARTS.partition("from onceflow.broker_lite.commands")[0] + again
+    done = subprocess.run([sys.executable, "-c", program], check=False, timeout=STOP_SECONDS_MAX)
+    assert done.returncode == -signal.SIGTERM
+
+
 def test_killed_daemon_starts_again_with_all_records(tmp_path: Path) -> None:
     with daemon("--data", str(tmp_path)) as (process, port, _):
         asyncio.run(write_and_read(port, b"a", b"b"))
@@ -221,6 +269,24 @@ def test_a_daemon_for_tests_has_nodes_a_control_endpoint_and_a_capture(tmp_path:
         process.send_signal(signal.SIGTERM)
         assert wait(process) == 0
     assert capture.stat().st_size > 200
+
+
+def test_the_ready_line_names_every_listener() -> None:
+    listeners = "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0"
+    protocols = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:PLAINTEXT"
+    for options in ((), ("--control", "0")):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onceflow.broker_lite", "--set", listeners, "--set", protocols,
+             *options],
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert re.search(r"on PLAINTEXT://127\.0\.0\.1:\d+,SSL://127\.0\.0\.1:\d+ ", line), line
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_health_is_an_answer_of_the_broker(

@@ -76,6 +76,19 @@ def test_differs(kafka_topic, kafka_records):
 """
 
 
+MISSPELT = """
+import pytest
+
+@pytest.mark.kafka_broker(jurnal=True)
+def test_journal(kafka):
+    pass
+
+@pytest.mark.kafka_broker(nodes=2, colour="red")
+def test_colour(kafka):
+    pass
+"""
+
+
 def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(text)
@@ -91,6 +104,14 @@ def test_fixtures_give_what_they_say(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout
+
+
+def test_an_option_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None:
+    done = run(tmp_path, MISSPELT)
+    assert done.returncode == 1
+    assert "kafka_broker has no option 'jurnal': did you mean journal?" in done.stdout
+    assert "kafka_broker has no option 'colour': there are data, host, port," in done.stdout
+    assert "TypeError" not in done.stdout
 
 
 def test_a_difference_is_told_line_by_line(tmp_path: Path) -> None:

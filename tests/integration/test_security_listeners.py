@@ -342,7 +342,7 @@ async def test_a_malformed_scram_message_is_refused(broker: Broker, message: byt
 CLAIMS: list[dict[str, object]] = [
     {"exp": 1}, {"exp": None}, {"iat": None}, {"exp": "soon"}, {"aud": "strangers"},
     {"aud": None}, {"iss": "them"}, {"sub": ""}, {"sub": None}, {"nbf": 1 << 40},
-    {"scope": 7},
+    {"scope": 7}, {"sub": "carol\n"},
 ]  # fmt: skip
 
 

@@ -114,7 +114,7 @@ class SimBroker:
         async def serve() -> None:
             try:
                 state = open_broker(storage, self.config, rng, process.wall_ms())
-                server = Server(state, process.wall_ms)
+                server = Server(state, process.wall_ms, lambda acceptor: acceptor.start_serving())
                 await server.start(read_listeners(self.config, HOST, PORT))
             except Exception as error:  # noqa: BLE001 - a start that fails is tried again
                 self.world.note(process.name, "start failed", repr(error))
