@@ -7,13 +7,14 @@ imports is compared with what ``pyproject.toml`` declares.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -129,12 +130,18 @@ OPTIONAL = {
 """Modules that need an extra, each loaded only by who asks for it."""
 
 
+@functools.cache
+def package_owners() -> Mapping[str, list[str]]:
+    """Distributions that bring each importable package; asking takes a second."""
+    return metadata.packages_distributions()
+
+
 def undeclared(files: Iterable[Path], *extras: str) -> list[str]:
     """Imports of other people's packages that an installation with these extras would lack."""
     own = {"onceflow", "examples", "_typeshed"}
     for folder in ("tests/support", "tests/simulation", "bench"):
         own |= {path.stem for path in (ROOT / folder).glob("*.py")}
-    owners = metadata.packages_distributions()
+    owners = package_owners()
     allowed = declared(*extras)
     found = []
     for path in files:

@@ -7,6 +7,7 @@ well. What counts as too long is decided here; exceptions are kept in ``tests/ho
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -42,10 +43,14 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+parsed = functools.cache(ast.parse)
+"""Several rules look at each file; it is parsed once."""
+
+
 def long_functions(name: str, text: str) -> dict[str, int]:
     """Functions over the limit: ``path::function`` -> lines."""
     found = {}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -78,7 +83,7 @@ def over_ratchet(found: Mapping[str, int], ratchet: Mapping[str, int]) -> list[s
 def banned_identifiers(name: str, text: str) -> list[str]:
     """Variables, arguments and attributes that Kafka has another word for."""
     findings = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         word = None
         if isinstance(node, ast.Name):
             word = node.id
@@ -95,7 +100,7 @@ def banned_identifiers(name: str, text: str) -> list[str]:
 def imported_packages(text: str) -> set[str]:
     """The top-level names that a module imports, at its start or within functions."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -105,7 +110,9 @@ def imported_packages(text: str) -> set[str]:
 
 def unfinished_comments(name: str, text: str) -> list[str]:
     """Comments that promise to finish something later."""
-    findings = []
+    findings: list[str] = []
+    if not UNFINISHED.search(text):
+        return findings
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and UNFINISHED.search(token.string):
             findings.append(f"{name}:{token.start[0]} {token.string}")
@@ -114,7 +121,7 @@ def unfinished_comments(name: str, text: str) -> list[str]:
 
 def missing_docstrings(name: str, text: str) -> list[str]:
     """A module, public class or public function of module level without a docstring."""
-    tree = ast.parse(text)
+    tree = parsed(text)
     findings = [] if ast.get_docstring(tree) else [f"{name}:1 module without a docstring"]
     for node in tree.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -127,7 +134,7 @@ def missing_docstrings(name: str, text: str) -> list[str]:
 def sleeps_in_test(name: str, text: str) -> list[str]:
     """``time.sleep`` and positive ``asyncio.sleep`` in tests, which should wait on a condition."""
     findings = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if node.func.attr != "sleep" or not isinstance(node.func.value, ast.Name):
