@@ -75,9 +75,14 @@ def _bytes_to_text(data: bytes) -> str:
         raise SerializationError(f"not UTF-8: {error}") from error
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def _object_to_json(value: object) -> bytes:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return json.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        ).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise SerializationError(f"cannot be written as JSON: {error}") from error
 
@@ -102,7 +107,7 @@ def structure_to_msgpack(value: object) -> bytes:
     import msgspec
 
     try:
-        return msgspec.msgpack.encode(value, enc_hook=_model_to_mapping)
+        return msgspec.msgpack.encode(value, enc_hook=model_to_mapping)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SerializationError(f"cannot be written as msgpack: {error}") from error
 
@@ -116,13 +121,20 @@ def is_structure(value: object) -> bool:
     return any(hasattr(kind, mark) for mark in marks)
 
 
-def _model_to_mapping(value: object) -> object:
-    """A pydantic model as a mapping; pydantic is not imported for it."""
-    dump = getattr(value, "model_dump", None)
+def model_to_mapping(value: object, *, as_json: bool = False) -> object:
+    """A pydantic model as a mapping by its aliases; pydantic is not imported for it.
+
+    Args:
+        value: The model.
+        as_json: Whether everything in it shall be what JSON has.
+
+    Raises:
+        TypeError: It is none.
+    """
+    dump: Callable[..., object] | None = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no form in it")
-    found: object = dump()
-    return found
+    return dump(mode="json" if as_json else "python", by_alias=True)
 
 
 def _msgpack_to_object(data: bytes) -> object:
@@ -159,8 +171,10 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "msgpack"
     import msgspec
 
     codec = msgspec.json if encoding == "json" else msgspec.msgpack
-    encode: Callable[[object], bytes] = codec.Encoder(enc_hook=_model_to_mapping).encode
+    encode: Callable[[object], bytes] = codec.Encoder(enc_hook=model_to_mapping).encode
     decode = _model_decoder(kind, encoding) or codec.Decoder(kind).decode
+    if hasattr(kind, "model_validate"):
+        encode = _model_encoder(encode, encoding)
     name = getattr(kind, "__name__", str(kind))
 
     def serialize(value: T) -> bytes:
@@ -178,6 +192,22 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "msgpack"
             raise SerializationError(f"not a {name} in {encoding}: {error}") from error
 
     return Serde(f"{encoding} of {name}", serialize, deserialize)
+
+
+def _model_encoder(encode: Callable[[object], bytes], encoding: str) -> Callable[[object], bytes]:
+    """A pydantic model writes itself, so that it can read itself."""
+
+    def encode_json(value: object) -> bytes:
+        write: Callable[..., str] = getattr(value, "model_dump_json")  # noqa: B009 - of pydantic
+        return write(by_alias=True).encode()
+
+    def encode_msgpack(value: object) -> bytes:
+        try:
+            return encode(value)
+        except TypeError:  # MessagePack has no form for something that pydantic writes as text
+            return encode(model_to_mapping(value, as_json=True))
+
+    return encode_json if encoding == "json" else encode_msgpack
 
 
 def _model_decoder(kind: type[T], encoding: str) -> Callable[[bytes], T] | None:

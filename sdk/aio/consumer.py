@@ -541,6 +541,7 @@ class AsyncConsumer:
         """
         if self._closed:
             return
+        self._engine.pool.check_loop()
         self._closed = True
         engine = self._engine
         deadline_ms = engine.pool.now_ms() + timeout_ms if engine.pool.is_started else 0

@@ -169,6 +169,7 @@ class ConsumerEngine:
         self, topics: Iterable[str], pattern: re.Pattern[str] | None, listeners: Listeners
     ) -> None:
         """Choose topics or a pattern; the next poll joins the group."""
+        self.pool.check_open()
         if self._group is None:
             raise IllegalStateError(
                 "subscribe() needs a group_id; without a group, assign() partitions"
@@ -190,6 +191,7 @@ class ConsumerEngine:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions."""
+        self.pool.check_open()
         wanted = {TopicPartition(*partition) for partition in partitions}
         self.subscription.assign_manually(wanted)
         self._topics.topics_changed()
@@ -198,11 +200,13 @@ class ConsumerEngine:
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on at an offset; see the consumer's method."""
+        self.pool.check_open()
         self.subscription.seek(partition, offset, leader_epoch)
         self._positions_changed([partition])
 
     def reset(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         """Have positions looked up by time; None means all assigned partitions."""
+        self.pool.check_open()
         chosen = self.subscription.assignment() if partitions is None else list(partitions)
         for partition in chosen:
             self.subscription.request_reset(partition, timestamp)
@@ -210,6 +214,7 @@ class ConsumerEngine:
 
     def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         """Pause or resume; what is buffered stays."""
+        self.pool.check_open()
         states = [self.subscription.state(partition) for partition in partitions]
         for state in states:
             state.paused = paused

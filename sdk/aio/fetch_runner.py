@@ -304,7 +304,7 @@ class FetchRunner:
                 )
             elif self._subscription.is_current(partition, stamp):
                 failure = NoOffsetForPartitionError(
-                    f"{partition} has no committed offset in group {group_id!r}, and "
+                    f"{partition} has no committed offset{_in(group_id)}, and "
                     'auto_offset_reset is "none": seek to an offset'
                 )
                 self._subscription.reset_by_policy(self._subscription.state(partition), failure)
@@ -372,3 +372,7 @@ class FetchRunner:
         for partition, stamp in stamps.items():
             if self._subscription.is_current(partition, stamp):
                 self._subscription.state(partition).retry_at_ms = retry_at_ms
+
+
+def _in(group_id: str | None) -> str:
+    return " (there is no group_id)" if group_id is None else f" in group {group_id!r}"

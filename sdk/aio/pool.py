@@ -89,7 +89,7 @@ class ConnectionPool:
         if self._closed:
             raise ClientClosedError("this client was closed; make a new one")
         if self._loop is not None:
-            self._check_loop()
+            self.check_loop()
             return
         self._loop = loop
         try:
@@ -104,6 +104,7 @@ class ConnectionPool:
         """Close every connection; requests that wait fail. Calling it again does nothing."""
         if self._closed:
             return
+        self.check_loop()
         self._closed = True
         if self._loop is None:
             return
@@ -130,13 +131,24 @@ class ConnectionPool:
             raise ClientClosedError("this client is closed; make a new one")
         if self._loop is None:
             raise IllegalStateError("this client is not started; await start() first")
-        self._check_loop()
+        self.check_loop()
 
-    def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+    def check_open(self) -> None:
+        """Raise if the pool is closed, or started and used from elsewhere than its own loop."""
+        if self._closed:
+            raise ClientClosedError("this client is closed; make a new one")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise if the pool is started and this is not its own loop."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop is not None and running is not self._loop:
             raise IllegalStateError(
-                "this client was started in another event loop; an asyncio client belongs to the "
-                "loop that started it: make and start one in this loop"
+                "this client was started in another event loop or thread; an asyncio client "
+                "belongs to the loop that started it: use it there, or make and start one here"
             )
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:

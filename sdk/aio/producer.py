@@ -214,6 +214,7 @@ class AsyncProducer:
         """
         if self._closed:
             return
+        self._engine.pool.check_loop()
         self._closed = True
         try:
             await self._transactions.close(timeout_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from onceflow.sdk.schema_registry.serdes import (
     referenced_schemas,
 )
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy
+from onceflow.sdk.serde import model_to_mapping
 
 try:
     import jsonschema
@@ -191,11 +193,10 @@ class _JsonDeserializer(PayloadDeserializer):
 
 def _as_json(value: object) -> object:
     """A value as JSON has it; dates and the like become text."""
-    dump: Callable[..., object] | None = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump(mode="json")
+    if hasattr(value, "model_dump"):
+        return model_to_mapping(value, as_json=True)
     if value is None or isinstance(value, dict | list | str | int | float):
         return value
     import msgspec
 
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=functools.partial(model_to_mapping, as_json=True))

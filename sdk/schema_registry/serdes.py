@@ -21,7 +21,13 @@ from onceflow.sdk.schema_registry.client import SchemaRegistry
 from onceflow.sdk.schema_registry.model import RegisteredSchema, Schema
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy, subject_function
 from onceflow.sdk.schema_registry.wire import PREFIX_BYTES, read_schema_id, write_prefix
-from onceflow.sdk.serde import LookupNeeded, Serde, TopicDeserializer, TopicSerializer
+from onceflow.sdk.serde import (
+    LookupNeeded,
+    Serde,
+    TopicDeserializer,
+    TopicSerializer,
+    model_to_mapping,
+)
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -270,9 +276,8 @@ def as_plain(value: object) -> object:
     """
     if value is None or isinstance(value, Mapping | str | bytes | int | float | list | tuple):
         return value
-    dump: Callable[[], object] | None = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump()
+    if hasattr(value, "model_dump"):
+        return model_to_mapping(value)
     import datetime
     import decimal
     import uuid
@@ -280,7 +285,7 @@ def as_plain(value: object) -> object:
     import msgspec
 
     kept = (bytes, datetime.datetime, datetime.date, datetime.time, decimal.Decimal, uuid.UUID)
-    return msgspec.to_builtins(value, builtin_types=kept)
+    return msgspec.to_builtins(value, builtin_types=kept, enc_hook=model_to_mapping)
 
 
 def as_kind(kind: type[object] | None) -> Callable[[object], object]:

@@ -5,9 +5,13 @@ Method: round trips of each pair, and values and bytes that do not fit.
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import ipaddress
 from dataclasses import dataclass
 from typing import TypedDict
 
+import pydantic
 import pytest
 
 from onceflow.sdk.errors import SerializationError
@@ -20,6 +24,23 @@ class Point:
 
     x: int
     name: str = "p"
+
+
+class Everything(pydantic.BaseModel):
+    """What pydantic writes in its own way."""
+
+    number: int = pydantic.Field(alias="No")
+    data: bytes = b"\x01a"
+    when: datetime.datetime | None = None
+    price: decimal.Decimal = decimal.Decimal("1.50")
+    tags: set[str] = {"a"}
+    home: pydantic.AnyUrl = pydantic.AnyUrl("https://example.com/")
+    address: ipaddress.IPv4Address = ipaddress.IPv4Address("127.0.0.1")
+    point: Point = Point(1)
+    wait: datetime.timedelta = datetime.timedelta(seconds=90)
+
+
+NOON = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
 class Row(TypedDict):
@@ -38,6 +59,8 @@ class Row(TypedDict):
         (struct_serde(Point), Point(3)),
         (struct_serde(Point, "msgpack"), Point(3, "q")),
         (struct_serde(Row), {"id": 4}),
+        (struct_serde(Everything, "json"), Everything(No=3, when=NOON)),
+        (struct_serde(Everything, "msgpack"), Everything(No=3, when=NOON)),
     ],
 )
 def test_a_value_comes_back(serde: Serde[object], value: object) -> None:
@@ -51,6 +74,8 @@ def test_a_value_comes_back(serde: Serde[object], value: object) -> None:
         (STRING, b"bytes"),
         (STRING, "\ud800"),
         (JSON, {1, 2}),
+        (JSON, float("nan")),
+        (struct_serde(Everything), Point(1)),
         (MSGPACK, object()),
         (struct_serde(Point), {"x": 1}),
     ],

@@ -1,0 +1,54 @@
+"""Goal: the blocking and the asyncio face of each client have the same names and arguments.
+
+Method: their public methods are compared one by one; what only one of them can have is listed here.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from onceflow import sdk
+
+ONLY_ASYNC = {
+    "Producer": {"start", "stop", "send_and_wait"},  # aiokafka's names; a Producer starts at once
+    "Consumer": {"start", "engine"},
+    "Admin": {"start"},
+}
+ONLY_BLOCKING = {
+    "Consumer": {"commit_async"},  # a task of one's own does it with asyncio
+    "Delivery": {"result"},  # there it is awaited
+    "Deliveries": {"result"},
+}
+
+
+def public(face: type) -> set[str]:
+    return {name for name in dir(face) if not name.startswith("_")}
+
+
+def arguments(face: type, name: str) -> list[tuple[str, object, object]] | None:
+    member = getattr(face, name)
+    if not callable(member):
+        return None
+    signature = inspect.signature(member)
+    return [(p.name, p.kind, p.default) for p in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(
+    "name", ["Producer", "Consumer", "Admin", "Transaction", "Delivery", "Deliveries"]
+)
+def test_both_faces_are_called_alike(name: str) -> None:
+    blocking, asynchronous = getattr(sdk, name), getattr(sdk, f"Async{name}")
+    shared = public(blocking) & public(asynchronous)
+    assert public(blocking) - shared == ONLY_BLOCKING.get(name, set())
+    assert public(asynchronous) - shared == ONLY_ASYNC.get(name, set())
+    differing = [m for m in shared if arguments(blocking, m) != arguments(asynchronous, m)]
+    assert differing == []
+
+
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin"])
+def test_both_faces_are_made_alike(name: str) -> None:
+    faces = (getattr(sdk, name), getattr(sdk, f"Async{name}"))
+    blocking, asynchronous = (arguments(face, "__init__") for face in faces)
+    assert blocking == asynchronous
