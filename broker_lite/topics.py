@@ -117,6 +117,8 @@ class TopicRegistry:
         "_by_id",
         "_by_name",
         "_config",
+        "_going",
+        "_growing",
         "_in_making",
         "_log_manager",
         "_purgatory",
@@ -140,6 +142,8 @@ class TopicRegistry:
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[uuid.UUID, Topic] = {}
         self._in_making: set[str] = set()
+        self._growing: set[str] = set()
+        self._going: set[str] = set()
         self.changes: int = 0
         self.on_deleted: list[Callable[[Topic, int], None]] = []
         for name, (topic_id, count) in log_manager.topics().items():
@@ -171,8 +175,8 @@ class TopicRegistry:
         return self._by_id.get(topic_id)
 
     def in_making(self, name: str) -> bool:
-        """Whether a topic of that name is being created and not there yet."""
-        return name in self._in_making
+        """Whether a topic of that name is being created or deleted, and that is not done yet."""
+        return name in self._in_making or name in self._going
 
     def partition(self, name: str, index: int) -> PartitionLog | None:
         """The log of a partition, or None."""
@@ -188,7 +192,7 @@ class TopicRegistry:
             TopicError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
         """
         check_topic_name(name)
-        if name in self._by_name or name in self._in_making:
+        if name in self._by_name or self.in_making(name):
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
             folded = name.replace(".", "_")
@@ -293,30 +297,62 @@ class TopicRegistry:
             )
 
     def add_partitions(self, topic: Topic, total: int, now_ms: int) -> None:
-        """Let a topic grow to ``total`` partitions.
+        """Let a topic grow to ``total`` partitions at once; see :meth:`growing`."""
+        finished(self.growing(topic, total, now_ms))
+
+    def growing(self, topic: Topic, total: int, now_ms: int) -> Generator[None, None, None]:
+        """Let a topic grow, in steps of one partition; all new ones are seen after the last step.
+
+        When the process dies before, or the steps are given up, the next start has all of them.
+
+        Args:
+            topic: The topic.
+            total: How many partitions it is to have.
+            now_ms: Wall milliseconds.
 
         Raises:
-            TopicError: INVALID_PARTITIONS when it would not grow.
+            TopicError: INVALID_PARTITIONS when it would not grow, REASSIGNMENT_IN_PROGRESS while it
+                does already, UNKNOWN_TOPIC_OR_PARTITION when it was deleted meanwhile.
         """
         self.check_growth(topic, total)
-        manager = self._log_manager
+        name, manager = topic.name, self._log_manager
+        if name in self._growing:
+            raise TopicError(
+                ErrorCode.REASSIGNMENT_IN_PROGRESS,
+                f"Topic '{name}' is growing already; ask again when that is done.",
+            )
+        self._growing.add(name)
         try:
-            for _ in manager.growing(
-                topic.name, topic.topic_id, total, topic.config, now_ms=now_ms
-            ):
-                pass
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                manager.give_up_growth(topic.name)
-            raise _storage_error(topic.name, error) from error
-        finally:
-            self.changes += 1
-            for index in range(len(topic.partitions), total):
-                log = manager.partition(topic.name, index)
-                if log is None:
-                    break
-                topic.partitions.append(log)
-                self._watch(topic, index, log)
+            for _ in manager.growing(name, topic.topic_id, total, topic.config, now_ms=now_ms):
+                yield
+                if topic.deleted:
+                    raise TopicError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        f"Topic '{name}' was deleted while it grew.",
+                    )
+        except Exception as error:
+            # Not when the steps are given up: the broker is closed then.
+            if not topic.deleted:
+                with contextlib.suppress(OSError):
+                    manager.give_up_growth(name)
+            self._take_in(topic, total)
+            if isinstance(error, OSError):
+                raise _storage_error(name, error) from error
+            raise
+        self._take_in(topic, total)
+
+    def _take_in(self, topic: Topic, total: int) -> None:
+        """Show the new partitions of a topic, as far as they were made."""
+        self._growing.discard(topic.name)
+        if topic.deleted:
+            return
+        self.changes += 1
+        for index in range(len(topic.partitions), total):
+            log = self._log_manager.partition(topic.name, index)
+            if log is None:
+                break
+            topic.partitions.append(log)
+            self._watch(topic, index, log)
 
     def set_overrides(self, topic: Topic, overrides: Mapping[str, str]) -> None:
         """Replace the settings made for a topic; they are in force at once."""
@@ -335,7 +371,19 @@ class TopicRegistry:
         self._log_manager.refresh_configs()
 
     def delete(self, topic: Topic, now_ms: int) -> None:
-        """Delete a topic with its logs; whoever waits for its partitions is woken.
+        """Delete a topic at once; see :meth:`deleting`."""
+        finished(self.deleting(topic, now_ms))
+
+    def deleting(self, topic: Topic, now_ms: int) -> Generator[None, None, None]:
+        """Delete a topic with its logs, in steps of one partition.
+
+        Nobody finds it from the first step on, and nobody can have its name before the last one,
+        when whoever waits for its partitions is woken. When the process dies meanwhile, the next
+        start has the whole topic or nothing of it.
+
+        Args:
+            topic: The topic.
+            now_ms: Wall milliseconds.
 
         Raises:
             TopicError: KAFKA_STORAGE_ERROR; the topic is gone, files of it may be left.
@@ -344,15 +392,24 @@ class TopicRegistry:
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
         topic.deleted = True
+        self._going.add(topic.name)
         try:
-            self._log_manager.delete_topic(topic.name, now_ms)
-        except OSError as error:
-            raise _storage_error(topic.name, error) from error
-        finally:
-            for index in range(len(topic.partitions)):
-                self._purgatory.wake((topic.topic_id, index))
-            for callback in self.on_deleted:
-                callback(topic, now_ms)
+            yield from self._log_manager.deleting(topic.name, now_ms)
+        except Exception as error:
+            # Not when the steps are given up: the broker is closed then.
+            self._tell_gone(topic, now_ms)
+            if isinstance(error, OSError):
+                raise _storage_error(topic.name, error) from error
+            raise
+        self._tell_gone(topic, now_ms)
+
+    def _tell_gone(self, topic: Topic, now_ms: int) -> None:
+        """The name is free again; whoever waits for the topic or knows something of it is told."""
+        self._going.discard(topic.name)
+        for index in range(len(topic.partitions)):
+            self._purgatory.wake((topic.topic_id, index))
+        for callback in self.on_deleted:
+            callback(topic, now_ms)
 
     def _add(self, topic: Topic) -> None:
         self.changes += 1

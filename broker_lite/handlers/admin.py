@@ -42,6 +42,7 @@ DELETION_DISABLED_MIN_VERSION = 3
 CreatableTopic = CreateTopicsRequest.CreatableTopic
 CreatedTopic = CreateTopicsResponse.CreatableTopicResult
 DeletedTopic = DeleteTopicsResponse.DeletableTopicResult
+GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
 @handles(CreateTopicsRequest)
@@ -86,6 +87,7 @@ def _creating_topics(
                     name=name, error_code=error.code, error_message=error.message, configs=[]
                 )
             )
+        yield  # Also topics that are only checked take their time.
     return CreateTopicsResponse(topics=results, throttle_time_ms=quota.throttle_ms)
 
 
@@ -219,8 +221,25 @@ def _place(state: BrokerState, wish: CreatableTopic, count: int) -> int:
 @handles(DeleteTopicsRequest)
 def delete_topics(
     state: BrokerState, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
-) -> DeleteTopicsResponse:
-    """Delete topics by name or, from version 6 on, by id."""
+) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
+    """Delete topics by name or, from version 6 on, by id; many partitions in slices."""
+
+    def failed() -> DeleteTopicsResponse:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        by_id = [
+            DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=code)
+            for topic in request.topics
+        ]
+        by_name = [DeletedTopic(name=name, error_code=code) for name in request.topic_names]
+        return DeleteTopicsResponse(responses=by_id + by_name)
+
+    work = _deleting_topics(state, context, request, now_ms)
+    return in_slices(state.timers, work, failed, now_ms)
+
+
+def _deleting_topics(
+    state: BrokerState, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
+) -> Generator[None, None, DeleteTopicsResponse]:
     results = []
     if context.api_version >= TOPICS_BY_ID_MIN_VERSION:
         wishes = [(entry.name, entry.topic_id) for entry in request.topics]
@@ -236,7 +255,7 @@ def delete_topics(
                 )
             topic = _deletable(state, context, name, topic_id)
             _check_quota(quota, len(topic.partitions))
-            state.topics.delete(topic, now_ms)
+            yield from state.topics.deleting(topic, now_ms)
         except TopicError as error:
             results.append(
                 DeletedTopic(
@@ -284,8 +303,22 @@ def _deletable(
 @handles(CreatePartitionsRequest)
 def create_partitions(
     state: BrokerState, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
-) -> CreatePartitionsResponse:
-    """Let topics grow to a total number of partitions."""
+) -> CreatePartitionsResponse | Deferred[CreatePartitionsResponse]:
+    """Let topics grow to a total number of partitions; many are made in slices."""
+
+    def failed() -> CreatePartitionsResponse:
+        code, names = ErrorCode.UNKNOWN_SERVER_ERROR, dict.fromkeys(t.name for t in request.topics)
+        return CreatePartitionsResponse(
+            results=[GrownTopic(name=name, error_code=code) for name in names]
+        )
+
+    work = _growing_topics(state, context, request, now_ms)
+    return in_slices(state.timers, work, failed, now_ms)
+
+
+def _growing_topics(
+    state: BrokerState, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
+) -> Generator[None, None, CreatePartitionsResponse]:
     named = Counter(wish.name for wish in request.topics)
     results = []
     left = PARTITIONS_MAX
@@ -297,14 +330,11 @@ def create_partitions(
                 raise TopicError(
                     ErrorCode.INVALID_REQUEST, f"Topic '{name}' is in the request more than once."
                 )
-            left -= _grow(state, wish, request.validate_only, left, quota, now_ms)
+            left -= yield from _grow(state, wish, request.validate_only, left, quota, now_ms)
         except TopicError as error:
             code, message = error.code, error.message
-        results.append(
-            CreatePartitionsResponse.CreatePartitionsTopicResult(
-                name=name, error_code=code, error_message=message
-            )
-        )
+        results.append(GrownTopic(name=name, error_code=code, error_message=message))
+        yield
     return CreatePartitionsResponse(results=results, throttle_time_ms=quota.throttle_ms)
 
 
@@ -315,7 +345,7 @@ def _grow(
     most: int,
     quota: MutationQuota,
     now_ms: int,
-) -> int:
+) -> Generator[None, None, int]:
     """Let one topic grow by at most `most` partitions; returns by how many."""
     topic = state.topics.get(wish.name)
     if topic is None:
@@ -340,5 +370,5 @@ def _grow(
             _check_assignment(state, assignment.broker_ids)
     _check_quota(quota, added)
     if not validate_only:
-        state.topics.add_partitions(topic, wish.count, now_ms)
+        yield from state.topics.growing(topic, wish.count, now_ms)
     return added

@@ -7,10 +7,13 @@ topics, which Metadata may also create. Who leads and coordinates what is the pl
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -51,6 +54,9 @@ TOPIC_ID_MIN_VERSION = 12
 
 KEY_GROUP = 0
 KEY_TRANSACTION = 1
+
+KEYS_PER_STEP = 20
+"""Coordinators that are found in one step, where very many are asked for at once."""
 
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
@@ -271,7 +277,7 @@ def _describe_partition(
 @handles(FindCoordinatorRequest)
 def find_coordinator(
     state: BrokerState, context: RequestContext, request: FindCoordinatorRequest, now_ms: int
-) -> FindCoordinatorResponse:
+) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
     """This node, for groups and for transactional ids; makes the internal topic (trap 57)."""
     code, message = _ready_coordinator(state, request.key_type, now_ms)
     if context.api_version < 4:
@@ -283,12 +289,27 @@ def find_coordinator(
             host=found.host,
             port=found.port,
         )
-    return FindCoordinatorResponse(
-        coordinators=[
-            _coordinator(state, context, request.key_type, key, code, message)
-            for key in request.coordinator_keys
-        ]
-    )
+    kind, keys = request.key_type, request.coordinator_keys
+
+    def find() -> Generator[None, None, FindCoordinatorResponse]:
+        found = []
+        for number, key in enumerate(keys, 1):
+            found.append(_coordinator(state, context, kind, key, code, message))
+            if number % KEYS_PER_STEP == 0:
+                yield
+        return FindCoordinatorResponse(coordinators=found)
+
+    def failed() -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(
+            coordinators=[
+                FindCoordinatorResponse.Coordinator(
+                    key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.UNKNOWN_SERVER_ERROR
+                )
+                for key in keys
+            ]
+        )
+
+    return in_slices(state.timers, find(), failed, now_ms)
 
 
 def _coordinator(

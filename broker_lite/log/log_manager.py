@@ -12,7 +12,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.data_folder import read_overrides, settle_meta
@@ -20,6 +19,7 @@ from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import LogError
 from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
+from onceflow.broker_lite.log.root_offsets import NotedOffsets, RootOffsets
 from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Storage, Volume
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
@@ -30,14 +30,6 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 def _default_config(overrides: Mapping[str, str]) -> LogConfig:
     return LogConfig()
-
-
-class _NotedOffsets(NamedTuple):
-    """The checkpoint files of the root."""
-
-    recovery_points: dict[TopicPartition, int]
-    log_starts: dict[TopicPartition, int]
-    compacted: dict[TopicPartition, int]
 
 
 class LogManager:
@@ -80,6 +72,7 @@ class LogManager:
     ) -> None:
         self._storage = storage
         self._new_uuid = new_uuid
+        self._offsets = RootOffsets(storage)
         self._config_for = config_for
         self._topics: dict[str, tuple[uuid.UUID, dict[int, PartitionLog]]] = {}
         self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
@@ -229,10 +222,17 @@ class LogManager:
         return log
 
     def delete_topic(self, topic: str, now_ms: int = 0) -> None:
-        """Remove a topic: its folders are renamed first, so that a crash cannot revive it.
+        """Remove a topic at once; see :meth:`deleting`."""
+        for _ in self.deleting(topic, now_ms):
+            pass
 
-        Also what a failed creation of it left is removed. A process that dies within this leaves
-        the whole topic, or a note of what the next start has to remove.
+    def deleting(self, topic: str, now_ms: int = 0) -> Iterator[None]:
+        """Remove a topic, in steps of one partition.
+
+        Its folders are renamed first, so that a crash cannot revive it. Also what a failed creation
+        of it left is removed. A process that dies within this, or gives up the steps, leaves the
+        whole topic, or a note of what the next start has to remove; without the note, there is no
+        step between the first rename and the last. Nobody may make a topic of that name meanwhile.
 
         Args:
             topic: Topic name; an unknown one is ignored.
@@ -242,21 +242,28 @@ class LogManager:
             OSError: The topic is gone, and the next start removes what is left of it.
         """
         topic_id, logs = self._topics.pop(topic, (None, {}))
-        for log in logs.values():
-            if self._compaction is not None and self._compaction[0] is log:
-                self._compaction = None
-            log.close(clean=False)
         unfinished = self._changes.get(topic)
         if unfinished is not None:
             topic_id = topic_id or unfinished.topic_id
-        numbers = list(logs)
+        numbers, noted = list(logs), False
         if topic_id is not None and (unfinished is not None or len(logs) > 1):
             # Without room for the note the deletion goes on: it needs none itself.
             with contextlib.suppress(OSError):
                 self._changes.begin(topic, topic_id, 0)
+                noted = True
             numbers = self._folders.partitions_of(topic)
+        if self._compaction is not None and self._compaction[0] in logs.values():
+            self._compaction = None
+        for log in logs.values():
+            log.close(clean=False)
+            if noted:
+                yield
+        renamed = []
         try:
-            renamed = [self._folders.set_aside(topic, number) for number in numbers]
+            for number in numbers:
+                renamed.append(self._folders.set_aside(topic, number))
+                if noted:
+                    yield
         except OSError:
             # What is left must neither come back nor become part of another topic of that name.
             if topic_id is not None:
@@ -266,9 +273,10 @@ class LogManager:
         self._drop_overrides(topic)
         self._changes.finish(topic)
         if logs:
-            self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
-            self._write_log_starts()
+            self._offsets.write_recovery_points(self.partitions())
+            self._offsets.write_log_starts(self.partitions())
         for target in renamed:
+            yield
             self._folders.remove(target)
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
@@ -322,14 +330,14 @@ class LogManager:
         watermarks).
         """
         self.flush_due(now_ms)
-        self._write_checkpoints()
+        self._offsets.write_checkpoints(self.partitions())
 
     def note_recovery_points(self, now_ms: int) -> None:
         """Write the recovery points if one moved: how much a start after a crash has to check."""
         total = sum(log.recovery_point for log in self.partitions())
         if total != self._noted_recovery_points:
             self._noted_recovery_points = total
-            self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
+            self._offsets.write_recovery_points(self.partitions())
 
     def next_flush_ms(self) -> int | None:
         """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""
@@ -369,7 +377,7 @@ class LogManager:
         finally:
             self._starts_wait = False
             if self._starts_moved:
-                self._write_log_starts()
+                self._offsets.write_log_starts(self.partitions())
 
     def _keep(self, log: PartitionLog) -> None:
         log.when_start_moved(self._note_start_moved)
@@ -398,7 +406,7 @@ class LogManager:
         if self._starts_wait:
             self._starts_moved = True
         else:
-            self._write_log_starts()
+            self._offsets.write_log_starts(self.partitions())
 
     def compact(self, now_ms: int) -> bool:
         """Do one small step of compaction, of the log in work or of the next that needs it.
@@ -422,7 +430,7 @@ class LogManager:
             next(steps)
         except StopIteration:
             self._compaction = None
-            self._write_offsets(checkpoints.CLEANER_FILE, lambda log: log.compacted_offset)
+            self._offsets.write_compacted(self.partitions())
         except LogError as error:
             self._compaction = None
             _logger.error("compaction of %s: %s", log.topic_partition, error)
@@ -446,7 +454,7 @@ class LogManager:
                 sound = False
         try:
             if clean:
-                self._write_checkpoints()
+                self._offsets.write_checkpoints(self.partitions())
             if sound:
                 self._storage.replace(
                     checkpoints.CLEAN_SHUTDOWN_FILE,
@@ -457,11 +465,6 @@ class LogManager:
             _logger.error("the stop is not noted, so the next start checks every log: %s", error)
         finally:
             self._storage.close()
-
-    def _write_checkpoints(self) -> None:
-        self._write_offsets(checkpoints.RECOVERY_POINT_FILE, lambda log: log.recovery_point)
-        self._write_log_starts()
-        self._write_offsets(checkpoints.HIGH_WATERMARK_FILE, lambda log: log.high_watermark)
 
     # Files in the root
 
@@ -476,34 +479,10 @@ class LogManager:
         if self._overrides.pop(topic, None) is not None:
             self._write_overrides(self._overrides)
 
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        data = self._storage.read_bytes(name)
-        try:
-            return checkpoints.parse_offsets(data) if data else {}
-        except ValueError:
-            _logger.warning("%s is damaged and counts as empty", name)
-            return {}
-
-    def _write_offsets(self, name: str, offset_of: Callable[[PartitionLog], int]) -> None:
-        offsets = {log.topic_partition: offset_of(log) for log in self.partitions()}
-        self._storage.replace(name, checkpoints.render_offsets(offsets))
-
-    def _write_log_starts(self) -> None:
-        offsets = {
-            log.topic_partition: log.log_start_offset
-            for log in self.partitions()
-            if log.log_start_offset > 0
-        }
-        self._storage.replace(checkpoints.LOG_START_FILE, checkpoints.render_offsets(offsets))
-
     # Loading
 
     def _load(self, now_ms: int) -> None:
-        noted = _NotedOffsets(
-            self._read_offsets(checkpoints.RECOVERY_POINT_FILE),
-            self._read_offsets(checkpoints.LOG_START_FILE),
-            self._read_offsets(checkpoints.CLEANER_FILE),
-        )
+        noted = self._offsets.read()
         found = self._folders.by_topic()
         for topic, change in self._changes.pending().items():
             if not change.partitions:
@@ -542,7 +521,7 @@ class LogManager:
         topic_partition: TopicPartition,
         topic_id: uuid.UUID,
         config: LogConfig,
-        noted: _NotedOffsets,
+        noted: NotedOffsets,
         now_ms: int,
     ) -> None:
         topic, number = topic_partition
