@@ -336,8 +336,8 @@ class LogManager:
         """Write the recovery points if one moved: how much a start after a crash has to check."""
         total = sum(log.recovery_point for log in self.partitions())
         if total != self._noted_recovery_points:
-            self._noted_recovery_points = total
             self._offsets.write_recovery_points(self.partitions())
+            self._noted_recovery_points = total
 
     def next_flush_ms(self) -> int | None:
         """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""

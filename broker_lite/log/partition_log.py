@@ -107,6 +107,7 @@ class PartitionLog(LogView):
         self._on_start_moved: Callable[[], None] | None = None
         self._on_disk_failed: Callable[[OSError], None] | None = None
         self._failed = False
+        self._epochs_behind = False
         self._writer = SegmentWriter(
             storage,
             self._directory,
@@ -131,8 +132,25 @@ class PartitionLog(LogView):
         return self._writer.recovery_point
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
-        """Let new batches carry a later epoch (KIP-101)."""
+        """Let new batches carry a later epoch (KIP-101).
+
+        A disk that refuses the checkpoint hinders nobody: batches carry the epoch themselves, and
+        the file follows before the recovery point passes them.
+        """
         if self._epochs.assign(leader_epoch, self._log_end_offset):
+            self._epochs_behind = True
+            try:
+                self.write_epochs_behind()
+            except OSError as error:
+                _logger.warning("%s: leader epochs are not written: %s", self._directory, error)
+
+    def write_epochs_behind(self) -> None:
+        """Write the leader epochs if the disk refused them before.
+
+        Raises:
+            OSError: It refuses them again.
+        """
+        if self._epochs_behind:
             self._write_epochs()
 
     # Appending
@@ -551,6 +569,8 @@ class PartitionLog(LogView):
         if self._shared_flush is not None:
             self._shared_flush.forget(self)
         try:
+            if clean and not self._failed:
+                self.write_epochs_behind()
             self._writer.close(self._log_end_offset, clean=clean and not self._failed)
         except OSError as error:
             raise self._storage_error(error) from error
@@ -565,6 +585,7 @@ class PartitionLog(LogView):
             f"{self._directory}/{checkpoints.LEADER_EPOCH_FILE}",
             checkpoints.render_leader_epochs(self._epochs.entries()),
         )
+        self._epochs_behind = False
 
     def _storage_error(self, error: OSError) -> AppendError:
         _logger.error("%s: %s", self._directory, error)

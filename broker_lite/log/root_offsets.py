@@ -63,7 +63,10 @@ class RootOffsets:
         self._storage.replace(name, checkpoints.render_offsets(offsets))
 
     def write_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
-        """Below them everything is on the disk."""
+        """Below them everything is on the disk, and a start reads no epochs from the batches."""
+        logs = list(logs)
+        for log in logs:
+            log.write_epochs_behind()
         self._write(checkpoints.RECOVERY_POINT_FILE, logs, lambda log: log.recovery_point)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:

@@ -44,6 +44,9 @@ log: logging.Logger = logging.getLogger("onceflow.producer")
 D = TypeVar("D", bound=DeliveryHandle)
 PRODUCE = "produce"
 
+MUTED_LOOK_MS = 1_000
+"""Longest wait for a throttled connection before it is looked at again; it may be another one."""
+
 
 class ProducerEngine(Generic[D]):
     """Everything of a producer that lives in its event loop.
@@ -322,8 +325,13 @@ class ProducerEngine(Generic[D]):
 
     async def _connect(self, node_id: int) -> None:
         try:
-            await self.pool.connect(node_id, PRODUCE)
+            connection = await self.pool.connect(node_id, PRODUCE)
             self.sender.connection_error = None
+            # A connection that is to be silent (KIP-219) is there and cannot be used: to ask for
+            # it again and again would keep the loop busy for all of that time.
+            wait_ms = connection.muted_until_ms - self.now_ms()
+            if wait_ms > 0:
+                await asyncio.sleep(min(wait_ms, MUTED_LOOK_MS) / 1000)
         except KafkaError as error:
             log.debug("no connection to node %d: %s", node_id, error)
             self.sender.connection_error = error

@@ -34,7 +34,6 @@ from onceflow.sdk.errors import (
     KafkaError,
     TransactionAbortedError,
     UnknownProducerIdError,
-    UnknownServerError,
 )
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
@@ -462,10 +461,8 @@ class TransactionDriver(Generic[D]):
             raise
         except BaseException as error:
             manager.outcome_unknown()
-            unknown = isinstance(error, UnknownServerError) or (
-                isinstance(error, KafkaError) and error.retriable
-            )
-            if committed and unknown:
+            # Whatever this is, an earlier attempt may have got through.
+            if committed and isinstance(error, KafkaError):
                 raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
             raise
         else:

@@ -257,7 +257,10 @@ class BrokerConnection(asyncio.Protocol):
             answers = self._machine.receive(data, now_ms)
         except RemoteProtocolError as error:
             log.warning("%s sent what is no answer: %s", self.name, error)
-            self._fail(error)
+            # Whoever waits lost an answer, as with any broken connection: a commit that was told
+            # "failed" here might have been carried out.
+            lost = BrokerConnectionError(f"{self.name} sent what is no answer: {error}")
+            self._fail(error if self.versions is BEFORE_NEGOTIATION else lost)
             return
         for answer in answers:
             waiter = self._waiters.popleft()

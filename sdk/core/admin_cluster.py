@@ -16,7 +16,7 @@ from onceflow.sdk.admin_cluster_model import (
     ReplicaInfo,
 )
 from onceflow.sdk.admin_model import ConfigResource, ResourceType
-from onceflow.sdk.core.admin_topics import Outcomes, fill_missing, outcome
+from onceflow.sdk.core.admin_topics import RESOURCE_TYPES, Outcomes, fill_missing, outcome
 from onceflow.sdk.core.flow import Flow, ask
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model import TopicPartition
@@ -67,11 +67,10 @@ def list_config_resources(
     reply = yield from ask(request, ListConfigResourcesResponse, target)
     if reply.error_code != ErrorCode.NONE:
         raise error_for(reply.error_code, "ListConfigResources")
-    known = {int(kind) for kind in ResourceType}
     return [
         ConfigResource(ResourceType(found.resource_type), found.resource_name)
         for found in reply.config_resources
-        if found.resource_type in known
+        if found.resource_type in RESOURCE_TYPES
     ]
 
 

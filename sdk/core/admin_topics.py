@@ -42,6 +42,8 @@ from onceflow.sdk.protocol.primitives import ZERO_UUID
 K = TypeVar("K")
 V = TypeVar("V")
 
+RESOURCE_TYPES = frozenset(map(int, ResourceType))
+
 Outcomes = dict[K, V | KafkaError]
 """Result or error by item."""
 
@@ -160,6 +162,8 @@ def describe_configs(
     reply = yield from ask(request, DescribeConfigsResponse, target)
     found: Outcomes[ConfigResource, dict[str, ConfigEntry]] = {}
     for result in reply.results:
+        if result.resource_type not in RESOURCE_TYPES:
+            continue  # Nobody asked for it.
         resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
         entries = {
             entry.name: ConfigEntry(
@@ -208,6 +212,8 @@ def alter_configs(
     reply = yield from ask(request, IncrementalAlterConfigsResponse, target)
     found: Outcomes[ConfigResource, None] = {}
     for answer in reply.responses:
+        if answer.resource_type not in RESOURCE_TYPES:
+            continue  # Nobody asked for it.
         resource = ConfigResource(ResourceType(answer.resource_type), answer.resource_name)
         found[resource] = outcome(answer.error_code, answer.error_message, _named(resource), None)
     return fill_missing(changes, found)

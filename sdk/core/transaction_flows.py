@@ -19,6 +19,7 @@ from onceflow.sdk.errors import (
     InvalidProducerEpochError,
     KafkaError,
     ProducerFencedError,
+    RemoteProtocolError,
     RequestTimedOutError,
 )
 from onceflow.sdk.model import (
@@ -115,6 +116,7 @@ def init_producer_id(
 
     Raises:
         ProducerFencedError: ``current`` was replaced.
+        RemoteProtocolError: The answer holds no identity.
         KafkaError: The coordinator refuses.
     """
     target = _transaction_coordinator(transactional_id)
@@ -130,6 +132,11 @@ def init_producer_id(
         if reply.error_code in (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
             raise fenced_error(transactional_id)
         _check(reply.error_code)
+        if reply.producer_id < 0 or reply.producer_epoch < 0:
+            raise RemoteProtocolError(
+                f"the broker gave producer id {reply.producer_id} and epoch "
+                f"{reply.producer_epoch}; both begin at 0"
+            )
         return reply.producer_id, reply.producer_epoch
 
     return (yield from retrying(attempt, target, backoff))

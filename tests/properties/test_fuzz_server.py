@@ -17,7 +17,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from sim_broker import ADDRESS, HOST, PORT, SimBroker
+from sim_broker import HOST, PORT, SimBroker
 from sim_network import Network
 from sim_run import own_world
 from sim_world import World
@@ -129,8 +129,8 @@ def test_garbage_hurts_only_its_connection(seed: int) -> None:
 
         async def ask() -> None:
             async with (
-                AsyncAdmin(bootstrap_servers=ADDRESS) as admin,
-                AsyncProducer(bootstrap_servers=ADDRESS) as producer,
+                AsyncAdmin(bootstrap_servers=broker.addresses) as admin,
+                AsyncProducer(bootstrap_servers=broker.addresses) as producer,
             ):
                 await admin.create_topics(["honest"])
                 for number in range(40):

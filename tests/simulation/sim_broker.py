@@ -20,9 +20,9 @@ from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.server import Server
+from onceflow.broker_lite.topics import Topic
 
 HOST, PORT = "127.0.0.1", 9092
-ADDRESS = f"{HOST}:{PORT}"
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -32,6 +32,7 @@ class RawBatch(NamedTuple):
 
     base_offset: int
     last_offset: int
+    leader_epoch: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -50,15 +51,28 @@ def raw_batches(disk: Disk, directory: str) -> Iterator[RawBatch]:
 def _batches_of(data: bytes) -> Iterator[RawBatch]:
     position = 0
     while position + _HEADER.size <= len(data):
-        (base, length, _, magic, _, attributes, delta, _, _, producer_id, epoch, sequence, _) = (
-            _HEADER.unpack_from(data, position)
-        )
+        (
+            base,
+            length,
+            leader_epoch,
+            magic,
+            _,
+            attributes,
+            delta,
+            _,
+            _,
+            producer_id,
+            epoch,
+            sequence,
+            _,
+        ) = _HEADER.unpack_from(data, position)
         end = position + 12 + length
         if magic != 2 or length < _HEADER.size - 12 or end > len(data):
             return  # What a death in the middle of a write left.
         yield RawBatch(
             base,
             base + delta,
+            leader_epoch,
             producer_id,
             epoch,
             sequence,
@@ -77,11 +91,15 @@ class SimBroker:
         state: What handlers share; None while it is down.
         starts: How often it was started.
         disk_failures: How often it ended because the disk left something half done.
+        nodes: How many nodes answer, in its one process.
         wall_skew_us: How far its machine's clock is off at the next start.
     """
 
-    def __init__(self, world: World, network: Network, properties: Mapping[str, object]) -> None:
+    def __init__(
+        self, world: World, network: Network, properties: Mapping[str, object], nodes: int = 1
+    ) -> None:
         self.world = world
+        self.nodes = nodes
         self.network = network
         self.disk = Disk(world)
         self.config = BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
@@ -93,7 +111,12 @@ class SimBroker:
         self.disk_failures = 0
         self.wall_skew_us = 0
         self.problems: list[str] = []
-        self._lowest_stable: dict[tuple[str, int], int] = {}
+        self._lowest_stable: dict[tuple[str, int, str], int] = {}
+
+    @property
+    def addresses(self) -> str:
+        """``bootstrap_servers`` for clients, with every node."""
+        return ",".join(f"{HOST}:{PORT + number}" for number in range(self.nodes))
 
     @property
     def is_up(self) -> bool:
@@ -113,7 +136,8 @@ class SimBroker:
 
         async def serve() -> None:
             try:
-                state = open_broker(storage, self.config, rng, process.wall_ms())
+                state = open_broker(storage, self.config, rng, process.wall_ms(), nodes=self.nodes)
+                state.placement.on_moved.append(self._moved)
                 server = Server(state, process.wall_ms, lambda acceptor: acceptor.start_serving())
                 await server.start(read_listeners(self.config, HOST, PORT))
             except Exception as error:  # noqa: BLE001 - a start that fails is tried again
@@ -138,6 +162,14 @@ class SimBroker:
         self.disk_failures += 1
         self.world.after(self.disk.random.choice((0, 1_000, 20_000)), process.die)
 
+    def _moved(self, topic: Topic, partition: int, now_ms: int) -> None:
+        log = topic.partitions[partition]
+        leader = self.state.placement.leader(topic.name, partition) if self.state else None
+        self.world.note(
+            "broker", "leader", f"{topic.name}-{partition}", leader, log.leader_epoch,
+            log.log_end_offset,
+        )  # fmt: skip
+
     def _died(self) -> None:
         self.kills += 1
         self.state = self.server = None
@@ -159,7 +191,7 @@ class SimBroker:
             if topic.internal:
                 continue
             for index, log in enumerate(topic.partitions):
-                place = (topic.name, index)
+                place = (topic.name, index, topic.topic_id.hex)
                 stable, high = log.last_stable_offset, log.high_watermark
                 if not stable <= high <= log.log_end_offset:
                     self.problems.append(f"{place}: {stable} <= {high} <= {log.log_end_offset}")

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import sim_check_admin
+import sim_check_moves
 from sim_history import Event, History
 
 
@@ -41,18 +43,25 @@ class Ending:
         logs: Records by partition, in the order of the files.
         starts: Start of the log by partition.
         finally_read: What a committed reader found, by partition.
+        epochs: First offset and leader epoch of every batch, by partition.
+        settings: Settings that were made at run time, by topic (empty for the cluster) and name.
         committed: Committed offsets by group and partition.
         compacted: Topics in which older records of a key may be gone.
         short_lived: Topics whose beginning may be gone.
+        mixed_groups: Whether groups had members of both protocols; an empty group that becomes one
+            of the other kind counts its generations anew.
         session_group: The group whose inputs are copied to ``b``, if there is one.
     """
 
     logs: dict[str, list[StoredRecord]] = field(default_factory=dict)
     starts: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    settings: dict[tuple[str, str], str] = field(default_factory=dict)
     finally_read: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     committed: dict[str, dict[str, int]] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
     short_lived: frozenset[str] = frozenset()
+    mixed_groups: bool = False
     session_group: str = ""
 
 
@@ -67,6 +76,7 @@ class _Sent:
     key: bytes | None
     partition: str = ""
     offset: int = -1
+    acked: bool = False
 
 
 @dataclass
@@ -107,6 +117,8 @@ class Checker:
         self._check_group_commits()
         self._check_transactional_offsets()
         self._check_compaction()
+        self.problems += sim_check_moves.check(self.history, self.ending.epochs)
+        self.problems += sim_check_admin.check(self.history, self.ending.settings)
         return self.problems
 
     def _wrong(self, rule: str, text: str) -> None:
@@ -125,7 +137,7 @@ class Checker:
             case "acked":
                 value, topic, partition, offset = details
                 sent = self.sent[value]
-                sent.partition, sent.offset = f"{topic}-{partition}", offset
+                sent.partition, sent.offset, sent.acked = f"{topic}-{partition}", offset, True
             case "commit":
                 transaction = self.transactions[details[0]]
                 transaction.state, transaction.asked_at = "asked", place
@@ -158,7 +170,12 @@ class Checker:
             if len(found) > 1:
                 where = ", ".join(f"{tp}@{record.offset}" for tp, record in found)
                 self._wrong("duplicate", f"{value!r} is stored {len(found)} times: {where}")
-            if sent.offset >= 0:
+            if sent.acked and sent.offset < 0:
+                # Stored by an earlier attempt, whose place the broker does not know any more.
+                kept = sent.topic not in self.ending.compacted | self.ending.short_lived
+                if kept and not found:
+                    self._wrong("lost", f"{value!r}, acknowledged without an offset")
+            elif sent.acked:
                 self._check_acknowledged(value, sent, found)
 
     def _check_acknowledged(
@@ -360,19 +377,28 @@ class Checker:
                     self._wrong("offsets behind outputs", f"{record.value!r} came out, {upto=}")
 
     def _check_group_commits(self) -> None:
-        """Acknowledged commits of older generations do not come after those of newer ones, and
-        everything below the final offset was handed out to somebody."""
+        """Acknowledged commits of older generations do not come after those of newer ones, nor
+        does one of a partition's former owner, and everything below the final offset was handed
+        out to somebody."""
         asked: dict[str, int] = {}
         newest: dict[str, tuple[int, int]] = {}
+        owners: dict[str, tuple[int, str]] = {}
         handed_out: dict[str, set[int]] = defaultdict(set)
         for place, event in enumerate(self.history.events):
             details: Any = event.details
             if event.what == "committing":
                 asked[details[0]] = place
+            elif event.what == "assigned":
+                owners |= dict.fromkeys(details[1], (place, details[0]))
             elif event.what == "group commit":
                 life, generation, offsets = details
                 for partition in offsets:
+                    since, owner = owners.get(partition, (place, life))
+                    if owner != life and since < asked[life]:
+                        self._wrong("stale commit", f"{life} committed {partition} of {owner}")
                     at, by = newest.get(partition, (-1, -1))
+                    if self.ending.mixed_groups:
+                        by = -1
                     if by > generation and at < asked[life]:
                         self._wrong(
                             "stale commit", f"{life} committed {partition} in {generation} after "

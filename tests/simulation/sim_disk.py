@@ -83,8 +83,19 @@ class Disk:
             raise OSError(errno.ENOSPC, "no space left on device")
         apply()
 
-    def sync(self, process: Process, path: str) -> None:
-        """Make a file safe."""
+    def size(self, path: str) -> int:
+        """Bytes of a file, 0 without one."""
+        directory, name = split_path(path)
+        return len(self.content.content.get(directory, {}).get(name, b""))
+
+    def sync(self, process: Process, path: str, size: int | None = None) -> None:
+        """Make a file safe.
+
+        Args:
+            process: Who asks.
+            path: The file.
+            size: How much of it; what is appended while a sync goes on may be left out by it.
+        """
         if not process.alive:
             raise ProcessDiedError
         if self.fail_in_syncs is not None:
@@ -95,7 +106,8 @@ class Disk:
         directory, name = split_path(path)
         data = self.content.content.get(directory, {}).get(name)
         if data is not None:
-            self._synced[path] = len(data)
+            safe = len(data) if size is None else min(size, len(data))
+            self._synced[path] = max(safe, min(self._synced.get(path, 0), len(data)))
 
     def forget(self, path: str) -> None:
         """A file is gone or new."""
@@ -267,12 +279,12 @@ class SimStorage:
         done: Callable[[], None],
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
-        wanted = list(paths)
+        wanted = {path: self.disk.size(path) for path in paths}
 
         def sync() -> None:
             try:
-                for path in wanted:
-                    self.disk.sync(self.process, path)
+                for path, size in wanted.items():
+                    self.disk.sync(self.process, path, size)
             except OSError as error:
                 if failed is not None:
                     failed(error)

@@ -7,13 +7,15 @@ import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sim_broker import ADDRESS, RawBatch, raw_batches
+from sim_broker import RawBatch, raw_batches
 from sim_checker import Ending, StoredRecord
 from sim_setup import TOPICS
 from sim_work import SessionWorker
 
+from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.dispatch import ConnectionState, dispatch
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk import AsyncConsumer
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
@@ -35,7 +37,11 @@ def committed_offsets(sim: Simulation, group: str) -> dict[str, int] | None:
         return None
     request = OffsetFetchRequest(group_id=group, topics=None)
     frame = b"".join(encode_request(request, api_version=7, correlation_id=1, client_id="look"))[4:]
-    connection = ConnectionState(0, "/sim", "PLAINTEXT")
+    node_id = state.node_id
+    if (topic := state.topics.get(OFFSETS_TOPIC)) is not None:
+        partition = coordinator_partition(group, len(topic.partitions))
+        node_id = state.placement.leader(topic.name, partition)
+    connection = ConnectionState(0, "/sim", "PLAINTEXT", node_id=node_id)
     answer = dispatch(state, connection, frame, process.wall_ms()).result
     if isinstance(answer, Deferred):
         return None
@@ -119,12 +125,20 @@ def look(sim: Simulation) -> Ending:
         log = state.topics.partition(topic, index)
         assert log is not None
         ending.starts[partition] = log.log_start_offset
-        ending.logs[partition] = stored_records(raw_batches(sim.broker.disk, partition))
+        batches = list(raw_batches(sim.broker.disk, partition))
+        ending.logs[partition] = stored_records(batches)
+        ending.epochs[partition] = [(batch.base_offset, batch.leader_epoch) for batch in batches]
+    for topic in state.topics:
+        for name, value in topic.overrides.items():
+            ending.settings[topic.name, name] = value
+    for name, value in state.dynamic_config.broker("").items():
+        ending.settings["", name] = value
     groups = ["group", "session", *(f"of-{w.name}" for w in sim.workers)]
     for group in groups:
         sim.world.run(lambda g=group: _take_offsets(sim, ending, g), sim.world.now_us + 60_000_000)
     ending.compacted = frozenset({"compact"})
     ending.short_lived = frozenset({"short"})
+    ending.mixed_groups = len(sim.protocols) > 1
     if any(isinstance(worker, SessionWorker) for worker in sim.workers):
         ending.session_group = "session"
     return ending
@@ -144,7 +158,9 @@ def _read_all(sim: Simulation) -> dict[str, list[tuple[int, bytes]]]:
 
     async def read() -> None:
         partitions = [TopicPartition(*place) for place in partitions_of(sim)]
-        async with AsyncConsumer(bootstrap_servers=ADDRESS, auto_offset_reset="earliest") as reader:
+        async with AsyncConsumer(
+            bootstrap_servers=sim.broker.addresses, auto_offset_reset="earliest"
+        ) as reader:
             reader.assign(partitions)
             ends = await reader.end_offsets(partitions)
             while True:

@@ -15,13 +15,19 @@ from sim_setup import Setup, draw
 
 from onceflow.broker_lite.coordinators.decided_transactions import DecidedTransactions
 from onceflow.broker_lite.coordinators.markers import TransactionMarkers
+from onceflow.broker_lite.coordinators.migration import Migration
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
 from onceflow.broker_lite.log import PartitionLog, compaction, producer_state, recovery, retention
 from onceflow.broker_lite.log.log_errors import AppendError
+from onceflow.broker_lite.log.log_manager import LogManager
+from onceflow.broker_lite.log.partition_folders import PartitionFolders
 from onceflow.broker_lite.log.producer_state import ProducerEntry, ProducerState
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
+from onceflow.broker_lite.log.shared_flush import SharedFlush
+from onceflow.broker_lite.nodes import Placement, routing
+from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.core.aborted_transactions import AbortedTransactions
 from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.core.fetch_buffer import FetchedData
@@ -109,6 +115,41 @@ def setup_for(fault: Fault, seed: int) -> Setup:
             }
         case "compaction":
             changes |= {"workers": nobody | {"compaction": 1}, "duration_us": 3_000_000}
+        case "shared flush":
+            changes |= {
+                "workers": nobody | {"producer": 2, "transactional": 1},
+                "troubles": ["kill broker"],
+                "trouble_every_us": 150_000,
+                "power": True,
+                "properties": setup.properties | {"onceflow.durability": "group"},
+            }
+        case "nodes":
+            changes |= {
+                "workers": nobody | {"producer": 1, "transactional": 1, "group": 1},
+                "troubles": ["move leader", "move coordinator", "stop node"],
+                "trouble_every_us": 100_000,
+                "nodes": 3,
+                "nodes_stay_down": True,
+            }
+        case "administration":
+            changes |= {
+                "workers": nobody | {"admin": 2, "owner": 2, "producer": 1},
+                "troubles": ["kill broker", "kill worker"],
+                "trouble_every_us": 300_000,
+                "duration_us": 3_000_000,
+            }
+        case "mixed groups":
+            changes |= {
+                "workers": nobody | {"group": 3, "producer": 1},
+                "troubles": ["pause worker", "zombie", "kill worker"],
+                "trouble_every_us": 300_000,
+                "duration_us": 6_000_000,
+                "static_members": False,
+                "protocols": [
+                    {"partition_assignment_strategy": ("cooperative-sticky",)},
+                    {"group_protocol": "consumer"},
+                ],
+            }
     return dataclasses.replace(setup, **changes)
 
 
@@ -313,6 +354,59 @@ def _half_done_writes_do_not_end_it(replace: Replace) -> None:
     replace(PartitionLog, "_disk_failed", lambda self, _error: self.fail())
 
 
+def _epochs_stay(replace: Replace) -> None:
+    replace(PartitionLog, "begin_leader_epoch", lambda *_: None)
+
+
+def _refused_is_done(replace: Replace) -> None:
+    original = routing.refuse_parts
+
+    def refuse(request: Any, version: int, is_elsewhere: Any, code: ErrorCode, run: Any) -> Any:
+        produced = request.api_key == 0
+        return original(request, version, is_elsewhere, ErrorCode.NONE if produced else code, run)
+
+    replace(routing, "refuse_parts", refuse)
+
+
+def _stopped_nodes_keep_leading(replace: Replace) -> None:
+    def stop(self: Any, node_id: int, now_ms: int) -> None:
+        self._pin_leaders()
+        self.nodes[node_id].running = False
+
+    replace(Placement, "stop_node", stop)
+
+
+def _coordinators_are_never_forgotten(replace: Replace) -> None:
+    replace(ConnectionPool, "forget_coordinator", lambda *_, **__: None)
+
+
+def _settings_are_not_kept(replace: Replace) -> None:
+    replace(LogManager, "_write_overrides", lambda *_: None)
+
+
+def _deleted_topics_stay_on_the_disk(replace: Replace) -> None:
+    replace(
+        PartitionFolders,
+        "set_aside",
+        lambda self, topic, number, *_: f"{topic}-{number}.0123-delete",
+    )
+
+
+def _a_shared_flush_is_not_waited_for(replace: Replace) -> None:
+    replace(SharedFlush, "when_safe", lambda _, waiter: waiter(True))
+
+
+def _a_shared_flush_counts_later_writes(replace: Replace) -> None:
+    def when_safe(self: Any, waiter: Any) -> None:
+        (self._waiting_in_flight if self._in_flight else self._waiting_next).append(waiter)
+
+    replace(SharedFlush, "when_safe", when_safe)
+
+
+def _an_upgrade_forgets_who_owns_what(replace: Replace) -> None:
+    replace(Migration, "owned", lambda *_: {})
+
+
 STUCK = ("stuck",)
 
 FAULTS: dict[str, Fault] = {
@@ -382,4 +476,28 @@ FAULTS: dict[str, Fault] = {
         _half_done_writes_do_not_end_it, "disk", STUCK
     ),
     "markers cannot be written": Fault(_broker_fails, "transactions", STUCK),
+    "a new leader keeps the epoch": Fault(_epochs_stay, "nodes", ("leader epoch",)),
+    "what a node does not lead it acknowledges": Fault(
+        _refused_is_done, "nodes", ("lost", "moved")
+    ),
+    "a node that stopped goes on leading": Fault(_stopped_nodes_keep_leading, "nodes", STUCK),
+    "clients never look for another coordinator": Fault(
+        _coordinators_are_never_forgotten, "nodes", STUCK
+    ),
+    "settings are not kept": Fault(_settings_are_not_kept, "administration", ("setting",)),
+    "a deleted topic stays on the disk": Fault(
+        _deleted_topics_stay_on_the_disk, "administration", ("came back",)
+    ),
+    "nobody waits for the shared flush": Fault(
+        _a_shared_flush_is_not_waited_for, "shared flush", ("lost", "moved", "offset reused")
+    ),
+    "a shared flush counts what came after it began": Fault(
+        _a_shared_flush_counts_later_writes,
+        "shared flush",
+        ("lost", "moved", "offset reused"),
+        100,
+    ),
+    "a group that changes its protocol forgets who owns what": Fault(
+        _an_upgrade_forgets_who_owns_what, "mixed groups", ("stale commit",), 200
+    ),
 }

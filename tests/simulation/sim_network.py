@@ -60,6 +60,7 @@ class SimTransport(asyncio.Transport):
         self.peer: SimTransport
         self.protocol: Any = None
         self.addresses = addresses
+        self.port: int = 0
         self.random = network.world.stream(f"link/{name}")
         self.is_down = False
         self.lost = False
@@ -212,13 +213,13 @@ class Network:
 
     Attributes:
         faults: How bad it is now.
-        partitioned: Pairs of process names that do not reach each other.
+        partitioned: Pairs of process names that do not reach each other, some with a port.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.faults = CALM
-        self.partitioned: set[frozenset[str]] = set()
+        self.partitioned: set[frozenset[str | int]] = set()
         self._listeners: dict[tuple[str, int], _Listener] = {}
         self._pending: dict[int, SimTransport] = {}
         self._ends: dict[SimTransport, None] = {}
@@ -251,7 +252,7 @@ class Network:
         while True:
             listener = self._listeners.get(tuple(address))
             server = "broker" if listener is None else listener.process.name
-            if not self.parted(process.name, server):
+            if not self.parted(process.name, server, address[1]):
                 break
             await asyncio.sleep(RTO_US / 1e6)  # SYNs are lost; the caller has a time limit.
         if listener is None or self._random.random() < self.faults.refuse:
@@ -264,6 +265,7 @@ class Network:
             self, listener.process, f"{name}<", {"peername": peer_name, "sockname": tuple(address)}
         )
         client.peer, server_end.peer = server_end, client
+        client.port = server_end.port = address[1]
         self._ends[client] = None
         self._ends[server_end] = None
         self._pending[sock.fileno()] = client
@@ -323,19 +325,24 @@ class Network:
             delay_us *= 100
         return int(delay_us // 4 + rng.randrange(delay_us))
 
-    def parted(self, one: str, other: str) -> bool:
-        return bool(self.partitioned) and frozenset((one, other)) in self.partitioned
+    def parted(self, one: str, other: str, port: int) -> bool:
+        """Whether two processes do not reach each other, over any port or over this one."""
+        return bool(self.partitioned) and (
+            frozenset((one, other)) in self.partitioned
+            or frozenset((one, other, port)) in self.partitioned
+        )
 
     def holds(self, end: SimTransport) -> bool:
-        return self.parted(end.process.name, end.peer.process.name)
+        return self.parted(end.process.name, end.peer.process.name, end.port)
 
     def not_before(self, end: SimTransport, when_us: int) -> int:
         return max(when_us, self.world.now_us + 1)
 
-    def part(self, one: str, other: str) -> None:
-        """No bytes between two processes from now on."""
-        self.partitioned.add(frozenset((one, other)))
-        self.world.note("net", "partition", one, other)
+    def part(self, one: str, other: str, port: int | None = None) -> None:
+        """No bytes between two processes from now on; with a port, to that node only."""
+        link = (one, other) if port is None else (one, other, port)
+        self.partitioned.add(frozenset(link))
+        self.world.note("net", "partition", *link)
 
     def heal(self) -> None:
         """End all partitions; what TCP held back goes on a little later."""

@@ -18,14 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sim_ending
+import sim_nodes
 import sim_trouble
+from sim_admin import Administrator, TopicOwner
 from sim_broker import SimBroker
 from sim_checker import Checker, Ending
 from sim_history import History
 from sim_network import CALM, Network
 from sim_setup import TOPICS, Setup, draw
 from sim_work import (
-    Administrator,
     CompactionProducer,
     GroupConsumer,
     IdempotentProducer,
@@ -69,6 +70,8 @@ class Result:
     Attributes:
         seed: Its seed.
         problems: What was wrong; empty when all is well.
+        breakdowns: Those of them that are wrong whatever was told to clients: who hangs, breaks
+            with another error than the SDK's, or leaves something behind.
         history: What happened.
         digest: Hash of the history.
         virtual_s: Virtual length.
@@ -81,20 +84,23 @@ class Result:
     digest: str
     virtual_s: float
     counts: dict[str, int] = field(default_factory=dict)
+    breakdowns: list[str] = field(default_factory=list)
 
 
 class Simulation:
     """The running parts of one run."""
 
-    def __init__(self, seed: object, setup: Setup | None = None) -> None:
+    def __init__(
+        self, seed: object, setup: Setup | None = None, network: type[Network] = Network
+    ) -> None:
         self.setup = setup or draw(seed)
         self.world = World(seed)
-        self.network = Network(self.world)
-        self.broker = SimBroker(self.world, self.network, self.setup.properties)
+        self.network = network(self.world)
+        self.broker = SimBroker(self.world, self.network, self.setup.properties, self.setup.nodes)
         self.workers: list[Worker] = []
         self.calm = False
         self.partitions = self.setup.partitions
-        self.group_settings = self.setup.group_settings
+        self.protocols = self.setup.protocols
         self.static_members = self.setup.static_members
         self.transaction_timeout_ms = self.setup.transaction_timeout_ms
         # A batch has to fit into a segment.
@@ -114,7 +120,7 @@ class Simulation:
         return self.calm and all(
             worker.finished
             for worker in self.workers
-            if not isinstance(worker, Reader | Administrator)
+            if not isinstance(worker, Reader | Administrator | TopicOwner)
         )
 
     def drained(self, group: str) -> bool:
@@ -144,7 +150,8 @@ class Simulation:
             "group": lambda i: GroupConsumer(self, f"group{i}", 0),
             "committed reader": lambda i: Reader(self, f"rc{i}", "read_committed", list(TOPICS)),
             "reader": lambda i: Reader(self, f"ru{i}", "read_uncommitted", list(TOPICS)),
-            "admin": lambda i: Administrator(self, f"admin{i}", setup.units),
+            "admin": lambda i: Administrator(self, f"admin{i}", 2 * setup.units),
+            "owner": lambda i: TopicOwner(self, f"owner{i}", setup.units // 2),
         }
         for kind, count in setup.workers.items():
             for index in range(count):
@@ -176,6 +183,7 @@ class Simulation:
         disk.full = False
         disk.die_in_writes = disk.fail_in_writes = disk.fail_in_syncs = None
         self.world.note("sim", "calm")
+        sim_nodes.end(self)
         for worker in self.workers:
             for process in self.world.processes:
                 if process.name.startswith(f"{worker.name}/") and process is not worker.process:
@@ -199,14 +207,15 @@ class Simulation:
         self.world.after(150_000, self._watch)
 
 
-def simulate(seed: object, setup: Setup | None = None) -> Result:
+def simulate(seed: object, setup: Setup | None = None, network: type[Network] = Network) -> Result:
     """One run.
 
     Args:
         seed: Anything that has a repr.
         setup: What takes part; drawn from the seed by default.
+        network: The kind of network.
     """
-    sim = Simulation(seed, setup)
+    sim = Simulation(seed, setup, network)
     problems: list[str] = []
     with own_world(sim.world, sim.setup.segment_bytes) as logged:
         ending = Ending()
@@ -223,6 +232,7 @@ def simulate(seed: object, setup: Setup | None = None) -> Result:
     for process in sim.world.processes:
         problems += [f"{process.name}: {what}" for what in process.faults]
     problems += logged
+    breakdowns = list(problems)
     if ending.logs:
         problems += Checker(sim.world.history, ending).check()
     return Result(
@@ -240,6 +250,7 @@ def simulate(seed: object, setup: Setup | None = None) -> Result:
             "committed": len(sim.world.history.of("committed")),
             "writes": sim.broker.disk.writes,
         },
+        breakdowns,
     )
 
 

@@ -28,6 +28,9 @@ class Setup:
         troubles: Names of faults that may happen, with repetitions as weights.
         trouble_every_us: Mean time between two.
         duration_us: How long faults go on.
+        nodes: How many nodes the broker has.
+        nodes_stay_down: Whether nodes that stopped stay so when the faults end.
+        protocols: What members of groups speak, and who assigns; each picks one for a life.
         power: Whether a death of the machine is among the faults; everything is synced then.
     """
 
@@ -43,7 +46,9 @@ class Setup:
     power: bool
     transaction_timeout_ms: int
     static_members: bool
-    group_settings: dict[str, object] = field(default_factory=dict)
+    protocols: list[dict[str, object]] = field(default_factory=lambda: [{}])
+    nodes: int = 1
+    nodes_stay_down: bool = False
 
 
 TROUBLES = (
@@ -59,6 +64,16 @@ TROUBLES = (
     "sync fails",
     "clock",
     "delete records",
+)
+
+NODE_TROUBLES = (
+    "move leader",
+    "move coordinator",
+    "stop node",
+    "stop node",
+    "start node",
+    "elect leaders",
+    "partition from node",
 )
 
 
@@ -100,7 +115,7 @@ def draw(seed: object) -> Setup:
     }
     if not any(workers[kind] for kind in ("producer", "transactional", "compaction", "short")):
         workers["producer"] = workers["transactional"] = 1
-    return Setup(
+    setup = Setup(
         properties=properties,
         segment_bytes=rng.choice((700, 1_500, 100_000)),
         partitions={
@@ -118,8 +133,27 @@ def draw(seed: object) -> Setup:
         power=power,
         transaction_timeout_ms=rng.choice((1_500, 4_000)),
         static_members=rng.random() < 0.3,
-        group_settings=_draw_groups(rng),
+        protocols=[_draw_groups(rng)],
     )
+    _draw_surroundings(setup, rng)
+    return setup
+
+
+def _draw_surroundings(setup: Setup, rng: random.Random) -> None:
+    """Nodes, mixed protocols, administration, and durability where no power is lost."""
+    if rng.random() < 0.4:
+        setup.nodes = 3
+        setup.nodes_stay_down = rng.random() < 0.5
+        setup.troubles += [name for name in NODE_TROUBLES if rng.random() < 0.6]
+    if rng.random() < 0.3:
+        assignor = rng.choice(("range", "cooperative-sticky"))
+        setup.protocols = [
+            {"partition_assignment_strategy": (assignor,)},
+            {"group_protocol": "consumer"},
+        ]
+    setup.workers["owner"] = rng.choice((0, 0, 0, 1))
+    if not setup.power:
+        setup.properties["onceflow.durability"] = rng.choice(("kafka", "kafka", "group", "always"))
 
 
 def _draw_groups(rng: random.Random) -> dict[str, object]:

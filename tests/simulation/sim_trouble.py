@@ -9,6 +9,8 @@ import contextlib
 import errno
 from typing import TYPE_CHECKING
 
+import sim_nodes
+
 from onceflow.broker_lite.log import LogError
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -81,6 +83,8 @@ def _happen(sim: Simulation, trouble: str, rng) -> None:
             _jump(sim, rng)
         case "delete records":
             _delete_records(sim, rng)
+        case _:
+            sim_nodes.happen(sim, trouble, rng)
 
 
 def kill_broker(sim: Simulation, rng) -> None:

@@ -1,4 +1,4 @@
-"""What simulated clients do: producers, transactions, sessions, groups, readers, administration.
+"""What simulated clients do: producers, transactions, sessions, groups, readers.
 
 Each worker is a process that may be killed and started again at any moment; what it did and was
 told goes to the history. The workers decide nothing about right and wrong, except that what the
@@ -11,9 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sim_broker import ADDRESS
-
-from onceflow.sdk import AsyncAdmin, AsyncConsumer, AsyncProducer
+from onceflow.sdk import AsyncConsumer, AsyncProducer
 from onceflow.sdk.errors import CommitOutcomeUnknownError, FatalError, KafkaError
 from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
@@ -42,9 +40,9 @@ CONSUMER_TIMES = {
 }
 
 
-def member_times(sim: Simulation, times: dict[str, Any]) -> dict[str, Any]:
+def member_times(protocol: dict[str, object], times: dict[str, Any]) -> dict[str, Any]:
     """Times of a group's member: under the consumer protocol, the broker decides two of them."""
-    if sim.group_settings.get("group_protocol") != "consumer":
+    if protocol.get("group_protocol") != "consumer":
         return times
     decided = ("session_timeout_ms", "heartbeat_interval_ms")
     return {name: value for name, value in times.items() if name not in decided}
@@ -107,7 +105,7 @@ class Worker:
     def producer_settings(self) -> dict[str, Any]:
         rng = self.random
         return {
-            "bootstrap_servers": ADDRESS,
+            "bootstrap_servers": self.sim.broker.addresses,
             "client_id": self.name,
             "linger_ms": rng.choice((0, 0, 5, 20)),
             "batch_size": rng.choice(self.sim.batch_sizes),
@@ -283,9 +281,10 @@ class SessionWorker(Worker):
         self.slot = slot
 
     async def work(self, me: str) -> None:
+        protocol = self.random.choice(self.sim.protocols)
         config = SessionConfig(
             topics=["a"],
-            bootstrap_servers=ADDRESS,
+            bootstrap_servers=self.sim.broker.addresses,
             group_id="session",
             slot=str(self.slot),
             commit_interval_ms=self.random.choice((1, 30, 200)),
@@ -298,8 +297,8 @@ class SessionWorker(Worker):
             auto_offset_reset="none",
             consumer_settings={
                 **TIMES,
-                **member_times(self.sim, {"heartbeat_interval_ms": 700, "fetch_max_wait_ms": 300}),
-                **self.sim.group_settings,
+                **member_times(protocol, {"heartbeat_interval_ms": 700, "fetch_max_wait_ms": 300}),
+                **protocol,
             },
             producer_settings={
                 **TIMES,
@@ -346,18 +345,19 @@ class GroupConsumer(Worker):
     async def work(self, me: str) -> None:
         rng = self.random
         while not self.sim.drained("group"):
-            settings = dict(self.sim.group_settings)
+            protocol = rng.choice(self.sim.protocols)
+            settings = dict(protocol)
             if self.sim.static_members:
                 settings["group_instance_id"] = self.name
             consumer = AsyncConsumer(
-                bootstrap_servers=ADDRESS,
+                bootstrap_servers=self.sim.broker.addresses,
                 group_id="group",
                 client_id=self.name,
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 max_poll_records=rng.choice((3, 20, 500)),
                 **TIMES,
-                **member_times(self.sim, CONSUMER_TIMES),
+                **member_times(protocol, CONSUMER_TIMES),
                 **settings,
             )
             life = f"{me}:{rng.getrandbits(32):x}"
@@ -424,7 +424,7 @@ class Reader(Worker):
         rng = self.random
         while not self.sim.is_over():
             consumer = AsyncConsumer(
-                bootstrap_servers=ADDRESS,
+                bootstrap_servers=self.sim.broker.addresses,
                 client_id=self.name,
                 isolation_level=self.isolation,
                 auto_offset_reset="earliest",
@@ -467,60 +467,6 @@ class Reader(Worker):
         else:
             self.note(me, "ends", self.isolation, str(partition),
                       begins[partition], ends[partition])  # fmt: skip
-
-
-class Administrator(Worker):
-    """Creates and deletes topics, looks at groups and transactions, deletes records."""
-
-    async def work(self, me: str) -> None:
-        while self.left > 0 and not self.sim.is_over():
-            admin = AsyncAdmin(
-                bootstrap_servers=ADDRESS,
-                client_id=self.name,
-                default_api_timeout_ms=4_000,
-                **TIMES,
-            )
-            try:
-                await admin.start()
-                while self.left > 0 and not self.sim.is_over():
-                    self.left -= 1
-                    await self._do(me, admin)
-                    await self.pause(300)
-            except KafkaError as error:
-                await self.failed(me, "admin", error)
-            finally:
-                await admin.close()
-
-    async def _do(self, me: str, admin: AsyncAdmin) -> None:
-        rng = self.random
-        name = f"extra-{rng.randrange(3)}"
-        match rng.randrange(8):
-            case 0:
-                self.note(me, "create topic", name)
-                await admin.create_topics([_topic(name)])
-            case 1:
-                self.note(me, "delete topic", name)
-                await admin.delete_topics([name])
-            case 2:
-                await admin.list_topics()
-                await admin.list_groups()
-            case 3:
-                await admin.describe_groups(["group", "session"])
-            case 4:
-                await admin.list_transactions()
-            case 5:
-                await admin.describe_topics(["a", "b"])
-            case 6:
-                await admin.list_group_offsets("session")
-            case 7:
-                await admin.describe_cluster()
-        self.note(me, "admin done")
-
-
-def _topic(name: str) -> Any:
-    from onceflow.sdk import NewTopic
-
-    return NewTopic(name, 2)
 
 
 def _plain(positions: dict[TopicPartition, int]) -> dict[str, int]:

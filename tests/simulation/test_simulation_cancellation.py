@@ -41,6 +41,7 @@ def quiet(workers: dict[str, int]) -> Setup:
         segment_bytes=100_000,
         power=False,
         transaction_timeout_ms=1_500,
+        nodes=1,
         properties=setup.properties | {"onceflow.durability": "kafka"},
     )
 

@@ -68,6 +68,7 @@ class Fate(enum.Enum):
     CLOSE = "it takes effect, and the connection is closed"
     CLOSE_BEFORE = "it never takes effect, and the connection is closed"
     SWALLOW = "it never takes effect, and nothing is answered"
+    MISNUMBERED = "it takes effect, and the answer is numbered as another one's"
 
 
 Action = Response | Fate | Callable[[Request], Response | Fate | None]
@@ -175,9 +176,8 @@ class ScriptedBroker:
         version = header.api_version
         if isinstance(reply, ApiVersionsResponse) and reply.error_code:
             version = 0
-        for part in encode_response(
-            reply, api_version=version, correlation_id=header.correlation_id
-        ):
+        number = header.correlation_id + (action is Fate.MISNUMBERED)
+        for part in encode_response(reply, api_version=version, correlation_id=number):
             writer.write(bytes(part))
         return True
 

@@ -8,7 +8,9 @@ folder in `test_broker_in_process.py`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from random import Random
 
 import pytest
 from broker_requests import produce_request
@@ -16,7 +18,9 @@ from broker_state import SocketlessBroker
 from broker_wire import batch as wire_batch
 from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 
+from onceflow.broker_lite.broker import open_broker
 from onceflow.broker_lite.commands import _reason
+from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.log import LogConfig, MemoryStorage
 from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.sdk.protocol.api.produce import ProduceResponse
@@ -103,3 +107,46 @@ def test_timestamps_that_go_back_are_still_found_by_time() -> None:
         assert found is not None
         assert found.offset == offset
     assert log.offset_for_timestamp(NOW_MS + 3000) is None
+
+
+def test_a_leader_epoch_that_cannot_be_written_follows_later() -> None:
+    """Found by simulation: a full disk while a node stopped left its partitions with it."""
+    storage = FailingStorage()
+    log = open_log(storage)
+    log.append(batch(b"a"), now_ms=NOW_MS)
+    storage.fail_write(len(storage.writes))
+    log.begin_leader_epoch(4)
+    log.append(batch(b"b"), now_ms=NOW_MS)
+    assert log.leader_epoch == 4
+    log.close()
+    again = open_log(storage.disk_after(len(storage.writes)))
+    assert again.leader_epoch == 4
+    assert again.end_offset_for_epoch(0) == (0, 1)
+
+
+@pytest.mark.parametrize("failing_writes", [1, 2, 3])
+def test_a_node_that_stops_on_a_full_disk_leaves_nothing_behind_that_it_leads(
+    failing_writes: int,
+) -> None:
+    storage = FailingStorage()
+    config = BrokerConfig.from_properties({}, defaults=IN_PROCESS_DEFAULTS)
+    state = open_broker(storage, config, Random(1), NOW_MS, nodes=3)
+    topic = state.topics.create("t", 9, {}, NOW_MS)
+    led = [index for index in range(9) if state.placement.leads(2, "t", index)]
+    for number in range(failing_writes):
+        storage.fail_write(len(storage.writes) + number)
+    state.placement.stop_node(2, NOW_MS)
+    assert {state.placement.leader("t", index) for index in range(9)} == {1, 3}
+    assert [topic.partitions[index].leader_epoch for index in led] == [1, 1, 1]
+    # No recovery point passes batches whose epochs are not written.
+    log = topic.partitions[led[0]]
+    log.append(batch(b"a"), now_ms=NOW_MS)
+    log.flush()
+    storage.fail_write(len(storage.writes))
+    for expected in (OSError, None):
+        with contextlib.nullcontext() if expected is None else pytest.raises(expected):
+            state.log_manager.note_recovery_points(NOW_MS)
+        points = storage.inner.read_bytes("recovery-point-offset-checkpoint") or b""
+        assert (b"t %d 1" % led[0] in points) is (expected is None)
+    kept = storage.inner.read_bytes(f"t-{led[0]}/leader-epoch-checkpoint") or b""
+    assert kept.splitlines()[-1] == b"1 0"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 from producer_peer import Fate, ScriptedBroker, refuse_produce, scripted_broker
 
 from onceflow.sdk import AsyncProducer, ConsumerGroupMetadata, ProducerIdentity, TopicPartition
+from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -33,12 +34,16 @@ from onceflow.sdk.errors import (
     UnknownServerError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.protocol.api.cluster import FindCoordinatorRequest, MetadataRequest
+from onceflow.sdk.protocol.api.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+)
 from onceflow.sdk.protocol.api.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from onceflow.sdk.protocol.api.produce import ProduceRequest
+from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
@@ -47,6 +52,7 @@ from onceflow.sdk.protocol.api.transactions import (
     InitProducerIdResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode as E
+from onceflow.sdk.protocol.schema import Request, Response
 from onceflow.sdk.settings import ProducerSettings
 
 QUICK: ProducerSettings = {
@@ -372,6 +378,64 @@ async def test_a_lost_answer_to_the_commit_is_asked_for_again(
         ends = broker.requests(EndTxnRequest)
         assert [(r.producer_epoch, r.committed) for r in ends] == [(0, True)] * 2
         assert producer.identity == ProducerIdentity("x", 7, 1)
+
+
+async def test_a_commit_whose_answer_cannot_be_read_is_asked_for_again(
+    broker: ScriptedBroker,
+) -> None:
+    """Found by hostile answers: it was told as a failure, and the broker had committed."""
+    async with producer_for(broker, transactional_id="x") as producer:
+        broker.next(EndTxnRequest, Fate.MISNUMBERED)
+        async with producer.transaction():
+            await producer.send("t", b"a")
+    assert len(broker.requests(EndTxnRequest)) == 2
+
+
+async def test_an_error_that_no_answer_to_the_commit_holds_leaves_its_outcome_open(
+    broker: ScriptedBroker,
+) -> None:
+    """The first attempt may have got through, whatever keeps the second from being made."""
+    async with producer_for(broker, transactional_id="x") as producer:
+        await producer.begin_transaction()
+        await (await producer.send("t", b"a"))
+        broker.next(EndTxnRequest, Fate.CLOSE)
+        refused = FindCoordinatorResponse(
+            coordinators=[
+                FindCoordinatorResponse.Coordinator(
+                    key="x", node_id=-1, host="", port=-1, error_code=E.INVALID_REQUEST
+                )
+            ]
+        )
+        broker.next(FindCoordinatorRequest, refused)
+        with pytest.raises(CommitOutcomeUnknownError):
+            await producer.commit_transaction()
+
+
+async def test_a_throttled_producer_waits_instead_of_asking_again_and_again(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-219. Found by hostile answers: the loop was busy for as long as the broker throttled."""
+    steps: list[int] = []
+    original = ProducerEngine._step
+
+    def step(self: ProducerEngine[Any]) -> None:
+        steps.append(1)
+        original(self)
+
+    monkeypatch.setattr(ProducerEngine, "_step", step)
+    async with producer_for(broker) as producer:
+
+        def throttled(request: Request) -> Response:
+            answer = broker._answer(request)
+            assert isinstance(answer, ProduceResponse)
+            answer.throttle_time_ms = 300
+            return answer
+
+        broker.next(ProduceRequest, throttled)
+        for value in (b"0", b"1"):
+            await (await producer.send("t", value))
+    assert broker.logs[0].values == [b"0", b"1"]
+    assert len(steps) < 100
 
 
 async def test_a_commit_without_any_answer_is_neither_success_nor_failure(

@@ -34,6 +34,7 @@ from onceflow.sdk.errors import (
     InvalidTxnStateError,
     KafkaError,
     ProducerFencedError,
+    RemoteProtocolError,
     RequestTimedOutError,
     TransactionAbortableError,
     UnknownProducerIdError,
@@ -255,6 +256,13 @@ def test_a_coordinator_that_moved_is_found_again(trouble: InitProducerIdResponse
     assert Forget(TRANSACTIONS) in steps
 
 
+@pytest.mark.parametrize("fields", [{"producer_id": -1}, {"producer_epoch": -1}])
+def test_an_identity_that_is_none_is_refused(fields: dict[str, int]) -> None:
+    answer = InitProducerIdResponse(**{"producer_id": 7, "producer_epoch": 1, **fields})
+    with pytest.raises(RemoteProtocolError, match="begin at 0"):
+        play(init_producer_id("x", 60_000, BACKOFF), answer)
+
+
 def test_a_loading_coordinator_is_asked_again_and_not_forgotten() -> None:
     """Trap 57."""
     _, steps = play(
@@ -267,9 +275,10 @@ def test_a_loading_coordinator_is_asked_again_and_not_forgotten() -> None:
 
 def test_the_idempotent_producer_asks_any_broker() -> None:
     result, steps = play(
-        init_producer_id(None, 60_000, BACKOFF), InitProducerIdResponse(producer_id=1)
+        init_producer_id(None, 60_000, BACKOFF),
+        InitProducerIdResponse(producer_id=1, producer_epoch=0),
     )
-    assert result[0] == 1
+    assert result == (1, 0)
     assert isinstance(steps[0], Send)
     assert steps[0].target is None
 
