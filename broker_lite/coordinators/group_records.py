@@ -29,12 +29,14 @@ from onceflow.sdk.protocol.internal_topics import (
     encode_with_version,
     read_version,
 )
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 OFFSET_KEY_TYPES = (0, 1)
 GROUP_KEY_TYPE = 2
 
 _OFFSET_KEY_TYPE = 1
-_OFFSET_VALUE_VERSION = 3
+_OFFSET_VALUE_VERSION = 4
+_OFFSET_VALUE_VERSION_WITHOUT_ID = 3
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
 _GROUP_VALUE_VERSION = 3
 
@@ -99,6 +101,9 @@ def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOff
         value.expire_timestamp = offset.expire_timestamp_ms
     else:
         value.leader_epoch = offset.committed_leader_epoch
+        value.topic_id = offset.topic_id
+        if offset.topic_id == ZERO_UUID:
+            version = _OFFSET_VALUE_VERSION_WITHOUT_ID
     return KeyValue(_offset_key(group_id, partition), encode_with_version(value, version))
 
 
@@ -126,6 +131,7 @@ def decode_offset(data: bytes, log_offset: int) -> CommittedOffset:
         commit_timestamp_ms=value.commit_timestamp,
         expire_timestamp_ms=value.expire_timestamp,
         log_offset=log_offset,
+        topic_id=value.topic_id,
     )
 
 

@@ -249,6 +249,7 @@ class GroupTable:
             offset.commit_timestamp_ms,
             offset.expire_timestamp_ms,
             log_offset,
+            offset.topic_id,
         )
         if producer_id == NO_PRODUCER_ID:
             group.offsets.commit(partition, placed)

@@ -27,6 +27,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 )
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.offsets")
 
@@ -277,12 +278,16 @@ class OffsetCommits:
                 result[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             result[partition] = ErrorCode.NONE
-            accepted.append(
-                (
-                    partition,
-                    CommittedOffset(offset, leader_epoch, text, now_ms, expire_timestamp_ms),
-                )
+            topic = self._topics.get(partition.topic)
+            committed = CommittedOffset(
+                offset,
+                leader_epoch,
+                text,
+                now_ms,
+                expire_timestamp_ms,
+                topic_id=ZERO_UUID if topic is None else topic.topic_id,
             )
+            accepted.append((partition, committed))
         if not accepted:
             return result
         existed = self._table.find(committer.group_id) is not None

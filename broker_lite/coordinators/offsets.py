@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from uuid import UUID
 
 from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class CommittedOffset:
         commit_timestamp_ms: When it was committed.
         expire_timestamp_ms: When it expires, if the client said so (OffsetCommit below 5); else -1.
         log_offset: Where the commit stands in the log; decides which of two is the later one.
+        topic_id: Id of the topic, as Kafka writes it since 4.1; zeros where it was not written.
     """
 
     committed_offset: int
@@ -31,6 +34,7 @@ class CommittedOffset:
     commit_timestamp_ms: int = -1
     expire_timestamp_ms: int = -1
     log_offset: int = -1
+    topic_id: UUID = ZERO_UUID
 
 
 class GroupOffsets:

@@ -6,19 +6,24 @@ tests are named after the trap where there is one.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from coordinator_bench import Bench, done
 
+from onceflow.broker_lite.coordinators.group_records import decode_offset, offset_record
 from onceflow.broker_lite.coordinators.offset_commits import (
     Committer,
     FetchedOffset,
     OffsetToCommit,
 )
+from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
 from onceflow.broker_lite.coordinators.subscription_metadata import subscribed_topics
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 SIMPLE = Committer("g")
@@ -381,3 +386,52 @@ def test_subscription_is_read_as_far_as_needed_trap_60(
     metadata: bytes, topics: set[str] | None
 ) -> None:
     assert subscribed_topics(metadata) == topics
+
+
+ORACLE_TOPIC_ID = UUID("7a7b04bb-8417-444e-9dce-422a6953ddaa")
+"""Of the topic `offsets` that groups of an Apache Kafka 4.4.0 committed to."""
+
+
+@pytest.mark.parametrize(
+    ("stored", "version", "offset"),
+    [
+        (  # By OffsetCommit 8, 9 and 10 alike.
+            "00040000000000000000ffffffff026d000001a221317dfa0100107a7b04bb8417444e9dce422a6953ddaa",
+            4,
+            CommittedOffset(0, -1, "m", 0x1A221317DFA, topic_id=ORACLE_TOPIC_ID),
+        ),
+        (  # By TxnOffsetCommit.
+            "00040000000000000000ffffffff01000001a22131c3200100107a7b04bb8417444e9dce422a6953ddaa",
+            4,
+            CommittedOffset(0, -1, "", 0x1A22131C320, topic_id=ORACLE_TOPIC_ID),
+        ),
+        ("0003000000000000002a0000000500016d0000000000000007", 3, CommittedOffset(42, 5, "m", 7)),
+        (
+            "0001000000000000002a00016d00000000000000070000000000000009",
+            1,
+            CommittedOffset(42, -1, "m", 7, 9),
+        ),
+    ],
+)
+def test_offsets_are_stored_as_kafka_stores_them(
+    stored: str, version: int, offset: CommittedOffset
+) -> None:
+    record = offset_record("g", TopicPartition("offsets", 0), offset)
+    assert record.value is not None
+    assert record.value.hex() == stored
+    assert int.from_bytes(record.value[:2], "big") == version
+    assert decode_offset(record.value, offset.log_offset) == offset
+
+
+def test_a_commit_is_stored_with_the_id_of_its_topic(bench: Bench) -> None:
+    topic_id = bench.topics.create("in", 2)
+    identity = bench.identity()
+    assert commit(bench, 1) is ErrorCode.NONE
+    assert commit_in_transaction(bench, 2, identity, partition=P1) is ErrorCode.NONE
+    assert commit(bench, 3, partition=TopicPartition("unknown", 0)) is ErrorCode.NONE
+    bench.end(*identity)
+    bench.restart()
+    group = bench.groups.offsets._table.find("g")
+    assert group is not None
+    found = {str(partition): kept.topic_id for partition, kept in group.offsets.committed.items()}
+    assert found == {"in-0": topic_id, "in-1": topic_id, "unknown-0": ZERO_UUID}
