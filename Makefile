@@ -11,7 +11,8 @@ READY := .setup/ready
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(READY): pyproject.toml tools/setup.sh tools/compile.sh sdk/protocol/record_kernel.py
+COMPILED := $(shell sed -n 's/^    "\(sdk\/[a-z_/]*\)",$$/\1.py/p' setup.py)
+$(READY): pyproject.toml setup.py tools/setup.sh tools/compile.sh $(COMPILED)
 	@PYTHON=$(PYTHON) bash tools/setup.sh
 	@mkdir -p .setup && touch $(READY)
 

@@ -1,20 +1,28 @@
-"""What pyproject.toml cannot say: with ONCEFLOW_COMPILE=1 the record kernel becomes machine code.
+"""What pyproject.toml cannot say: with ONCEFLOW_COMPILE=1 a few modules become machine code.
 
 It needs mypy and a C compiler where it is built, so it is built without isolation:
 ``pip install mypy 'setuptools>=77'``, then
 ``ONCEFLOW_COMPILE=1 pip install --no-build-isolation onceflow``.
-The Python source stays beside it and is what other interpreters use.
+The Python sources stay beside them and are what other interpreters use.
 """
 
 import os
 
 from setuptools import setup
 
-KERNEL = "src/onceflow/sdk/protocol/record_kernel.py"
+# What costs something for each record. `tools/compile.sh` reads these lines.
+COMPILED = (
+    "sdk/protocol/record_kernel",
+    "sdk/core/batch",
+    "sdk/core/accumulator",
+    "sdk/sync/delivery",
+    "sdk/aio/delivery",
+)
 
 if os.environ.get("ONCEFLOW_COMPILE") == "1":
     from mypyc.build import mypycify
 
-    setup(ext_modules=mypycify([KERNEL], opt_level="3"))
+    paths = [f"src/onceflow/{name}.py" for name in COMPILED]
+    setup(ext_modules=mypycify(paths, group_name="onceflow.sdk.compiled", opt_level="3"))
 else:
     setup()

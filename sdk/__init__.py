@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from onceflow.sdk.admin_model import TransactionListing as TransactionListing
     from onceflow.sdk.aio.admin import AsyncAdmin as AsyncAdmin
     from onceflow.sdk.aio.consumer import AsyncConsumer as AsyncConsumer
-    from onceflow.sdk.aio.producer import AsyncDeliveries as AsyncDeliveries
-    from onceflow.sdk.aio.producer import AsyncDelivery as AsyncDelivery
+    from onceflow.sdk.aio.delivery import AsyncDeliveries as AsyncDeliveries
+    from onceflow.sdk.aio.delivery import AsyncDelivery as AsyncDelivery
     from onceflow.sdk.aio.producer import AsyncProducer as AsyncProducer
     from onceflow.sdk.aio.producer import AsyncTransaction as AsyncTransaction
     from onceflow.sdk.columns import RecordColumns as RecordColumns
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from onceflow.sdk.serde import Serde as Serde
     from onceflow.sdk.sync.admin import Admin as Admin
     from onceflow.sdk.sync.consumer import Consumer as Consumer
-    from onceflow.sdk.sync.producer import Deliveries as Deliveries
-    from onceflow.sdk.sync.producer import Delivery as Delivery
+    from onceflow.sdk.sync.delivery import Deliveries as Deliveries
+    from onceflow.sdk.sync.delivery import Delivery as Delivery
     from onceflow.sdk.sync.producer import Producer as Producer
     from onceflow.sdk.sync.producer import Transaction as Transaction
 
@@ -89,8 +89,8 @@ _HOMES = {
     "AdminConfig": "config",
     "AsyncAdmin": "aio.admin",
     "AsyncConsumer": "aio.consumer",
-    "AsyncDeliveries": "aio.producer",
-    "AsyncDelivery": "aio.producer",
+    "AsyncDeliveries": "aio.delivery",
+    "AsyncDelivery": "aio.delivery",
     "AsyncProducer": "aio.producer",
     "AsyncTransaction": "aio.producer",
     "BrokerNode": "admin_model",
@@ -122,8 +122,8 @@ _HOMES = {
     "ConsumerMetrics": "metrics",
     "ConsumerRecord": "model",
     "ConsumerTopicMetrics": "metrics",
-    "Deliveries": "sync.producer",
-    "Delivery": "sync.producer",
+    "Deliveries": "sync.delivery",
+    "Delivery": "sync.delivery",
     "GroupDescription": "admin_model",
     "GroupListing": "admin_model",
     "Headers": "model",

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import pytest
 import real_kafka
@@ -15,6 +18,19 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("onceflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onceflow")
+
+
+def pytest_sessionstart() -> None:
+    """Machine code of another source would be tested instead of the source that is there."""
+    root, suffix = Path(__file__).parents[1], EXTENSION_SUFFIXES[0]
+    if not any(root.joinpath("sdk").rglob(f"*{suffix}")):
+        return
+    made_of = root / f"sdk/compiled{suffix}.sources"  # written by tools/compile.sh
+    for line in made_of.read_text().splitlines() if made_of.exists() else ["? the sources"]:
+        digest, name = line.split(maxsplit=1)
+        source = root / name
+        if not source.exists() or sha256(source.read_bytes()).hexdigest() != digest:
+            pytest.exit(f"{name}: the machine code is of another one: run tools/compile.sh", 1)
 
 
 @pytest.fixture(scope="session")

@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
-# Compiles the record kernel beside its source, where a C compiler is at hand; without one the
-# plain Python stays in use. Safe to run again: what is up to date is left alone.
+# Compiles what costs something for each record beside its source, where a C compiler is at hand;
+# without one the plain Python stays in use. Safe to run again: what is up to date is left alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-kernel=sdk/protocol/record_kernel
+modules=$(sed -n 's/^    "\(sdk\/[a-z_/]*\)",$/\1/p' setup.py)
 suffix=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
 
-if [ "$kernel$suffix" -nt "$kernel.py" ]; then
+made_of=sdk/compiled$suffix.sources # digests of what was compiled; the tests look at it too
+# Together or not at all: a compiled module works with its like as it was compiled with them.
+remove_compiled() { find sdk -name "*$suffix" -delete; rm -f "$made_of"; }
+
+if [ -f "$made_of" ] && sha256sum --check --status "$made_of"; then
   exit 0
 fi
-rm -f "$kernel"*"$suffix"
+remove_compiled
 if ! command -v "${CC:-cc}" >/dev/null; then
-  echo "compile: no C compiler; the record kernel stays plain Python (slower, otherwise the same)"
+  echo "compile: no C compiler; everything stays plain Python (slower, otherwise the same)"
   exit 0
 fi
-echo "compile: the record kernel"
+echo "compile: what each record goes through"
 log=$(mktemp)
 if ONCEFLOW_COMPILE=1 .venv/bin/python setup.py -q build_ext --inplace >"$log" 2>&1; then
   rm -f "$log"
-  touch "$kernel$suffix"
+  sha256sum setup.py $(printf '%s.py ' $modules) >"$made_of"
 else
   tail -n 20 "$log" >&2
-  rm -f "$log" "$kernel"*"$suffix"
-  echo "compile: it failed; the record kernel stays plain Python (slower, otherwise the same)" >&2
+  rm -f "$log"
+  remove_compiled
+  echo "compile: it failed; everything stays plain Python (slower, otherwise the same)" >&2
 fi

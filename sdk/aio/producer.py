@@ -10,10 +10,11 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack, cast
 
+from onceflow.sdk.aio.delivery import AsyncDeliveries, AsyncDelivery, AsyncDeliveryMaker
 from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
 from onceflow.sdk.aio.snapshots import producer_metrics
@@ -24,9 +25,10 @@ from onceflow.sdk.core.appending import (
     BulkAppend,
     choose_partition,
     make_bulk,
+    takes_plain,
     to_bytes,
 )
-from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch, locations
+from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.interceptors import ProducerRecord
@@ -64,51 +66,6 @@ def timeout_at_exit(error: BaseException | None) -> int:
 def abort_timeout_at_exit(error: BaseException) -> int | None:
     """How long aborting at the end of a transaction's context may take; None is the usual limit."""
     return None if isinstance(error, Exception) else INTERRUPTED_ABORT_MS
-
-
-class AsyncDelivery(DeliveryHandle):
-    """The fate of one record; await it for its RecordMetadata.
-
-    Cancelling the await does not take the record back.
-    """
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[object, None, RecordMetadata]:
-        self._mark_seen()
-        if not self._batch.done:
-            try:
-                yield from _wait_for((self._batch,)).__await__()
-            except BaseException:
-                self._mark_unseen()
-                raise
-        return self._metadata()
-
-
-class AsyncDeliveries(DeliveryGroup):
-    """The fate of the records of one ``send_many``; await it for their RecordMetadata in order."""
-
-    __slots__ = ()
-
-    def __await__(self) -> Generator[object, None, list[RecordMetadata]]:
-        self._mark_seen()
-        yield from _wait_for(tuple(self.batches())).__await__()
-        return self._metadata()
-
-
-async def _wait_for(batches: Iterable[ProducerBatch]) -> None:
-    loop = asyncio.get_running_loop()
-    for batch in batches:
-        if batch.done:
-            continue
-        future: asyncio.Future[None] = loop.create_future()
-
-        def settle(future: asyncio.Future[None] = future) -> None:
-            if not future.done():
-                future.set_result(None)
-
-        batch.add_done_callback(settle)
-        await future
 
 
 class AsyncTransaction:
@@ -159,9 +116,13 @@ class AsyncProducer:
 
     def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
         self._config = ProducerConfig.from_settings(settings)
-        self._engine: ProducerEngine[AsyncDelivery] = ProducerEngine(self._config, AsyncDelivery)
+        self._engine: ProducerEngine[AsyncDelivery] = ProducerEngine(
+            self._config, AsyncDeliveryMaker()
+        )
         self._transactions = TransactionDriver(self._engine)
         self._append = self._engine.accumulator.append
+        self._append_plain = self._engine.accumulator.append_plain
+        self._is_plain = takes_plain(self._config)
         self._topics = self._engine.accumulator.topics
         self._interception: ProducerInterception | None = None
         if self._config.interceptors:
@@ -275,6 +236,24 @@ class AsyncProducer:
             KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
                 failure was not looked at.
         """
+        if self._is_plain and partition is None and timestamp_ms is None and not headers:
+            plain = self._append_plain(topic, key, value, time.time())
+            if plain is not None:
+                if self._engine.accumulator.batch_sealed:
+                    await asyncio.sleep(0)
+                return plain
+        return await self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    async def _send(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> AsyncDelivery:
+        """The long way of a record."""
         if self._interception is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
             bulk = await self._send_intercepted(self._interception, topic, [record])
@@ -300,6 +279,7 @@ class AsyncProducer:
             timestamp_ms = int(time.time() * 1000)
         else:
             check_timestamp(timestamp_ms)
+            timestamp_ms = int(timestamp_ms)  # numpy's numbers are none of Python's
         while True:
             delivery = self._append(state, number, key, value, pairs, timestamp_ms)
             if delivery is not None:

@@ -22,7 +22,7 @@ from onceflow.sdk.aio.producer_topics import ProducerTopics
 from onceflow.sdk.aio.transport import loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
-from onceflow.sdk.core.batch import DeliveryHandle
+from onceflow.sdk.core.batch import DeliveryHandle, HandleMaker
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
 from onceflow.sdk.core.transaction_flows import add_partitions, init_producer_id
@@ -64,14 +64,14 @@ class ProducerEngine(Generic[D]):
     def __init__(
         self,
         config: ProducerConfig,
-        delivery_type: type[D],
+        handles: HandleMaker[D],
         wake: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         """Make the producer's parts; nothing runs before ``start``.
 
         Args:
             config: The settings.
-            delivery_type: What appending returns.
+            handles: Makes what appending returns.
             wake: Runs a callback in the loop from another thread; None when appending happens in
                 the loop's own thread.
         """
@@ -88,7 +88,7 @@ class ProducerEngine(Generic[D]):
             lock=threading.Lock(),
             clock_ms=self._clock_ms,
             random=random.random,
-            delivery_type=delivery_type,
+            handles=handles,
             on_ready=self._on_ready,
             batch_size=config.batch_size,
             linger_ms=config.linger_ms,

@@ -10,10 +10,10 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Final, Generic, Protocol, TypeVar
 
-from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
+from onceflow.sdk.core.batch import DeliveryHandle, HandleMaker, ProducerBatch
 from onceflow.sdk.core.metadata import ZERO_UUID
 from onceflow.sdk.core.partitioner import StickyPartition, murmur2_partition
 from onceflow.sdk.errors import KafkaError, RecordTooLargeError, SerializationError
@@ -29,6 +29,30 @@ KEY_CACHE_MAX = 100_000
 """Keys whose partition is remembered per topic; the memory starts anew beyond that."""
 STICKY = -1
 """Partition number that stands for "whichever takes records without a key now"."""
+
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this module runs as machine code."""
+
+
+class Lock(Protocol):
+    """What the accumulator asks of its lock."""
+
+    def acquire(self) -> object:
+        """Wait for it."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> object: ...
 
 
 class PartitionQueue:
@@ -93,8 +117,12 @@ class PartitionQueue:
 
     def unsettled(self) -> Iterator[ProducerBatch]:
         """Batches that carry a sequence and whose fate is open, in order."""
-        yield from (batch for batch in self.in_flight if not batch.done)
-        yield from (batch for batch in self.sealed if batch.base_sequence >= 0)
+        for batch in self.in_flight:
+            if not batch.done:
+                yield batch
+        for batch in self.sealed:
+            if batch.base_sequence >= 0:
+                yield batch
 
     def requeue(self, batch: ProducerBatch) -> None:
         """Put a batch that was sent back in its place among those that wait."""
@@ -201,10 +229,10 @@ class Accumulator(Generic[D]):
     def __init__(
         self,
         *,
-        lock: AbstractContextManager[object],
+        lock: Lock,
         clock_ms: Callable[[], int],
         random: Callable[[], float],
-        delivery_type: type[D],
+        handles: HandleMaker[D],
         on_ready: Callable[[], None],
         batch_size: int,
         linger_ms: int,
@@ -213,7 +241,7 @@ class Accumulator(Generic[D]):
         codec: int,
         level: int | None = None,
     ) -> None:
-        self.lock = lock
+        self.lock: Lock = lock
         self.topics: dict[str, TopicState] = {}
         self.active: dict[PartitionQueue, None] = {}
         self.incomplete: dict[ProducerBatch, None] = {}
@@ -227,7 +255,7 @@ class Accumulator(Generic[D]):
         self.on_ready = on_ready
         self.clock_ms = clock_ms
         self.linger_ms = linger_ms
-        self.delivery_type = delivery_type
+        self._handles = handles
         self.batch_size: int = min(batch_size, max_request_size)
         self.codec = codec
         self.level = level
@@ -273,6 +301,34 @@ class Accumulator(Generic[D]):
 
     # appending: the user's thread
 
+    def append_plain(self, topic: str, key: object, value: object, now_s: float) -> D | None:
+        """Add a record that needs nothing done to it: the short way of nearly all records.
+
+        Args:
+            topic: Topic name.
+            key: Key or None.
+            value: Value or None.
+            now_s: Seconds since 1970, for the timestamp.
+
+        Returns:
+            The record's handle, or None where it must go the long way, by ``append``: the topic
+            is not known yet, key or value are not bytes, there is no room or no open batch.
+
+        Raises:
+            SerializationError: The record cannot be written.
+        """
+        state = self.topics.get(topic)
+        if state is None or not (value is None or type(value) is bytes):
+            return None
+        if key is None:
+            partition = state.sticky.current
+        elif type(key) is bytes:
+            partition = state.partition_for(key)
+        else:
+            return None
+        queue = state.queues[partition]
+        return self._append_open(queue, key, value, None, int(now_s * 1000))
+
     def append(
         self,
         state: TopicState,
@@ -299,20 +355,49 @@ class Accumulator(Generic[D]):
             KafkaError: The gate is closed, the record is too large, or it has a wrong type.
         """
         try:
-            with self.lock:
-                if self.memory_used < self._limit:
-                    queue = state.queues[partition if partition >= 0 else state.sticky.current]
-                    batch = queue.open
-                    if batch is not None:
-                        index = batch.count
-                        added = batch.append(index, timestamp_ms, key, value, headers)
-                        if added is not None:
-                            batch.count = index + 1
-                            self.memory_used += added.size
-                            return self.delivery_type(batch, index, timestamp_ms)
-            return self._append_slowly(state, partition, key, value, headers, timestamp_ms)
+            queue = state.queues[partition if partition >= 0 else state.sticky.current]
+            return self._append_open(
+                queue, key, value, headers, timestamp_ms
+            ) or self._append_slowly(state, partition, key, value, headers, timestamp_ms)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise SerializationError(f"the record cannot be written: {error}") from error
+
+    def _append_open(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+        timestamp_ms: int,
+    ) -> D | None:
+        """Add a record to the open batch of a queue, if there is one that has room."""
+        if not COMPILED:
+            with self.lock:
+                return self._append_locked(queue, key, value, headers, timestamp_ms)
+        # What `with` does, at a third of its price. Machine code cannot be interrupted between
+        # the first two lines; plain Python can, and Ctrl-C would leave the lock taken for ever.
+        self.lock.acquire()
+        try:
+            return self._append_locked(queue, key, value, headers, timestamp_ms)
+        finally:
+            self.lock.release()
+
+    def _append_locked(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+        timestamp_ms: int,
+    ) -> D | None:
+        batch = queue.open
+        if batch is None or self.memory_used >= self._limit:
+            return None
+        size = batch.write(timestamp_ms, key, value, headers)
+        if not size:
+            return None
+        self.memory_used += size
+        return self._handles.make(batch, batch.count - 1, timestamp_ms)
 
     def _append_slowly(
         self,
@@ -331,22 +416,19 @@ class Accumulator(Generic[D]):
                 number = partition if partition >= 0 else state.sticky.current
                 queue = state.queues[number]
                 batch, wake = self.batch_with_room(state, queue)
-                added = None
-                index = batch.count
                 try:
-                    added = batch.append(index, timestamp_ms, key, value, headers)
+                    size = batch.write(timestamp_ms, key, value, headers)
                 finally:
-                    if not index and added is None:
-                        self.discard_empty(queue)
-                if added is not None:
+                    self.discard_empty(queue)
+                if size:
                     break
                 self.seal(queue)
-            batch.count = index + 1
-            self.memory_used += added.size
+            index = batch.count - 1
+            self.memory_used += size
             wake = wake or bool(queue.sealed)
         if wake:
             self.on_ready()
-        return self.delivery_type(batch, index, timestamp_ms)
+        return self._handles.make(batch, index, timestamp_ms)
 
     @property
     def is_full(self) -> bool:

@@ -82,6 +82,20 @@ def to_bytes(
     )
 
 
+def takes_plain(config: ProducerConfig) -> bool:
+    """Whether bytes need nothing done to them, so that ``Accumulator.append_plain`` may do.
+
+    Args:
+        config: The producer's settings.
+    """
+    return (
+        config.key_serializer is None
+        and config.value_serializer is None
+        and config.partitioner is None
+        and not config.interceptors
+    )
+
+
 def choose_partition(
     state: TopicState, key: bytes | None, partition: int | None, partitioner: Partitioner | None
 ) -> int:
@@ -253,7 +267,6 @@ class BulkAppend:
         batch, new = self._accumulator.batch_with_room(self._state, queue)
         builder = batch.builder
         assert builder is not None, "an open batch is not built"
-        builder.count_raw(batch.count)
         touched[number] = _Touched(batch, builder, batch.count, builder.size_bytes)
         return builder, new
 

@@ -8,12 +8,19 @@ and when they are tried again is decided by the accumulator and the sender.
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model import RecordMetadata
-from onceflow.sdk.protocol.batch_building import AppendRecord
-from onceflow.sdk.protocol.records import RecordBatchBuilder
+from onceflow.sdk.protocol.batch_building import RecordBatchBuilder
+from onceflow.sdk.record_checks import RecordHeaders
+
+if TYPE_CHECKING:
+    from onceflow.sdk.protocol.record_kernel import RecordWriter
+
+D = TypeVar("D", bound="DeliveryHandle")
 
 NO_OFFSET = -1
 NO_SEQUENCE = -1
@@ -25,7 +32,8 @@ class ProducerBatch:
     Attributes:
         topic: Topic name.
         partition: Partition number.
-        append: The builder's compiled append: ``append(index, timestamp_ms, key, value, headers)``.
+        builder: What collects its records; None once it is built.
+        writer: The compiled part of the builder; None where there is none, or it is built.
         count: Records in the batch.
         created_ms: When the first record came, on the clock of the sender.
         order: Place among the batches of its partition; pieces of a batch come in its place.
@@ -48,7 +56,6 @@ class ProducerBatch:
         "_children",
         "_record_errors",
         "_watched",
-        "append",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -67,6 +74,7 @@ class ProducerBatch:
         "reserved",
         "topic",
         "transaction",
+        "writer",
     )
 
     def __init__(
@@ -84,7 +92,7 @@ class ProducerBatch:
         self.topic: str = topic
         self.partition: int = partition
         self.builder: RecordBatchBuilder | None = RecordBatchBuilder(batch_size, codec, level)
-        self.append: AppendRecord = self.builder.append_raw
+        self.writer: RecordWriter | None = self.builder.writer
         self.count: int = 0
         self.created_ms: int = created_ms
         self.order: tuple[int, ...] = order
@@ -117,6 +125,52 @@ class ProducerBatch:
         if self._children:
             return sum(child.unseen_failures for _, child in self._children)
         return self.count - len(self._watched) if self.error is not None else 0
+
+    def write(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+    ) -> int:
+        """Add a record while the batch is open.
+
+        Args:
+            timestamp_ms: Timestamp of the record.
+            key: Key or None.
+            value: Value or None.
+            headers: Headers as a list of pairs.
+
+        Returns:
+            Bytes that it takes, or 0 if the batch is full.
+        """
+        writer = self.writer
+        if writer is not None:
+            size = int(writer.write(self.count, timestamp_ms, key, value, headers))
+        else:
+            assert self.builder is not None, "the batch is built"
+            size = self.builder.write(timestamp_ms, key, value, headers)
+        if size:
+            self.count += 1
+        return size
+
+    def build(self, transactional: bool) -> int:
+        """Give it its bytes; nothing can be added any more.
+
+        Args:
+            transactional: Whether it belongs to a transaction.
+
+        Returns:
+            Bytes that it had before compression.
+        """
+        builder = self.builder
+        assert builder is not None, "the batch is built"
+        size = builder.size_bytes
+        self.builder = self.writer = None
+        self.data = builder.build(
+            self.producer_id, self.producer_epoch, self.base_sequence, transactional
+        )
+        return size
 
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         """The batch is stored.
@@ -304,6 +358,20 @@ class DeliveryHandle:
         if batch.done:
             state = "stored" if batch.failure(self._index) is None else "failed"
         return f"<{type(self).__name__} {batch.topic}-{batch.partition} {state}>"
+
+
+class HandleMaker(ABC, Generic[D]):
+    """Makes the handle of each record; each face has its own kind of them."""
+
+    @abstractmethod
+    def make(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> D:
+        """The handle of a record.
+
+        Args:
+            batch: Its batch.
+            index: Its number there.
+            timestamp_ms: Its timestamp.
+        """
 
 
 class DeliveryGroup:

@@ -41,8 +41,7 @@ def split_batch(
         )
         for record in records[start:stop]:
             timestamp_ms = -1 if record.timestamp is None else record.timestamp
-            child.append(child.count, timestamp_ms, record.key, record.value, list(record.headers))
-            child.count += 1
+            child.write(timestamp_ms, record.key, record.value, list(record.headers))
         assert child.builder is not None
         child.reserved = child.builder.size_bytes
         child.producer_id, child.producer_epoch = batch.producer_id, batch.producer_epoch

@@ -317,15 +317,7 @@ class Sender:
             batch.producer_id, batch.producer_epoch = queue.producer_id, queue.producer_epoch
             queue.next_sequence = increment_sequence(queue.next_sequence, batch.count)
         if batch.data is None:
-            builder = batch.builder
-            assert builder is not None
-            plain_bytes = builder.size_bytes
-            batch.builder = None
-            del batch.append
-            batch.data = builder.build(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence, transactional
-            )
-            self._count_built(batch, plain_bytes)
+            self._count_built(batch, batch.build(transactional))
         elif not numbered:
             set_producer_state(
                 batch.data,

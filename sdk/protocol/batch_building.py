@@ -6,8 +6,8 @@ and how long it waits for more, is decided by `core.accumulator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
@@ -26,16 +26,12 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.record_engine import kernel_in_use
 
 if TYPE_CHECKING:
-    from onceflow.sdk.protocol.record_codec import BatchBuilder, RecordSize
+    from onceflow.sdk.protocol.record_codec import BatchBuilder
     from onceflow.sdk.protocol.record_kernel import RecordWriter
 
 RecordHeaders = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, RecordHeaders]
 """A record to encode: timestamp in milliseconds, key, value, headers."""
-AppendRecord: TypeAlias = (
-    "Callable[[int, int, bytes | None, bytes | None, RecordHeaders], RecordSize | None]"
-)
-"""``append(offset, timestamp_ms, key, value, headers)``; None when the batch is full."""
 
 
 class RecordBatchBuilder:
@@ -44,18 +40,12 @@ class RecordBatchBuilder:
     Not thread-safe; a producer guards it with its own lock.
 
     Attributes:
-        append_raw: The compiled `append(offset, timestamp_ms, key, value, headers)` itself, for
-            callers that count a microsecond: `offset` is the record's index in the batch, the
-            result None when the batch is full. Such a caller counts its records itself and tells
-            by `count_raw` before anything else is called.
         codec: Compression codec.
         level: Its level, None for Kafka's default.
         writer: The compiled kernel's part; None where the kernel is not in use.
     """
 
-    __slots__ = ("_count", "_foreign", "append_raw", "codec", "level", "writer")
-
-    append_raw: AppendRecord
+    __slots__ = ("_count", "_foreign", "codec", "level", "writer")
 
     def __init__(
         self, batch_size: int = 16384, codec: int = Codec.NONE, level: int | None = None
@@ -77,23 +67,38 @@ class RecordBatchBuilder:
             from onceflow.sdk.protocol.record_kernel import RecordWriter
 
             self.writer = RecordWriter(batch_size - HEADER_SIZE)
-            self.append_raw = self.writer.append
         else:
             from onceflow.sdk.protocol.record_codec import new_builder
 
             self._foreign = new_builder(
                 MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
             )
-            self.append_raw = self._foreign.append
 
     @property
     def records_count(self) -> int:
         """Records in the batch."""
         return self._count if self.writer is None else self.writer.count
 
-    def count_raw(self, records_count: int) -> None:
-        """Say how many records there are after calls of `append_raw`."""
-        self._count = records_count
+    def write(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+    ) -> int:
+        """As `append`, for what are bytes already.
+
+        Returns:
+            Bytes that the record takes, or 0 if the batch is full.
+        """
+        if self.writer is not None:
+            return self.writer.write(self.writer.count, timestamp_ms, key, value, headers)
+        assert self._foreign is not None
+        added = self._foreign.append(self._count, timestamp_ms, key, value, headers or [])
+        if added is None:
+            return 0
+        self._count += 1
+        return added.size
 
     def append(
         self,
@@ -118,11 +123,7 @@ class RecordBatchBuilder:
         """
         key = None if key is None else bytes(memoryview(key))
         value = None if value is None else bytes(memoryview(value))
-        added = self.append_raw(self.records_count, timestamp_ms, key, value, headers)
-        if added is None:
-            return None
-        self._count += 1
-        return added.size
+        return self.write(timestamp_ms, key, value, headers) or None
 
     @property
     def size_bytes(self) -> int:
@@ -150,7 +151,6 @@ class RecordBatchBuilder:
         Returns:
             The whole batch with base offset 0, compressed where that makes it smaller.
         """
-        del self.append_raw
         body: Buffer
         if self.writer is not None:
             header, body = _header_of(self.writer), self.writer.take()
@@ -187,8 +187,7 @@ def append_scattered(
     """Add records to the batches of their partitions, in order, until one is full or missing.
 
     Args:
-        builders: The open batch of each partition; None where there is none yet. They were filled
-            by `append_raw` and this function only.
+        builders: The open batch of each partition; None where there is none yet.
         targets: Partition of each record.
         start: Index of the first record.
         stop: Index after the last one.
@@ -222,10 +221,8 @@ def append_scattered(
             single = many[at]
         if headers is not None:
             record_headers = headers[at]
-        count = builder.records_count
-        if builder.append_raw(count, single, key, values[at], record_headers) is None:
+        if not builder.write(single, key, values[at], record_headers):
             return at
-        builder.count_raw(count + 1)
     return max(start, stop)
 
 

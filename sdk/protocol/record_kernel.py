@@ -56,17 +56,6 @@ def _varint(number: i64) -> bytes:
     return _make_varint(number)
 
 
-class RecordSize:
-    """What a writer answers for a record that it took.
-
-    Attributes:
-        size: Bytes that the record takes.
-    """
-
-    def __init__(self, size: i64) -> None:
-        self.size = size
-
-
 class RecordWriter:
     """Collects the records of one batch as pieces that are joined once.
 
@@ -92,14 +81,14 @@ class RecordWriter:
         self._stamped: i64 = -1
         self._parts: list[bytes] = []
 
-    def append(
+    def write(
         self,
         offset: i64,
         timestamp_ms: i64,
         key: bytes | None,
         value: bytes | None,
-        headers: Headers,
-    ) -> RecordSize | None:
+        headers: Headers | None,
+    ) -> i64:
         """Add one record.
 
         Args:
@@ -110,20 +99,8 @@ class RecordWriter:
             headers: Pairs of name and value.
 
         Returns:
-            Its size, or None if the batch is full.
+            Its size, or 0 if the batch is full.
         """
-        size = self.write(offset, timestamp_ms, key, value, headers)
-        return None if size == 0 else RecordSize(size)
-
-    def write(
-        self,
-        offset: i64,
-        timestamp_ms: i64,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None,
-    ) -> i64:
-        """As `append`, for compiled callers: the size as a number, 0 if the batch is full."""
         if self.count == 0:
             self.base_timestamp = timestamp_ms
         if timestamp_ms != self._stamped or self.count == 0:

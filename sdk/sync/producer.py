@@ -27,16 +27,16 @@ from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.columns import Column, as_sequence
 from onceflow.sdk.config import ProducerConfig
-from onceflow.sdk.core.accumulator import STICKY
 from onceflow.sdk.core.appending import (
     BulkAppend,
     choose_partition,
     encode,
     make_bulk,
+    takes_plain,
 )
-from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, ProducerBatch, locations
+from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
-from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
+from onceflow.sdk.errors import IllegalStateError, KafkaError
 from onceflow.sdk.interceptors import ProducerRecord
 from onceflow.sdk.metrics import ProducerMetrics
 from onceflow.sdk.model import (
@@ -45,80 +45,18 @@ from onceflow.sdk.model import (
     OffsetAndMetadata,
     PartitionInfo,
     ProducerIdentity,
-    RecordMetadata,
     TopicPartition,
 )
 from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
 from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.sync.delivery import Deliveries, Delivery, DeliveryMaker
 from onceflow.sdk.sync.portal import Portal
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 
 EXIT_TIMEOUT_MS = 5_000
 """How long the end of the program waits for a producer that was not closed."""
-
-
-class Delivery(DeliveryHandle):
-    """The fate of one record."""
-
-    __slots__ = ()
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement.
-
-        Args:
-            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
-
-        Returns:
-            Where the record was stored.
-
-        Raises:
-            RequestTimedOutError: The timeout passed; the record is still on its way.
-            KafkaError: Why it was not stored.
-        """
-        self._mark_seen()
-        if not self._batch.done and not _wait_for((self._batch,), timeout):
-            self._mark_unseen()
-            raise RequestTimedOutError(f"the record was not acknowledged within {timeout} s")
-        return self._metadata()
-
-
-class Deliveries(DeliveryGroup):
-    """The fate of the records of one ``send_many``."""
-
-    __slots__ = ()
-
-    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
-        """Wait for every acknowledgement.
-
-        Args:
-            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
-
-        Returns:
-            Where each record was stored, in the order of the call.
-
-        Raises:
-            RequestTimedOutError: The timeout passed.
-            KafkaError: Why the first of the failed ones was not stored; ``exceptions`` has all.
-        """
-        self._mark_seen()
-        if not _wait_for(tuple(self.batches()), timeout):
-            raise RequestTimedOutError(f"not every record was acknowledged within {timeout} s")
-        return self._metadata()
-
-
-def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
-    deadline = None if timeout is None else time.monotonic() + timeout
-    for batch in batches:
-        if batch.done:
-            continue
-        event = threading.Event()
-        batch.add_done_callback(event.set)
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not event.wait(left):
-            return False
-    return True
 
 
 class Transaction:
@@ -175,18 +113,18 @@ class Producer:
         self._portal = Portal("producer")
         try:
             self._engine: ProducerEngine[Delivery] = ProducerEngine(
-                config, Delivery, self._portal.wake
+                config, DeliveryMaker(), self._portal.wake
             )
             self._portal.at_end = self._engine.pool.close
             self._transactions = TransactionDriver(self._engine)
             self._append = self._engine.accumulator.append
+            self._append_plain = self._engine.accumulator.append_plain
             self._topics = self._engine.accumulator.topics
             self._interception: ProducerInterception | None = None
             if config.interceptors:
                 counters = self._engine.sender.counters
                 self._interception = ProducerInterception(config.interceptors, counters)
-            self._plain_key = config.key_serializer is None and config.partitioner is None
-            self._plain_value = config.value_serializer is None
+            self._is_plain = takes_plain(config)
             self._portal.call(self._start)
         except BaseException:
             self._portal.close()
@@ -276,6 +214,22 @@ class Producer:
             KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
                 failure was not looked at.
         """
+        if self._is_plain and partition is None and timestamp_ms is None and not headers:
+            plain = self._append_plain(topic, key, value, time.time())
+            if plain is not None:
+                return plain
+        return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send(
+        self,
+        topic: str,
+        value: object,
+        key: object,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        """The long way of a record."""
         if self._interception is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
             bulk = self._send_intercepted(self._interception, topic, [record])
@@ -284,23 +238,17 @@ class Producer:
         state = self._topics.get(topic)
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
-        if value is not None and not (self._plain_value and type(value) is bytes):
+        if value is not None:
             value = encode(value, self._config.value_serializer, "value", topic)
-        if self._plain_key and partition is None and (key is None or type(key) is bytes):
-            if key is None:
-                number = STICKY
-            else:
-                known = state.partition_of_key.get(key)
-                number = state.partition_for(key) if known is None else known
-        else:
-            if key is not None:
-                key = encode(key, self._config.key_serializer, "key", topic)
-            number = choose_partition(state, key, partition, self._config.partitioner)
+        if key is not None:
+            key = encode(key, self._config.key_serializer, "key", topic)
+        number = choose_partition(state, key, partition, self._config.partitioner)
         pairs = to_headers(headers) if headers else NO_HEADERS
         if timestamp_ms is None:
             timestamp_ms = int(time.time() * 1000)
         else:
             check_timestamp(timestamp_ms)
+            timestamp_ms = int(timestamp_ms)  # numpy's numbers are none of Python's
         delivery = self._append(state, number, key, value, pairs, timestamp_ms)
         while delivery is None:
             self._portal.call(self._engine.wait_memory)

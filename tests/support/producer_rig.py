@@ -7,10 +7,11 @@ reader would find.
 
 from __future__ import annotations
 
-import contextlib
+import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from onceflow.sdk.core.accumulator import STICKY, Accumulator
 from onceflow.sdk.core.batch import DeliveryHandle
@@ -28,6 +29,7 @@ from onceflow.sdk.errors import BrokerConnectionError, KafkaError
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import decode_batch, increment_sequence, parse_batch_header
+from onceflow.sdk.sync.delivery import Delivery, DeliveryMaker
 
 NODE = 1
 TOPIC = "t"
@@ -73,11 +75,11 @@ class Rig:
         self.wakes = 0
         self.metadata = metadata_of(partitions)
         self.connected = {1, 2}
-        self.accumulator: Accumulator[DeliveryHandle] = Accumulator(
-            lock=contextlib.nullcontext(),
+        self.accumulator: Accumulator[Delivery] = Accumulator(
+            lock=threading.Lock(),
             clock_ms=lambda: self.now_ms,
             random=lambda: 0.5,
-            delivery_type=DeliveryHandle,
+            handles=DeliveryMaker(),
             on_ready=self._woken,
             batch_size=batch_size,
             linger_ms=linger_ms,
@@ -95,7 +97,7 @@ class Rig:
         if transactional_id is not None:
             self.begin()
         self.sender = Sender(
-            self.accumulator,
+            cast("Accumulator[DeliveryHandle]", self.accumulator),
             self.manager,
             Backoff(100, 1_000, lambda: 0.5),
             acks=-1,

@@ -17,8 +17,8 @@ COUNT = 3
 
 def batch_at(base_offset: int) -> bytes:
     builder = RecordBatchBuilder(1_000, 0)
-    for index in range(COUNT):
-        builder.append_raw(index, 0, None, b"v", [])
+    for _ in range(COUNT):
+        builder.write(0, None, b"v", [])
     data = builder.build()
     data[:8] = base_offset.to_bytes(8, "big", signed=True)
     return bytes(data)

@@ -1,0 +1,91 @@
+"""What the blocking producer gives for records: their fate, and how a thread waits for it.
+
+One handle is made for each record, so this module may be compiled (see ``record_engine``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, HandleMaker, ProducerBatch
+from onceflow.sdk.errors import RequestTimedOutError
+from onceflow.sdk.model import RecordMetadata
+
+
+class Delivery(DeliveryHandle):
+    """The fate of one record."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait for the acknowledgement.
+
+        Args:
+            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
+
+        Returns:
+            Where the record was stored.
+
+        Raises:
+            RequestTimedOutError: The timeout passed; the record is still on its way.
+            KafkaError: Why it was not stored.
+        """
+        self._mark_seen()
+        if not self._batch.done and not _wait_for((self._batch,), timeout):
+            self._mark_unseen()
+            raise RequestTimedOutError(f"the record was not acknowledged within {timeout} s")
+        return self._metadata()
+
+
+class DeliveryMaker(HandleMaker[Delivery]):
+    """Makes the handles of the blocking producer."""
+
+    def make(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> Delivery:
+        """The handle of a record; see ``HandleMaker``."""
+        return Delivery(batch, index, timestamp_ms)
+
+
+class Deliveries(DeliveryGroup):
+    """The fate of the records of one ``send_many``."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
+        """Wait for every acknowledgement.
+
+        Args:
+            timeout: Seconds; None waits as long as ``delivery_timeout_ms`` lets it take.
+
+        Returns:
+            Where each record was stored, in the order of the call.
+
+        Raises:
+            RequestTimedOutError: The timeout passed.
+            KafkaError: Why the first of the failed ones was not stored; ``exceptions`` has all.
+        """
+        self._mark_seen()
+        if not _wait_for(tuple(self.batches()), timeout):
+            raise RequestTimedOutError(f"not every record was acknowledged within {timeout} s")
+        return self._metadata()
+
+
+def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
+    deadline = None if timeout is None else time.monotonic() + timeout
+    for batch in batches:
+        if batch.done:
+            continue
+        event = threading.Event()
+        batch.add_done_callback(event.set)
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not event.wait(left):
+            return False
+    return True
+
+
+for _kind, _text in (  # Compiled classes lose their texts.
+    (Delivery, "The fate of one record."),
+    (Deliveries, "The fate of the records of one ``send_many``."),
+):
+    _kind.__doc__ = _text
