@@ -99,7 +99,8 @@ class ConsumerSteps:
         group = draft.group
         if group.group_epoch <= group.assignment_epoch:
             return
-        if group.targets and now_ms < group.assigned_at_ms + interval_ms:
+        since_ms = now_ms - group.assigned_at_ms
+        if group.targets and 0 <= since_ms < interval_ms:  # Below 0 the clock was set back.
             return
         counts = self.topics.ids_of(group.subscribed_topics())
         readers = [self._reader(group, member) for member in group.members.values()]

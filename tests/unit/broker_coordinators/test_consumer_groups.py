@@ -163,6 +163,17 @@ class TestJoining:
         one.beat()
         assert group_of(bench).state.value == "Reconciling"
 
+    def test_a_clock_that_was_set_back_holds_up_no_division(self) -> None:
+        """Found by simulation: a restart on an earlier clock left partitions without a reader."""
+        bench = Bench(topics=FakeTopics(a=4), group_settings=GroupSettings())
+        one, two = Peer(bench, "m1", "a"), Peer(bench, "m2", "a")
+        one.beat()
+        bench.now_ms -= 3_600_000
+        bench.restart()
+        one.beat()
+        two.beat()
+        assert group_of(bench).state.value == "Reconciling"
+
 
 class TestStaticMembers:
     def test_return_moves_nothing(self, bench: Bench) -> None:
