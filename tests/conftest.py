@@ -40,7 +40,8 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_kafk
         if os.environ.get("ONCEFLOW_REQUIRE_KAFKA"):
             pytest.fail(f"Apache Kafka is required here: {reason}")
         pytest.skip(f"Apache Kafka cannot run here: {reason}")
-    with real_kafka.ApacheKafka(tmp_path_factory.mktemp("apache-kafka")) as kafka:
+    folder = tmp_path_factory.mktemp("apache-kafka")
+    with real_kafka.ApacheKafka(folder, settings=real_kafka.ANYBODY_MAY) as kafka:
         yield kafka
 
 

@@ -175,15 +175,15 @@ def _read_header(context: RequestContext, item: _Item) -> None:
     except InvalidBatchError as error:
         item.refuse(error.code, str(error))
         return
-    if header.size_bytes < len(records):
-        # Before a transaction takes the partition in: this batch is never stored.
-        item.refuse(ErrorCode.INVALID_RECORD, "There is more than one record batch.")
-        return
     if header.attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
         item.refuse(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"zstd needs Produce version {ZSTD_MIN_VERSION} or later.",
         )
+        return
+    if header.size_bytes < len(records):
+        # Before a transaction takes the partition in: this batch is never stored.
+        item.refuse(ErrorCode.INVALID_RECORD, "There is more than one record batch.")
         return
     item.header = header
 

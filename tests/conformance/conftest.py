@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+import real_kafka
 from stock_daemon import StockDaemon
 
 OURS = "bundled-broker"
@@ -15,9 +16,10 @@ APACHE_KAFKA = "apache-kafka"
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StockDaemon]:
     """`onceflow broker` as a process, one per test module."""
-    settings = {
+    settings: dict[str, object] = {
         f"group.consumer.{least}heartbeat.interval.ms": 200 for least in ("min.", "")
     }  # As in `real_kafka`, so that members of KIP-848 need not wait for five seconds each time.
+    settings |= real_kafka.ANYBODY_MAY
     daemon = StockDaemon(tmp_path_factory.mktemp("daemon") / "data", settings)
     daemon.start()
     try:

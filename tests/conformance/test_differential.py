@@ -26,10 +26,7 @@ SEEDS_EACH = 10
 
 @pytest.fixture(scope="module")
 def pair(apache_kafka: real_kafka.ApacheKafka) -> Iterator[Pair]:
-    settings = {
-        k: v for k, v in OUR_SETTINGS.items() if k not in ("authorizer.class.name", "super.users")
-    }
-    with Broker(settings=settings) as broker:
+    with Broker(settings=OUR_SETTINGS) as broker:
         yield Pair(apache_kafka.bootstrap_servers, broker.bootstrap_servers)
 
 

@@ -34,18 +34,14 @@ KAFKA_PARK_S = 0.15
 OUR_PARK_S = 0.05
 KAFKA_SETTLE_S = 0.05
 SHRINKS_MAX = 400
-KAFKA_SETTINGS = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-}
-"""For an Apache Kafka of its own: ACLs are served, and transactions time out soon."""
 OUR_SETTINGS = {
     "node.id": "1",
     "group.consumer.min.heartbeat.interval.ms": "200",
     "group.consumer.heartbeat.interval.ms": "200",
-    **KAFKA_SETTINGS,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    **real_kafka.ANYBODY_MAY,
 }
+"""What `real_kafka` sets there."""
 
 
 class Difference(NamedTuple):
@@ -154,7 +150,9 @@ def brokers(kafka: str | None) -> Iterator[Pair]:
             return
         with (
             tempfile.TemporaryDirectory() as folder,
-            real_kafka.ApacheKafka(Path(folder) / "kafka", settings=KAFKA_SETTINGS) as apache,
+            real_kafka.ApacheKafka(
+                Path(folder) / "kafka", settings=real_kafka.ANYBODY_MAY
+            ) as apache,
         ):
             yield Pair(apache.bootstrap_servers, broker.bootstrap_servers)
 

@@ -67,7 +67,13 @@ def _after_refused(step: Step, theirs: Plain, ours: Plain) -> bool:
     return codes(theirs) - codes(ours) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
 
 
+def _never_answered(step: Step, theirs: Plain, ours: Plain) -> bool:
+    return theirs == "no answer" and UNKNOWN_TOPIC_ID in codes(ours)
+
+
 def _nothing_in_it(step: Step, theirs: Plain, ours: Plain) -> bool:
+    if isinstance(theirs, str) or isinstance(ours, str):
+        return False
     both = (theirs.get("groups"), ours.get("groups"))
     if None in both:
         return codes(theirs) | codes(ours) == {0, GROUP_ID_NOT_FOUND}
@@ -110,6 +116,7 @@ def _without_shares(answer: Plain) -> Plain:
 KNOWN: list[Known] = [
     Known(CONSUMER_GROUP_HEARTBEAT, "which of several topics", _shared_out_otherwise),
     Known(CONSUMER_GROUP_DESCRIBE, "which of several topics", _shared_out_otherwise),
+    Known(FETCH, "Fetch in a session that names a topic by the zero id", _never_answered),
     Known(FETCH, "a deleted topic in a fetch session", _deleted_in_a_session),
     Known(PRODUCE, "the first batch of an idempotent producer", _first_sequence),
     Known(PRODUCE, "after a refused transactional batch", _after_refused),

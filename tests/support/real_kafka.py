@@ -51,6 +51,13 @@ appender.out.layout.pattern = [%d] %p %m (%c)%n
 """
 
 
+ANYBODY_MAY = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings under which ACLs are kept, and bind nobody who has not said who it is."""
+
+
 def cache_folder() -> Path:
     """Where this version's jars and logging file are kept between runs."""
     root = os.environ.get("ONCEFLOW_KAFKA_CACHE") or Path.home() / ".cache" / "onceflow-kafka"
