@@ -161,6 +161,9 @@ class ScramUsers:
                 ErrorCode.DUPLICATE_RESOURCE,
                 "A user credential cannot be altered twice in the same request",
             )
+        if refusal is None and isinstance(wanted[0], Upsertion) and not wanted[0].salted_password:
+            # Last, since Kafka sees it when it writes, and fails.
+            return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
         return refusal
 
     def _refusal_of(self, name: str, change: Deletion | Upsertion) -> Refusal | None:
@@ -176,8 +179,6 @@ class ScramUsers:
             return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
         elif change.iterations > MAX_ITERATIONS:
             return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
-        elif not change.salted_password:
-            return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
         return None
 
     def _save(self, users: dict[str, dict[str, ScramKeys]]) -> None:

@@ -164,6 +164,32 @@ def test_whoever_is_taken_out_of_a_group_is_told_no_member_id() -> None:
     assert (answers[1]["error_code"], answers[1]["member_id"]) == (25, "")
 
 
+@pytest.mark.parametrize(
+    ("passwords", "iterations", "code"),
+    [
+        (["aa", "aa"], [8192, 8192], 92), (["", "aa"], [8192, 8192], 92),
+        (["", ""], [8192, 8192], 92),
+        (["aa", "aa"], [10, 8192], 93), (["aa", "aa"], [8192, 10], 92), ([""], [8192], 93),
+    ],
+)  # fmt: skip
+def test_a_user_that_is_named_twice_is_refused_for_the_first_reason_that_kafka_has(
+    passwords: list[str], iterations: list[int], code: int
+) -> None:
+    """Found by seed 6360, and asked of Apache Kafka 4.4, which fails at an empty password alone."""
+    upsertions = [
+        {
+            "name": "$name:u",
+            "mechanism": 1,
+            "iterations": often,
+            "salt": {"hex": "01"},
+            "salted_password": {"hex": password},
+        }
+        for password, often in zip(passwords, iterations, strict=True)
+    ]
+    (answer,) = played({"key": 51, "version": 0, "body": {"upsertions": upsertions}})
+    assert [result["error_code"] for result in answer["results"]] == [code]
+
+
 def join(member: str, topics: list[str], instance: str | None = None) -> dict[str, object]:
     body = {
         "group_id": "$name:g",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 import real_kafka
 from differential_messages import first_difference
+from differential_world import World
 from stock_admin import Walk
 from stock_admin_walks import WALKS
 from stock_daemon import StockDaemon
@@ -46,6 +47,7 @@ def test_every_answer_is_that_of_apache_kafka(
 ) -> None:
     both = [Walk(each.bootstrap_servers, f"{name}-") for each in (apache_kafka, daemon)]
     for walk in both:
+        World(walk.bootstrap, walk.prefix, park_s=1).warm("g", "tx")
         WALKS[client](walk)
     theirs, ours = (walk.answers for walk in both)
     differing = [first_difference(theirs[what], ours[what], what) for what in theirs]

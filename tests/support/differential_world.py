@@ -36,6 +36,7 @@ MEMBER_ID_REQUIRED = 79
 PARKING = {11, 14}
 PRODUCE, FETCH, METADATA, LIST_OFFSETS, FIND_COORDINATOR = 0, 1, 3, 2, 10
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, END_TXN = 18, 19, 20, 22, 26
+DESCRIBE_GROUPS = 15
 CREATE_PARTITIONS, DESCRIBE_TRANSACTIONS, JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT = 37, 65, 11, 68
 PREPARING = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 _SYMBOL = re.compile(r"\$(\w+):(.*?)([+-]\d+)?")
@@ -100,13 +101,22 @@ class World:
         self._connections: dict[str, Connection] = {}
         self._values: dict[str, Plain] = {}
         self._answers: list[Plain] = []
+        self._settled = False
 
-    def warm(self) -> None:
-        """Ask for coordinators until both kinds are there, which makes the internal topics."""
-        for key_type in (0, 1):
-            body = {"key_type": key_type, "coordinator_keys": [f"{self._prefix}warm"]}
+    def warm(self, group: str = "warm", transactional_id: str = "warm") -> None:
+        """Ask for coordinators until both kinds are there, which makes the internal topics, and
+        until they know what they have.
+        """
+        names = (self._name(group), self._name(transactional_id))
+        looks = (
+            (DESCRIBE_GROUPS, 5, {"groups": [names[0]]}),
+            (DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [names[1]]}),
+        )
+        for key_type, look in enumerate(looks):
+            body = {"key_type": key_type, "coordinator_keys": [names[key_type]]}
             for _ in self._attempts("coordinators"):
-                if not _codes(self._quietly(FIND_COORDINATOR, 4, body)) - {0}:
+                found = _codes(self._quietly(FIND_COORDINATOR, 4, body))
+                if not found - {0} and not _codes(self._quietly(*look)) & RETRIED:
                     break
         self._connections.pop("look").socket.close()
 
@@ -132,6 +142,9 @@ class World:
         if step.get("do") == "await transaction":
             self._await_transaction(self._name(step["transactional_id"]), ("Ongoing", *PREPARING))
             return None
+        if step["key"] == CONSUMER_GROUP_HEARTBEAT and not self._settled:
+            time.sleep(self._settle_s)  # The groups' part of Kafka hears of new topics by itself.
+            self._settled = True
         name = step.get("connection", "main")
         for other in step.get("after", ()):
             self._collect(other, self._park_s)
