@@ -25,7 +25,7 @@ demo: $(READY) java ## exactly-once on 336,776 flights while processes are kille
 	@$(BIN)/python -m examples.flights $(ARGS)
 
 test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores
-	@$(BIN)/pytest -q -n 3 --dist loadfile -m "not kafka and not chaos and not container" $(ARGS)
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
 
 check: $(READY) ## style, types, import contracts
 	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
@@ -46,7 +46,7 @@ fix: $(READY) ## format and mend what can be mended by machine
 	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
-	@$(BIN)/pytest -q -n 2 --dist loadfile -m kafka -p no:randomly $(ARGS)
+	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m kafka -p no:randomly $(ARGS)
 
 differential: $(READY) java ## random conversations with Apache Kafka and our broker (ARGS="--seeds 500")
 	@$(BIN)/python tests/support/differential.py $(ARGS)

@@ -1,4 +1,4 @@
-"""What every area's tests share: Apache Kafka itself, started once a run when asked for.
+"""What every area's tests share: their order, and Apache Kafka, started once a run when asked for.
 
 Properties have no deadline for a single example: how long one takes depends on what else the
 machine does, and a test that hangs meets pytest's limit.
@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Any
 
 import pytest
 import real_kafka
+import suite_order
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("onceflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +33,18 @@ def pytest_sessionstart() -> None:
         source = root / name
         if not source.exists() or sha256(source.read_bytes()).hexdigest() != digest:
             pytest.exit(f"{name}: the machine code is of another one: run tools/compile.sh", 1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first; other plugins have mixed the rest."""
+    suite_order.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """All of Spark goes to one worker."""
+    return suite_order.scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

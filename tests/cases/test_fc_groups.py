@@ -68,7 +68,7 @@ class Polling:
     def stop(self, *, close: bool = True) -> None:
         """End the thread, and leave the group unless `close` is False."""
         self._stopped.set()
-        self._thread.join(10)
+        self._thread.join(30)
         if close:
             self.consumer.close()
 
@@ -241,7 +241,7 @@ def test_fc28_partitions_added_under_running_groups(cluster: str, name: str) -> 
         Admin(bootstrap_servers=cluster) as admin,
     ):
         wait_for(lambda: len(first.partitions) == len(second.partitions) == 2, "both groups")
-        assert {keyed.send(name, b"k", key=b"%d" % n).result(10).partition for n in range(40)} == {
+        assert {keyed.send(name, b"k", key=b"%d" % n).result(20).partition for n in range(40)} == {
             0, 1,
         }  # fmt: skip
         admin.create_partitions({name: 4})

@@ -176,7 +176,7 @@ def test_fc32_between_two_batches_of_a_topic_with_broker_timestamps(
     ):
         for _ in range(2):
             producer.send(name, b"a", timestamp_ms=5)
-            between = producer.send(name, b"b", timestamp_ms=6).result(10).timestamp_ms + 500
+            between = producer.send(name, b"b", timestamp_ms=6).result(20).timestamp_ms + 500
             clock.skip(broker, 1_000)
         answer = consumer.offsets_for_times({partition: between - 1_000})[partition]
         assert answer is not None
@@ -235,5 +235,5 @@ def test_fc33_deleting_everything_keeps_the_end(cluster: str, cut_topic: TopicPa
         for word in ("earliest", "latest"):
             assert admin.list_offsets({cut_topic: word})[cut_topic].offset == 100
     with Producer(bootstrap_servers=cluster) as producer:
-        assert producer.send(cut_topic.topic, b"x").result(10).offset == 100
+        assert producer.send(cut_topic.topic, b"x").result(20).offset == 100
     assert [row.offset for row in read(OURS, cluster, cut_topic.topic, start=100)] == [100]

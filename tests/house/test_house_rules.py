@@ -12,6 +12,7 @@ from pathlib import Path
 
 import house_rules
 import pytest
+import suite_order
 
 RATCHET = Path(__file__).with_name("ratchet.json")
 FILES = list(house_rules.source_files())
@@ -86,3 +87,7 @@ def test_long_module_is_found() -> None:
 )
 def test_broken_text_is_found(rule: Callable[[str, str], list[str]], text: str) -> None:
     assert rule("m.py", text) != []
+
+
+def test_files_that_begin_first_exist() -> None:
+    assert [name for name in suite_order.LONG if not (house_rules.ROOT / name).is_file()] == []

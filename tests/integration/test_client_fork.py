@@ -44,7 +44,7 @@ with (
         os._exit(caught)
     status = os.waitpid(pid, 0)[1] >> 8
     assert status == 3, status
-    producer.send("t", b"parent").result(5)
+    producer.send("t", b"parent").result(20)
     found = [r.value for records in consumer.poll(5000).values() for r in records]
     assert found == [b"parent"], found
     assert "t" in admin.list_topics()

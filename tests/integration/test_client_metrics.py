@@ -77,15 +77,15 @@ def test_topics_are_told_apart(broker: Broker) -> None:
     with Producer(
         bootstrap_servers=broker.bootstrap_servers, compression_type="gzip", retry_backoff_ms=1
     ) as producer:
-        producer.send_many("few", [b"x" * 100] * 10).result(10)
-        producer.send_many("many", [b"y" * 100] * 90).result(10)
+        producer.send_many("few", [b"x" * 100] * 10).result(20)
+        producer.send_many("many", [b"y" * 100] * 90).result(20)
         again = ErrorCode.NOT_LEADER_OR_FOLLOWER
         broker.faults.add(ProduceRequest, Fault.ERROR, topic="few", error=again)
-        producer.send("few", b"z").result(10)
+        producer.send("few", b"z").result(20)
         never = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         broker.faults.add(ProduceRequest, Fault.ERROR, topic="refused", error=never)
         with pytest.raises(KafkaError):
-            producer.send("refused", b"z").result(10)
+            producer.send("refused", b"z").result(20)
         found = producer.metrics()
     few, many, refused = (found.topics[name] for name in ("few", "many", "refused"))
     assert (few.record_send_total, many.record_send_total) == (11, 90)
@@ -248,9 +248,9 @@ def test_interceptors_see_everything_and_break_nothing(broker: Broker) -> None:
         with pytest.raises(SerializationError):
             producer.send("t", 1.5)
         for value in SENT[:3]:
-            assert producer.send("t", value).result(5).timestamp_ms > 0
+            assert producer.send("t", value).result(20).timestamp_ms > 0
         deliveries = producer.send_many("t", SENT[3:])
-        assert [metadata.offset for metadata in deliveries.result(5)] == [3, 4]
+        assert [metadata.offset for metadata in deliveries.result(20)] == [3, 4]
     check_producer(producer, first, last)
     watcher = Watcher()
     with Consumer(

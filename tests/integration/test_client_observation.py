@@ -162,7 +162,7 @@ def test_failures_are_told_by_their_spans(
             producer.send("t", 1.5)
         with pytest.raises(KafkaError):
             producer.send("bad name", b"")
-        producer.send("t", b"v").result(5)
+        producer.send("t", b"v").result(20)
     (refused, stored), (unknown,) = by_name(exporter, "send t"), by_name(exporter, "send bad name")
     assert refused.attributes is not None
     assert refused.attributes["error.type"] == "SerializationError"
@@ -191,7 +191,7 @@ def test_without_a_provider_records_pass_as_they_are(broker: Broker) -> None:
     with Producer(
         bootstrap_servers=broker.bootstrap_servers, interceptors=[TracingProducerInterceptor()]
     ) as producer:
-        assert producer.send("t", b"v", headers=[("a", b"1")]).result(5).offset == 0
+        assert producer.send("t", b"v", headers=[("a", b"1")]).result(20).offset == 0
     assert producer.metrics().interceptor_error_total == 0
 
 

@@ -406,7 +406,7 @@ async def test_sessions_are_renewed_under_load(
                     for batch in (await consumer.poll(timeout_ms=20)).values():
                         found += [each.value or b"" for each in batch]
                 await producer.flush()
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while len(found) < number:
                         for batch in (await consumer.poll(timeout_ms=100)).values():
                             found += [each.value or b"" for each in batch]

@@ -57,7 +57,7 @@ def test_a_missing_topic_is_told_once_and_read_when_it_comes(
         assert "create it" in said
         broker.create_topic("oders")
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-            producer.send("oders", b"1").result(timeout=10)
+            producer.send("oders", b"1").result(timeout=20)
         assert read(consumer, 1) == ["1"]
     assert len(warnings.messages) == 1
 

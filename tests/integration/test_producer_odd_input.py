@@ -69,7 +69,7 @@ def test_what_came_before_a_refused_record_leaves_at_once(bootstrap: str) -> Non
     with Producer(bootstrap_servers=bootstrap, interceptors=[watcher]) as producer:
         with pytest.raises(SerializationError, match="record 1 "):
             producer.send_many(topic, [b"1", b"2"], headers=[[], [(NO_TEXT, b"")]])
-        assert watcher.all_stored.wait(10), "the record that was taken is not sent"
+        assert watcher.all_stored.wait(30), "the record that was taken is not sent"
         assert (watcher.stored, watcher.refused) == ([b"1"], [b"2"])
     assert values(bootstrap, topic) == [b"1"]
 
@@ -79,7 +79,7 @@ def test_sends_go_on_after_a_refused_record(bootstrap: str) -> None:
     with Producer(bootstrap_servers=bootstrap) as producer:
         with pytest.raises(SerializationError):
             producer.send_many(topic, [b"1", b"2"], headers=[[], [(NO_TEXT, b"")]])
-        assert producer.send(topic, b"3").result(10).offset == 1
+        assert producer.send(topic, b"3").result(20).offset == 1
     assert values(bootstrap, topic) == [b"1", b"3"]
 
 
@@ -99,7 +99,7 @@ def test_a_sequence_that_a_serializer_changes_is_refused_as_a_whole(
     with Producer(bootstrap_servers=bootstrap, value_serializer=serialize) as producer:
         with pytest.raises(ConfigError, match="keys"):
             producer.send_many(topic, given, keys=[b"k"] * 10)
-        assert producer.send(topic, b"x").result(10).offset == 0
+        assert producer.send(topic, b"x").result(20).offset == 0
     assert values(bootstrap, topic) == [b"x"]
 
 
@@ -110,9 +110,9 @@ def test_subclasses_of_bytes_and_numbers_that_are_no_int_are_taken(bootstrap: st
         partitioner=lambda *_: Number(),  # type: ignore[arg-type]
     ) as producer:
         sent = [
-            producer.send(topic, Tag(b"v"), key=Tag(b"k")).result(10),
-            producer.send(topic, b"v", partition=Number()).result(10),  # type: ignore[arg-type]
-            *producer.send_many(topic, [Tag(b"v")], keys=[Tag(b"k")]).result(10),
+            producer.send(topic, Tag(b"v"), key=Tag(b"k")).result(20),
+            producer.send(topic, b"v", partition=Number()).result(20),  # type: ignore[arg-type]
+            *producer.send_many(topic, [Tag(b"v")], keys=[Tag(b"k")]).result(20),
         ]
     assert [(where.partition, where.offset) for where in sent] == [(1, 0), (1, 1), (1, 2)]
 
@@ -123,7 +123,7 @@ def test_one_value_is_no_list_of_values(bootstrap: str, given: dict[str, Any]) -
     with Producer(bootstrap_servers=bootstrap) as producer:
         with pytest.raises(ConfigError, match="give a list of them"):
             producer.send_many(topic, **given)
-        assert producer.send(topic, b"first").result(10).offset == 0
+        assert producer.send(topic, b"first").result(20).offset == 0
 
 
 @pytest.mark.parametrize("field", ["value", "key"])
@@ -139,4 +139,4 @@ def test_text_that_utf_8_cannot_hold_is_named(bootstrap: str, field: str) -> Non
 def test_an_interceptor_that_exits_does_not_end_the_sending(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap, interceptors=[Quitter()]) as producer:
-        assert [producer.send(topic, b"x").result(10).offset for _ in range(2)] == [0, 1]
+        assert [producer.send(topic, b"x").result(20).offset for _ in range(2)] == [0, 1]

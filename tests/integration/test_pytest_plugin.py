@@ -47,7 +47,7 @@ class TestMarked:
 
 def test_clients(kafka_topic, kafka_producer, kafka_consumer, kafka_records):
     topic = kafka_topic()
-    kafka_producer().send(topic, b"1").result(timeout=5)
+    kafka_producer().send(topic, b"1").result(timeout=20)
     consumer = kafka_consumer(topic, group_id="g")
     polled = []
     while not polled:
@@ -141,12 +141,12 @@ class TestCommitted:
         ):
             for number, outcome in enumerate(("commit", "abort", "commit", "abort")):
                 producer.begin_transaction()
-                producer.send("t", b"%d" % number, partition=0).result(timeout=5)
+                producer.send("t", b"%d" % number, partition=0).result(timeout=20)
                 records.put("t", b"plain", partition=0)
                 getattr(producer, f"{outcome}_transaction")()
             assert records.committed("t") == [b"0", b"plain", b"plain", b"2", b"plain", b"plain"]
             other.begin_transaction()
-            other.send("t", b"open", partition=1).result(timeout=5)
+            other.send("t", b"open", partition=1).result(timeout=20)
             records.put("t", b"behind", partition=1)
             assert records.committed("t").of_partition(1) == []
             other.commit_transaction()

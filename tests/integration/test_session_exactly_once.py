@@ -144,7 +144,7 @@ def test_restart_after_a_kill_does_not_wait_for_the_transaction_timeout(
     with TransactionSession(config_for(broker)) as session:
         take(session, 10)
         assert session.commit()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 40
     wait_for_values(broker.bootstrap_servers, "out", numbers(10))
     stable, high = ends(broker.bootstrap_servers, "out", 2)
     assert stable == high

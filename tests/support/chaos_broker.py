@@ -67,7 +67,7 @@ class Worker:
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(30)
 
 
 @dataclass(slots=True)

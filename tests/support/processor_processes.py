@@ -47,7 +47,7 @@ class Worker:
     def kill(self) -> None:
         """As by a power cut."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(30)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -87,7 +87,7 @@ def workers_in(directory: Path) -> Iterator[Workers]:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGCONT)
                 worker.process.kill()
-                worker.process.wait(10)
+                worker.process.wait(30)
 
 
 def fill(

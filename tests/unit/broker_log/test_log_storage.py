@@ -87,7 +87,7 @@ def test_files_are_synced_in_the_background(storage: Storage) -> None:
     storage.open("d/f").append([b"x"])
     done = threading.Event()
     storage.flush_later(["d/f", "d/never-made"], done.set)
-    assert done.wait(10)
+    assert done.wait(30)
     storage.close()
 
 

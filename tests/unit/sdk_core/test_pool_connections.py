@@ -388,7 +388,7 @@ async def test_closing_ends_what_waits(broker: ScriptedBroker) -> None:
     broker.next(ProduceRequest, Fate.SWALLOW)
     request = ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[])
     waiting = asyncio.ensure_future(pool.request(1, request, timeout_ms=60_000))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await broker.wait_for(ProduceRequest)
     await pool.close()
     with pytest.raises(BrokerConnectionError):

@@ -49,7 +49,7 @@ def test_a_call_that_takes_too_long_is_cancelled() -> None:
 
     with pytest.raises(RequestTimedOutError):
         portal.call(work, timeout_s=0.05)
-    assert ended.wait(5)
+    assert ended.wait(30)
     portal.close()
 
 
@@ -71,10 +71,10 @@ def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
     started = threading.Event()
     thread = threading.Thread(target=call)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(30)
     portal.close()
     portal.close()
-    thread.join(5)
+    thread.join(30)
     assert len(outcome) == 1
     assert set(threading.enumerate()) <= before
     with pytest.raises(ClientClosedError, match="client is closed"):
@@ -99,7 +99,7 @@ def test_waking_after_the_end_does_nothing() -> None:
     portal = Portal("client")
     woken = threading.Event()
     portal.wake(woken.set)
-    assert woken.wait(5)
+    assert woken.wait(30)
     portal.close()
     portal.wake(woken.clear)
     assert woken.is_set()
