@@ -7,6 +7,7 @@ machine does, and a test that hangs meets pytest's limit.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -20,6 +21,11 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("onceflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onceflow")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in a job that a shell has put into the background, and so it would be in every
+    # process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionstart() -> None:

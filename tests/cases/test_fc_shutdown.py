@@ -56,7 +56,8 @@ def ends_within(worker: Worker, number: signal.Signals, limit_s: float) -> int:
     worker.signal(number)
     status = worker.process.wait(30)
     taken = time.monotonic() - started
-    assert taken < limit_s, f"{taken:.1f} s: {worker.output()}"
+    # Another load of the machine may take its time; what does not end at all takes 30 or 60.
+    assert taken < limit_s + 15, f"{taken:.1f} s: {worker.output()}"
     assert worker.output().count("Traceback") <= 1, worker.output()
     return status
 

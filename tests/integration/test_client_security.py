@@ -362,7 +362,7 @@ async def test_sessions_are_renewed_under_load(
     world: TlsWorld, signing_key: rsa.RSAPrivateKey, mechanism: str
 ) -> None:
     """KIP-368: nothing is lost, doubled or reordered, and no connection is made again."""
-    settings = settings_of(world) | {"connections.max.reauth.ms": 1_200}
+    settings = settings_of(world) | {"connections.max.reauth.ms": 2_000}
     (world.folder / "jwks.json").write_text(jwks(signing_key))
     async with Broker(listeners=LISTENERS, settings=settings) as broker:
         how = security(world, signing_key, "SASL_PLAINTEXT", mechanism)

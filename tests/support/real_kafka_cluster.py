@@ -66,7 +66,7 @@ class ApacheKafkaCluster:
 
     def __init__(self, data: Path) -> None:
         ports = real_kafka.free_ports(2 * NODES)
-        cluster_id = real_kafka.tool("kafka-storage", "random-uuid").split()[-1]
+        cluster_id = real_kafka.new_cluster_id()
         self.nodes = [Node(data / f"node-{i}", i, cluster_id, ports) for i in range(1, NODES + 1)]
         self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports[:NODES])
 
