@@ -110,36 +110,22 @@ class ConsumerMember(Membership):
 
     def confirm_event(self, event: RebalanceEvent) -> None:
         """The application knows the event and has finished what it had to do about it."""
-        self._owned = event.assignment if self._subscribed else frozenset()
         self._owned_version += 1
         self._heartbeat_due_ms = 0  # The coordinator waits to hear of it.
-        if self._event is not event:
-            # While the application was busy with the event, the membership was lost: what it
-            # holds now is lost too, and the next event says so.
-            self._lost = bool(self._owned)
+        if not self._take_over(event):
             return
-        self._event = None
-        if event.kind is RebalanceKind.LOST:
-            self._lost = False
-        elif event.kind is RebalanceKind.ASSIGNED:
+        if event.kind is RebalanceKind.ASSIGNED:
             self._told = True
         if self.state is MemberState.PREPARING:
             self.state = MemberState.JOINING
 
     def _make_event(self) -> RebalanceEvent | None:
-        if self._lost:
-            if self._owned:
-                return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
-            self._lost = False
+        if loss := self._event_of_loss():
+            return loss
         # `_pending` is where the application has to get to; it may move at any time, also while
         # the application is busy with an event.
         if self._pending is not None and (self._pending != self._owned or not self._told):
-            given_up = self._owned - self._pending
-            if given_up:
-                return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
-            return RebalanceEvent.of(
-                RebalanceKind.ASSIGNED, self._pending - self._owned, self._pending
-            )
+            return self._event_towards(self._pending)
         if self.state in (MemberState.UNJOINED, MemberState.PREPARING) and self._subscribed:
             self.state = MemberState.JOINING
         return None

@@ -103,18 +103,11 @@ class GroupMember(Membership):
 
     def confirm_event(self, event: RebalanceEvent) -> None:
         """The application knows the event and has finished what it had to do about it."""
-        self._owned = event.assignment if self._topics else frozenset()
-        if self._event is not event:
-            # While the application was busy with the event, the membership was lost: what it
-            # holds now is lost too, and the next event says so.
-            self._lost = bool(self._owned)
+        if not self._take_over(event):
             return
-        self._event = None
-        if event.kind is RebalanceKind.LOST:
-            self._lost = False
-        elif event.kind is RebalanceKind.ASSIGNED:
+        if event.kind is RebalanceKind.ASSIGNED:
             self._pending = None
-        elif self._pending is not None:
+        elif event.kind is RebalanceKind.REVOKED and self._pending is not None:
             # Others wait for these partitions: the second round of a cooperative rebalance.
             self._rejoin_reason = self._rejoin_reason or "partitions were revoked"
             return
@@ -122,17 +115,10 @@ class GroupMember(Membership):
             self.state = MemberState.JOINING
 
     def _make_event(self) -> RebalanceEvent | None:
-        if self._lost:
-            if self._owned:
-                return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
-            self._lost = False
+        if loss := self._event_of_loss():
+            return loss
         if self._pending is not None:
-            given_up = self._owned - self._pending
-            if given_up:
-                return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
-            return RebalanceEvent.of(
-                RebalanceKind.ASSIGNED, self._pending - self._owned, self._pending
-            )
+            return self._event_towards(self._pending)
         if self.state is MemberState.UNJOINED and self._topics:
             self.state = MemberState.PREPARING
         if self.state is MemberState.STABLE and self._rejoin_reason is not None:

@@ -14,7 +14,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from uuid import UUID
 
-from onceflow.sdk.core.group_steps import GroupSettings, MemberState, RebalanceEvent, Step
+from onceflow.sdk.core.group_steps import (
+    GroupSettings,
+    MemberState,
+    RebalanceEvent,
+    RebalanceKind,
+    Step,
+)
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -152,6 +158,37 @@ class Membership(ABC):
         if self._event is None:
             self._event = self._make_event()
         return self._event
+
+    @property
+    def _subscribed(self) -> bool:
+        return bool(self._topics)
+
+    def _take_over(self, event: RebalanceEvent) -> bool:
+        """The application has done what the event says; False if that counts no more."""
+        self._owned = event.assignment if self._subscribed else frozenset()
+        if self._event is not event:
+            # While the application was busy with the event, the membership was lost: what it
+            # holds now is lost too, and the next event says so.
+            self._lost = bool(self._owned)
+            return False
+        self._event = None
+        if event.kind is RebalanceKind.LOST:
+            self._lost = False
+        return True
+
+    def _event_of_loss(self) -> RebalanceEvent | None:
+        """What the application must be told of partitions that are its no more."""
+        if self._lost and self._owned:
+            return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
+        self._lost = False
+        return None
+
+    def _event_towards(self, wanted: frozenset[TopicPartition]) -> RebalanceEvent:
+        """The next event on the way to these partitions: first give up, then take."""
+        given_up = self._owned - wanted
+        if given_up:
+            return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
+        return RebalanceEvent.of(RebalanceKind.ASSIGNED, wanted - self._owned, wanted)
 
     def forget_owned(self) -> None:
         """The application dropped its partitions by itself (unsubscribe or close)."""
