@@ -27,7 +27,7 @@ from onceflow.broker_lite.security.acl_model import (
     Permission,
     ResourceType,
 )
-from onceflow.broker_lite.security.authorizer import Authorizer
+from onceflow.broker_lite.security.authorizer import AclRefused, Authorizer
 from onceflow.broker_lite.testing import VirtualClock
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin_replicas import (
@@ -412,3 +412,11 @@ async def test_without_an_authorizer_acls_are_refused() -> None:
     )  # fmt: skip
     async with Broker() as broker, Wire(broker) as wire:
         assert (await wire.ask(look, 3, DescribeAclsResponse)).error_code == 54
+
+
+def test_there_is_a_most_also_within_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceflow.broker_lite.security.authorizer.ACLS_MAX", 3)
+    made = authorizer(rule())
+    made.check(rule(name="x"), 1)
+    with pytest.raises(AclRefused, match="3 ACLs"):
+        made.check(rule(name="x"), 2)

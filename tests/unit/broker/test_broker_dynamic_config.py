@@ -224,3 +224,26 @@ def test_a_level_of_a_later_broker_stops_the_start(storage: MemoryStorage) -> No
 
 def test_groups_without_settings_have_none(broker: SocketlessBroker) -> None:
     assert change(broker, GROUP_TYPE, "g", "nope", "1") == 40
+
+
+def test_a_setting_of_a_group_is_held_within_the_bounds_of_today(storage: MemoryStorage) -> None:
+    name = "consumer.session.timeout.ms"
+    first = SocketlessBroker(storage=storage)
+    assert change(first, GROUP_TYPE, "long", name, "60000") == 0
+    assert change(first, GROUP_TYPE, "short", name, "46000") == 0
+    first.close()
+    bounds = {
+        "group.consumer.min.session.timeout.ms": 50_000,
+        "group.consumer.session.timeout.ms": 52_000,
+        "group.consumer.max.session.timeout.ms": 55_000,
+    }
+    again = SocketlessBroker(bounds, storage).state.dynamic_config
+    found = [again.group_value(group, name) for group in ("long", "short", "none")]
+    assert found == [55_000, 50_000, 52_000]
+
+
+def test_a_change_that_is_only_checked_is_checked_as_a_whole(broker: SocketlessBroker) -> None:
+    setting = ("max.connections.per.ip.overrides", SET, "nonsense")
+    response = broker.ask(changed(BROKER_TYPE, "1", setting, check=True), 1)
+    assert isinstance(response, IncrementalAlterConfigsResponse)
+    assert response.responses[0].error_code == 42

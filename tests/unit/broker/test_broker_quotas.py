@@ -15,8 +15,8 @@ from broker_wire import batch
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.dispatch import RequestContext
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
-from onceflow.broker_lite.quotas import ClientQuotas
-from onceflow.broker_lite.quotas.client_quotas import make_entity
+from onceflow.broker_lite.quotas import ClientQuotas, QuotaFilter
+from onceflow.broker_lite.quotas.client_quotas import MATCH_EXACT, make_entity
 from onceflow.broker_lite.quotas.rates import TokenBucket, WindowedRate
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, CreateTopicsResponse
 from onceflow.sdk.protocol.api.admin_quotas import AlterClientQuotasResponse
@@ -95,6 +95,8 @@ def test_tokens_come_back_at_their_rate_up_to_the_burst() -> None:
     assert bucket.throttle_ms(1.0, 9_000) == 0
     bucket.take(11, 1.0, 1_000_000)
     assert bucket.throttle_ms(1.0, 1_000_000) == 0
+    bucket.take(1, 1.0, 1_000_000)
+    assert bucket.throttle_ms(1.0, 1_000_000) == 1_000, "no more than the burst had been saved"
 
 
 # --- whose quota it is
@@ -188,8 +190,16 @@ def test_a_consumer_beyond_his_rate_gets_nothing_until_he_waited(broker: Socketl
     throttled, size = fetched(broker, 2)
     assert throttled > 0
     assert size == 0
+    assert fetched(broker, 2) == (throttled, 0), "what was not given is not counted"
     broker.advance(11_000)
     assert fetched(broker, 2)[1] > 0
+
+
+def test_one_fetch_gives_no_more_than_all_windows_but_one(broker: SocketlessBroker) -> None:
+    context = RequestContext(9, "test", 0, 1, "/1", "User:u", "PLAINTEXT", broker.connection)
+    assert broker.state.quotas.fetch_room(context) is None
+    allow(broker, [("client-id", "test")], "consumer_byte_rate", 1000.0)
+    assert broker.state.quotas.fetch_room(context) == 10_000
 
 
 def test_a_batch_larger_than_the_quota_is_given_all_the_same(broker: SocketlessBroker) -> None:
@@ -259,6 +269,7 @@ def test_an_address_may_open_so_many_connections() -> None:
     allow(broker, IP, "connection_creation_rate", 2.0)
     assert [enforcement.connected("10.9.8.7", 0) for _ in range(20)] == [0] * 20
     assert enforcement.connected("10.9.8.7", 0) == 500
+    assert enforcement.connected("10.9.8.7", 500) == 0, "the refused one does not count"
     assert enforcement.connected("10.9.8.8", 0) == 0
     assert enforcement.connected("10.9.8.7", 11_000) == 0
 
@@ -275,3 +286,13 @@ def test_measures_of_any_number_of_clients_are_bounded(
         measured.produced(context._replace(client_id=f"c{number}"), 1, broker.now_ms)
     assert len(measured._rates) <= 10
     assert len(measured.quotas._lookups) <= 10
+
+
+def test_a_strict_filter_leaves_out_what_has_more_parts() -> None:
+    found = ClientQuotas(ClusterMetadata(MemoryStorage()))
+    alone, both = make_entity([("user", "u")]), make_entity([("user", "u"), ("client-id", "c")])
+    for entity in (alone, both):
+        found.alter(entity, {RATE: 5.0})
+    wanted = [QuotaFilter("user", MATCH_EXACT, "u")]
+    assert [entity for entity, _ in found.matching(wanted, strict=True)] == [alone]
+    assert [entity for entity, _ in found.matching(wanted, strict=False)] == [alone, both]

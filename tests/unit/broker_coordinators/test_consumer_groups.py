@@ -9,7 +9,7 @@ quiet times everything is divided.
 from __future__ import annotations
 
 import random
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from consumer_group_peer import Peer, beat, settle
@@ -18,8 +18,10 @@ from coordinator_bench import Bench, FakeTopics, ProcessDied
 from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup, SubscriptionChange
 from onceflow.broker_lite.coordinators.consumer_group_records import encode_change
 from onceflow.broker_lite.coordinators.consumer_member import ConsumerMember
+from onceflow.broker_lite.coordinators.consumer_states import MemberState
 from onceflow.broker_lite.coordinators.consumer_topics import COMPILED_MAX
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
+from onceflow.broker_lite.coordinators.reconciliation import reconcile
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -492,3 +494,23 @@ def _standings(bench: Bench) -> dict[str, object]:
         member_id: (member.subscription, member.standing, found.group.targets.get(member_id))
         for member_id, member in found.group.members.items()
     } | {"epochs": (found.group.group_epoch, found.group.assignment_epoch)}
+
+
+def test_a_member_that_gave_up_what_it_had_to_goes_one_epoch_at_a_time() -> None:
+    """Kafka's: it is told of epoch 6 before it has to give up more for epoch 8."""
+    topic = uuid4()
+    member = ConsumerMember(
+        "m",
+        member_epoch=5,
+        previous_epoch=4,
+        state=MemberState.UNREVOKED_PARTITIONS,
+        assigned={topic: {0: 5, 1: 5}},
+        revoking={topic: {2: 5}},
+    )
+    owned = {topic: frozenset({0, 1})}
+    target = {topic: frozenset({0})}
+    moved = reconcile(member, 8, target, owned, lambda *_: False, lambda _: True)
+    assert (moved.member_epoch, moved.state) == (6, MemberState.UNREVOKED_PARTITIONS)
+    assert (moved.assigned, moved.revoking) == ({topic: {0: 5}}, {topic: {1: 5}})
+    last = reconcile(moved, 8, target, target, lambda *_: False, lambda _: True)
+    assert (last.member_epoch, last.state) == (8, MemberState.STABLE)

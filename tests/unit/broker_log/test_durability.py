@@ -334,3 +334,17 @@ def test_memory_has_every_mode() -> None:
         broker = SocketlessBroker({"onceflow.durability": mode}, MemoryStorage())
         broker.state.topics.create("t", 1, {}, broker.now_ms)
         assert [error_of(answer) for answer in produce(broker, batch(b"a"))] == [0]
+
+
+def test_a_log_that_is_gone_hears_nothing_of_its_flush(
+    broker: SocketlessBroker, disk: SlowDisk
+) -> None:
+    log = broker.state.topics.partition("t", 0)
+    assert log is not None
+    produce(broker, batch(b"a"))
+    flush = broker.state.log_manager.shared_flush
+    assert flush is not None
+    flush.forget(log)
+    before = log.high_watermark
+    disk.end_flush()
+    assert log.high_watermark == before == 0

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from onceflow.sdk import AdminConfig, AsyncProducer, ConsumerConfig, ProducerConfig
+from onceflow.sdk import (
+    AdminConfig,
+    AsyncProducer,
+    ConsumerConfig,
+    ProducerConfig,
+    SecurityConfig,
+)
 from onceflow.sdk.config_names import NOT_OFFERED, SECURITY_ALIASES
 from onceflow.sdk.config_sources import parse_properties
 from onceflow.sdk.errors import ConfigError
@@ -333,3 +339,14 @@ def test_clients_take_a_configuration_and_override_it() -> None:
 def test_levels_and_policies_are_checked(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ProducerConfig(**settings)
+
+
+def test_security_that_is_given_whole_wins_over_single_settings() -> None:
+    given = SecurityConfig(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="a",
+        sasl_password="b",
+    )
+    found = ProducerConfig.from_properties({"sasl.username": "other"}, security=given)
+    assert found.security == given

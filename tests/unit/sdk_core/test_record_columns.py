@@ -143,3 +143,8 @@ def test_an_array_without_a_dimension_is_no_column() -> None:
     numpy = pytest.importorskip("numpy", reason="numpy comes with the Spark extra")
     with pytest.raises(ConfigError, match="no column"):
         as_sequence(numpy.array(5))
+
+
+def test_no_records_are_not_values_alone() -> None:
+    assert not RecordColumns("t", 0, [], []).values_only
+    assert RecordColumns("t", 0, [0], [b"v"]).values_only

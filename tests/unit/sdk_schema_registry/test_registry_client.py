@@ -61,6 +61,17 @@ def test_a_schema_is_registered_once_and_read_by_its_id(fake: FakeRegistry) -> N
     ]
 
 
+def test_each_form_of_a_schema_is_remembered_for_itself(fake: FakeRegistry) -> None:
+    registry = client(fake)
+    schema_id = registry.register("s", ORDER)
+    for _ in range(2):
+        registry.schema(schema_id, serialized=True)
+        registry.schema(schema_id)
+    path = f"/schemas/ids/{schema_id}"
+    asked = [target for method, target in fake.requests if method == "GET"]
+    assert asked == [f"{path}?format=serialized", path]
+
+
 def test_versions_subjects_and_deletion(fake: FakeRegistry) -> None:
     registry = client(fake)
     registry.set_compatibility("NONE")
