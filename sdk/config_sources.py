@@ -8,6 +8,7 @@ then the default. Which values are allowed is decided by the configurations them
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 import tomllib
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from onceflow.sdk.config_checks import NamedSettings, reject_unknown
-from onceflow.sdk.config_names import ASSIGNOR_CLASSES, SECURITY_ALIASES
+from onceflow.sdk.config_names import ASSIGNOR_CLASSES, NOT_OFFERED, SECURITY_ALIASES
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -236,6 +237,8 @@ class _Reader:
         for name in tables:
             if name in _SECTIONS and not isinstance(tables[name], Mapping):
                 raise ConfigError(name, tables[name], f"write it as a table [{name}]{where}")
+            if isinstance(tables[name], Mapping):
+                self._check_section(name, where)
         plain = {name: value for name, value in tables.items() if name not in _SECTIONS}
         self.read(dict(_flat(plain)), where)
         for section in ("client", "security", _kind(self.cls)):
@@ -245,6 +248,15 @@ class _Reader:
                 if section == "security":  # [security] protocol = ... is security.protocol too
                     found = {f"security.{n}" if n == "protocol" else n: v for n, v in found.items()}
                 self.read(found, f"{where} [{section}]")
+
+    def _check_section(self, name: str, where: str) -> None:
+        """Refuse a table that is none of ours, and is no beginning of a dotted name either."""
+        known = [*self._kinds, *self._security_kinds, *NOT_OFFERED, *SECURITY_ALIASES]
+        if name in _SECTIONS or any(each.startswith(f"{name}_") for each in known):
+            return
+        near = difflib.get_close_matches(name, _SECTIONS, n=1)
+        remedy = f"did you mean [{near[0]}]?" if near else f"use [{'], ['.join(_SECTIONS)}]"
+        raise ConfigError(f"[{name}]", "...", f"there is no such table; {remedy}{where}")
 
     def read_environment(self, environ: Mapping[str, str], prefix: str) -> None:
         """Take the variables that are meant for this client."""

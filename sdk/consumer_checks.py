@@ -60,6 +60,7 @@ def check_group(config: ConsumerConfig) -> None:
         raise ConfigError(
             "group_instance_id", config.group_instance_id, "static members need a group_id"
         )
+    _check_protocol(config)
     if config.heartbeat_interval_ms >= config.session_timeout_ms:
         raise ConfigError(
             "heartbeat_interval_ms",
@@ -75,7 +76,6 @@ def check_group(config: ConsumerConfig) -> None:
         )
     if not config.partition_assignment_strategy:
         raise ConfigError("partition_assignment_strategy", (), "name at least one")
-    _check_protocol(config)
 
 
 def _check_protocol(config: ConsumerConfig) -> None:

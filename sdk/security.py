@@ -104,25 +104,37 @@ class SecurityConfig(NamedSettings):
         check_choice("security_protocol", self.security_protocol, PROTOCOLS)
         if self.uses_sasl:
             self._check_sasl()
-        elif self.sasl_mechanism is not None or self.sasl_username is not None:
-            raise ConfigError(
-                "security_protocol",
-                self.security_protocol,
+        else:
+            self._refuse(
+                ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_oauth_token_provider"),
                 "credentials are only sent with SASL_PLAINTEXT or SASL_SSL",
             )
-        tls = (
-            self.ssl_context,
-            self.ssl_cafile,
-            self.ssl_truststore_certificates,
-            self.ssl_certfile,
-            self.ssl_keystore_certificate_chain,
-        )
-        if not self.uses_tls and any(each is not None for each in tls):
-            raise ConfigError(
-                "security_protocol",
-                self.security_protocol,
+        if self.uses_tls:
+            self._check_keys()
+        else:
+            self._refuse(
+                (
+                    "ssl_context",
+                    "ssl_cafile",
+                    "ssl_truststore_certificates",
+                    "ssl_certfile",
+                    "ssl_keyfile",
+                    "ssl_key_password",
+                    "ssl_keystore_certificate_chain",
+                    "ssl_keystore_key",
+                ),
                 "TLS settings are only used with SSL or SASL_SSL",
             )
+
+    def _refuse(self, names: tuple[str, ...], remedy: str) -> None:
+        """Settings that this protocol has no use for: whoever gave them believes otherwise."""
+        given = [name for name in names if getattr(self, name) is not None]
+        if given:
+            raise ConfigError(
+                "security_protocol", self.security_protocol, f"{remedy}; {given[0]} is given"
+            )
+
+    def _check_keys(self) -> None:
         if (self.ssl_keystore_certificate_chain is None) != (self.ssl_keystore_key is None):
             raise ConfigError(
                 "ssl_keystore_key", "***", "give ssl_keystore_certificate_chain and key together"
@@ -131,6 +143,11 @@ class SecurityConfig(NamedSettings):
             raise ConfigError(
                 "ssl_certfile", self.ssl_certfile, "leave it out where ssl_keystore_key is given"
             )
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            raise ConfigError("ssl_keyfile", self.ssl_keyfile, "it needs ssl_certfile beside it")
+        has_key = self.ssl_certfile is not None or self.ssl_keystore_key is not None
+        if self.ssl_key_password is not None and not has_key:
+            raise ConfigError("ssl_key_password", "***", "it is of no key: give ssl_certfile too")
 
     def _check_sasl(self) -> None:
         check_choice("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
@@ -140,9 +157,19 @@ class SecurityConfig(NamedSettings):
                 raise ConfigError(
                     "sasl_oauth_token_provider", None, "give a function that returns a token"
                 )
+            if self.sasl_username is not None or self.sasl_password is not None:
+                raise ConfigError(
+                    "sasl_username", self.sasl_username, "OAUTHBEARER sends a token only"
+                )
         elif not self.sasl_username or self.sasl_password is None:
             raise ConfigError(
                 "sasl_username", self.sasl_username, "give sasl_username and sasl_password"
+            )
+        elif self.sasl_oauth_token_provider is not None:
+            raise ConfigError(
+                "sasl_oauth_token_provider",
+                self.sasl_oauth_token_provider,
+                f"{self.sasl_mechanism} sends no token; for tokens, say OAUTHBEARER",
             )
         for name in ("sasl_username", "sasl_password"):
             try:

@@ -181,15 +181,16 @@ class GroupOffsetCalls(AdminBase):
             The plan, which is carried out unless ``dry_run``.
 
         Raises:
-            ConfigError: Not exactly one place is given, a word is none of the two, or a time is
-                negative.
+            ConfigError: Not exactly one place is given, a word is none of the two, a time is
+                negative, or no partitions are given and the group has committed nothing.
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """
         _check_one_place(to, to_time_ms, shift_by)
         given = None if partitions is None else [TopicPartition(*p) for p in partitions]
         committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
-        wanted = list(committed) if given is None else list(dict.fromkeys(given))
+        wanted = list(dict.fromkeys(given or committed))
+        _check_any_partition(group, wanted)
         first = await self.list_offsets(dict.fromkeys(wanted, "earliest"), timeout_ms=timeout_ms)
         last = await self.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=timeout_ms)
         at_time: dict[TopicPartition, OffsetAndTimestamp] = {}
@@ -238,6 +239,15 @@ def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int
         raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
     if to_time_ms is not None and to_time_ms < 0:  # To brokers that would be another question.
         raise ConfigError("to_time_ms", to_time_ms, "give milliseconds since 1970")
+
+
+def _check_any_partition(group: str, wanted: list[TopicPartition]) -> None:
+    if not wanted:
+        raise ConfigError(
+            "partitions",
+            None,
+            f"group {group!r} has committed nothing: check its name, or name the partitions",
+        )
 
 
 def _isolation(given: IsolationLevel | str) -> IsolationLevel:

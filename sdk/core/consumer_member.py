@@ -73,6 +73,7 @@ class ConsumerMember(Membership):
         self._said_version = 0
         self._saying: _News | None = None
         self._told = False
+        self._unreleased = 0
 
     # --- the application's side -------------------------------------------------------------
 
@@ -222,6 +223,7 @@ class ConsumerMember(Membership):
 
     def _on_success(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
         self._failures = 0
+        self._unreleased = 0
         if self._saying is not None:
             self._said_subscription, self._said_version = self._saying
             self._saying = None
@@ -315,8 +317,17 @@ class ConsumerMember(Membership):
                 "taken over by another consumer; give every running consumer an id of its own",
             )
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            # The predecessor died without a goodbye: its session has to end first.
-            logger.warning("group %s: waiting to take over: %s", group_id, message)
+            # The predecessor died without a goodbye, and its session has to end first; or it lives,
+            # and keeps its place: other than in the classic protocol, nobody is fenced.
+            self._unreleased += 1
+            if self._unreleased & (self._unreleased - 1) == 0:  # 1, 2, 4, 8 ... seconds
+                logger.warning(
+                    "group %s: waiting to take over group.instance.id %r; give every running "
+                    "consumer an id of its own: %s",
+                    group_id,
+                    self._settings.group_instance_id,
+                    message,
+                )
             self._not_before_ms = now_ms + UNRELEASED_PAUSE_MS
         elif code in REDISCOVER:
             self._rediscover(now_ms)

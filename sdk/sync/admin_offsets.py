@@ -141,8 +141,8 @@ class GroupOffsetCalls(AdminBase):
             The plan, which is carried out unless ``dry_run``.
 
         Raises:
-            ConfigError: Not exactly one place is given, a word is none of the two, or a time is
-                negative.
+            ConfigError: Not exactly one place is given, a word is none of the two, a time is
+                negative, or no partitions are given and the group has committed nothing.
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """

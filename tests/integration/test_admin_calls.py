@@ -101,6 +101,13 @@ def test_a_negative_time_is_refused_before_it_means_something_else(admin: Admin)
             admin.reset_group_offsets("g", to_time_ms=time_ms)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_group_that_committed_nothing_has_nothing_to_reset(admin: Admin, dry_run: bool) -> None:
+    """Most often its name is misspelt."""
+    with pytest.raises(ConfigError, match="check its name"):
+        admin.reset_group_offsets(fresh("group"), to="earliest", dry_run=dry_run)
+
+
 def test_a_check_creates_nothing(admin: Admin) -> None:
     name = fresh("topic")
     admin.create_topics([name], validate_only=True)

@@ -457,31 +457,6 @@ async def test_a_session_that_cannot_be_renewed_is_told(world: TlsWorld) -> None
 # --- settings
 
 
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"security_protocol": "SASL_SSL"}, "sasl_mechanism"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl_mechanism"),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-256"},
-            "sasl_username",
-        ),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"},
-            "sasl_oauth_token_provider",
-        ),
-        ({"ssl_truststore_certificates": "x"}, "security_protocol"),
-        ({"security_protocol": "SSL", "ssl_keystore_key": "x"}, "ssl_keystore_key"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(
-    settings: dict[str, str], field: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        SecurityConfig(**settings)  # type: ignore[arg-type]
-    assert caught.value.field == field
-
-
 def test_files_that_cannot_be_read_are_named(world: TlsWorld) -> None:
     for field, value in (("ssl_cafile", "/nowhere"), ("ssl_certfile", str(world.authority))):
         how = SecurityConfig(security_protocol="SSL", **{field: value})  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import copy
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -29,6 +29,12 @@ from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSetti
 from onceflow.transactions import SessionConfig
 
 ME = ProducerIdentity("x", 1, 0)
+PLAIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_username": "u",
+    "sasl_password": "p",
+}
 
 
 @pytest.mark.parametrize(
@@ -152,6 +158,7 @@ def test_without_idempotence_weaker_acks_are_taken() -> None:
     ("settings", "field"),
     [
         ({"auto_offset_reset": "smallest"}, "auto_offset_reset"),
+        ({"group_protocol": "consumer", "session_timeout_ms": 1_000}, "session_timeout_ms"),
         ({"isolation_level": "committed"}, "isolation_level"),
         ({"group_id": ""}, "group_id"),
         ({"group_instance_id": "a"}, "group_instance_id"),
@@ -182,13 +189,27 @@ def test_the_isolation_level_is_taken_as_text_or_enum() -> None:
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "sasl_username"),
         ({"sasl_username": "u"}, "security_protocol"),
         ({"ssl_cafile": "ca.pem"}, "security_protocol"),
+        ({"ssl_keyfile": "k.pem"}, "security_protocol"),
+        ({"ssl_truststore_certificates": "x"}, "security_protocol"),
+        ({"security_protocol": "SSL", "ssl_keystore_key": "x"}, "ssl_keystore_key"),
+        ({"sasl_password": "p"}, "security_protocol"),
+        ({"sasl_oauth_token_provider": str}, "security_protocol"),
+        ({"security_protocol": "SSL", "sasl_username": "u"}, "security_protocol"),
+        ({"security_protocol": "SSL", "ssl_keyfile": "k.pem"}, "ssl_keyfile"),
+        ({"security_protocol": "SSL", "ssl_key_password": "x"}, "ssl_key_password"),
+        (PLAIN | {"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider"),
+        (PLAIN | {"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider"),
+        (
+            PLAIN | {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": str},
+            "sasl_username",
+        ),
     ],
 )
 def test_security_settings_that_do_not_fit_are_refused(
-    settings: dict[str, str], field: str
+    settings: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        SecurityConfig(**settings)  # type: ignore[arg-type]
+        SecurityConfig(**settings)
     assert caught.value.field == field
 
 

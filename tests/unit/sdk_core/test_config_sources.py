@@ -254,6 +254,8 @@ def test_a_file_in_toml_serves_all_clients(tmp_path: Path) -> None:
         ("a.toml", "[producer]\nlinger = 3\n", r"linger.*did you mean linger_ms.*\[producer\]"),
         ("a.toml", "[producer\n", "cannot be read"),
         ("a.toml", "producer = 3\n", r"write it as a table \[producer\]"),
+        ("a.toml", "[prodcer]\nlinger.ms = 3\n", r"no such table; did you mean \[producer\]"),
+        ("a.toml", "[other]\nlinger.ms = 3\n", r"no such table; use \[client\]"),
         ("a.properties", "linger.ms=x\n", "whole number.*a.properties"),
     ],
 )

@@ -140,6 +140,23 @@ def test_fence_during_a_callback_is_told_after_it(bench: Bench) -> None:
     assert len(after.partitions) == 4
 
 
+def test_waiting_for_an_instance_id_is_told_now_and_then(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-848: a live owner keeps its place, and the newcomer asks every second."""
+    caplog.set_level(logging.WARNING, "onceflow.sdk.group")
+    owner, newcomer = (Client(bench, name, "a", instance="i") for name in ("s1", "s2"))
+    owner.run()
+    for _ in range(20):
+        owner.run()
+        newcomer.run()
+        bench.pass_ms(1_000)
+    told = [text for text in caplog.messages if "waiting to take over" in text]
+    assert len(told) == 5  # after 1, 2, 4, 8 and 16 tries
+    assert "'i'; give every running consumer an id of its own" in told[0]
+    assert owner.numbers() == [0, 1, 2, 3]
+
+
 def test_silent_application_is_warned_and_leaves(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
