@@ -7,6 +7,7 @@ the feature ``transaction.version`` is at least 1. Which change is legal is deci
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 
@@ -182,6 +183,9 @@ class TransactionLog:
                     newest[record.key] = record
             for record in newest.values():
                 largest = max(largest, self._replay(partition, record))
+        for name, entry in self._entries.items():
+            if entry.start_ms > now_ms:  # The clock was set back; its timeout begins anew.
+                self._entries[name] = dataclasses.replace(entry, start_ms=now_ms)
         return largest
 
     def _replay(self, partition: int, record: StoredRecord) -> int:

@@ -302,6 +302,11 @@ class _Loader:
             )
             position = 0
             if sound_size < segment.size:
+                followers = segments[number + 1 : number + 2]
+                if followers and followers[0].base_offset == next_offset:
+                    # No offset is missing: something else than batches was left behind the last.
+                    segment.truncate(sound_size)
+                    continue
                 _logger.warning(
                     "%s: cut %d bytes and %d later segments at offset %d, where the log is torn",
                     segment.path(LOG_SUFFIX),

@@ -180,9 +180,7 @@ class Segment:
         Raises:
             OSError: Nothing was appended.
         """
-        if self._torn:
-            self._log.truncate(self.size)
-            self._torn = False
+        self._cut_torn()
         try:
             self._log.append(parts)
         except OSError:
@@ -191,6 +189,12 @@ class Segment:
         for place in places:
             self.note(self.size, place)
             self.size += place.size
+
+    def _cut_torn(self) -> None:
+        """Cut what a write that failed left behind the last batch."""
+        if self._torn:
+            self._log.truncate(self.size)
+            self._torn = False
 
     def disown(self, size: int) -> None:
         """Let nobody read the last bytes, which were appended and could not be made safe."""
@@ -230,7 +234,15 @@ class Segment:
         return [self.path(suffix) for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES)]
 
     def finish(self) -> None:
-        """Complete the indexes: the segment gets no more batches, or the broker stops."""
+        """Complete the segment: it gets no more batches, or the broker stops.
+
+        Nothing but batches may stay in a segment that others follow: a start would take it for
+        torn, and the others for lost.
+
+        Raises:
+            OSError: It is not complete.
+        """
+        self._cut_torn()
         self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
         self.offset_index.create()
         self.time_index.create()
@@ -244,9 +256,6 @@ class Segment:
             complete: Complete the indexes first; otherwise the files stay as a crash leaves them.
         """
         if complete:
-            if self._torn:
-                self._log.truncate(self.size)
-                self._torn = False
             self.finish()
         self.offset_index.close()
         self.time_index.close()

@@ -167,7 +167,7 @@ class SimBroker:
         leader = self.state.placement.leader(topic.name, partition) if self.state else None
         self.world.note(
             "broker", "leader", f"{topic.name}-{partition}", leader, log.leader_epoch,
-            log.log_end_offset,
+            log.log_end_offset, topic.topic_id.hex,
         )  # fmt: skip
 
     def _died(self) -> None:

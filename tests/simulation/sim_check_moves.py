@@ -6,6 +6,7 @@ It knows which partition got which leader epoch when, and the epochs of all batc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sim_history import History
 
@@ -19,18 +20,22 @@ def check(history: History, epochs: Mapping[str, Iterable[tuple[int, int]]]) -> 
     """
     problems: list[str] = []
     began: dict[str, list[tuple[int, int]]] = {}
+    latest: dict[object, int] = {}
     for _, event in history.of("leader"):
-        partition, leader, epoch, end = event.details
-        moves = began.setdefault(str(partition), [])
-        if leader != -1 and moves and epoch <= moves[-1][0]:
+        details: Any = event.details
+        partition, leader, epoch, end, topic_id = details
+        # A topic that was made again begins again.
+        before = latest.get((partition, topic_id), -1)
+        if leader != -1 and epoch <= before:
             problems.append(f"leader epoch: {partition} moved, and its epoch stays {epoch}")
-        moves.append((epoch, end))  # type: ignore[arg-type]
+        latest[partition, topic_id] = epoch
+        began.setdefault(partition, []).append((epoch, end))
     for partition, batches in epochs.items():
-        before = (-1, -1)
+        last = -1
         for offset, epoch in batches:
-            if epoch < before[1]:
-                problems.append(f"leader epoch: {partition}@{offset} has {epoch} after {before}")
-            before = (offset, epoch)
+            if epoch < last:
+                problems.append(f"leader epoch: {partition}@{offset} has {epoch} after {last}")
+            last = epoch
             least = max((new for new, end in began.get(partition, ()) if end <= offset), default=-1)
             if epoch < least:
                 problems.append(

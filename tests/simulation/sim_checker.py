@@ -328,7 +328,8 @@ class Checker:
     ) -> None:
         offsets = visible.get(partition, [])
         topic = partition.rpartition("-")[0]
-        after = bisect_left(offsets, before + 1)
+        # What is deleted by its offset may still lie in the file.
+        after = bisect_left(offsets, max(before + 1, self.ending.starts.get(partition, 0)))
         if after < len(offsets) and offsets[after] < offset and topic not in self.ending.compacted:
             self._wrong(
                 "skipped", f"{life} went from {partition}@{before} to {offset}, over "

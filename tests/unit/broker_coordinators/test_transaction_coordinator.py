@@ -529,6 +529,19 @@ class TestTimeout:
         grant = bench.init("t", producer_id, epoch)
         assert grant == (ErrorCode.NONE, producer_id, epoch + 1)
 
+    def test_a_clock_that_was_set_back_keeps_nobody_waiting_longer_than_the_timeout(
+        self, bench: Bench
+    ) -> None:
+        """Found by simulation (seed 1098): committed readers waited until it had caught up."""
+        identity = bench.identity(timeout_ms=60_000)
+        bench.add(*identity, P0)
+        bench.now_ms -= 3_600_000
+        bench.restart()
+        bench.pass_ms(50_000)
+        assert bench.state() == "Ongoing"
+        bench.pass_ms(30_000)
+        assert bench.state() == "CompleteAbort"
+
     def test_time_counts_over_a_restart(self, bench: Bench) -> None:
         identity = bench.identity(timeout_ms=60_000)
         bench.add(*identity, P0)

@@ -23,6 +23,7 @@ from onceflow.broker_lite.commands import _reason
 from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.log import LogConfig, MemoryStorage
 from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -150,3 +151,35 @@ def test_a_node_that_stops_on_a_full_disk_leaves_nothing_behind_that_it_leads(
         assert (b"t %d 1" % led[0] in points) is (expected is None)
     kept = storage.inner.read_bytes(f"t-{led[0]}/leader-epoch-checkpoint") or b""
     assert kept.splitlines()[-1] == b"1 0"
+
+
+@pytest.mark.parametrize("written_bytes", [1, 30, 70])
+def test_a_write_that_failed_just_before_a_roll_costs_nothing_that_came_after(
+    written_bytes: int,
+) -> None:
+    """Found by simulation (seeds 1864, 1925): a start took the closed segment for torn."""
+    storage = FailingStorage()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    log.append(batch(b"x" * 150), now_ms=NOW_MS)
+    storage.fail_write(len(storage.writes), written_bytes=written_bytes)
+    with pytest.raises(AppendError):
+        log.append(batch(b"lost"), now_ms=NOW_MS)
+    log.append(batch(b"y" * 150), now_ms=NOW_MS)
+    assert len(log._segments) == 2
+    for clean in (False, True):
+        again = open_log(storage.disk_after(len(storage.writes)), config, clean=clean)
+        assert [value for _, value in read_all(again)] == [b"x" * 150, b"y" * 150]
+
+
+def test_a_folder_with_a_torn_write_in_a_closed_segment_keeps_what_comes_after() -> None:
+    """Such folders exist: brokers up to 0.1 left what the test above is about."""
+    storage = MemoryStorage()
+    config = LogConfig(segment_bytes=300)
+    log = open_log(storage, config)
+    for value in (b"x" * 150, b"y" * 150):
+        log.append(batch(value), now_ms=NOW_MS)
+    first = min(name for name in storage.files("orders-0") if name.endswith(".log"))
+    storage.content["orders-0"][first] += batch(b"torn")[:40]
+    again = open_log(storage, config, clean=False)
+    assert [value for _, value in read_all(again)] == [b"x" * 150, b"y" * 150]
