@@ -60,11 +60,22 @@ def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
 def _first_sequence(step: Step, theirs: Plain, ours: Plain) -> bool:
     if isinstance(theirs, str) and isinstance(ours, str):
         return {theirs, ours} == {"taken", "closed"}  # acks=0, so that nobody says why.
-    return codes(ours) - codes(theirs) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
+    return {mine for _, mine in _differing(theirs, ours)} == {OUT_OF_ORDER_SEQUENCE_NUMBER}
 
 
 def _after_refused(step: Step, theirs: Plain, ours: Plain) -> bool:
-    return codes(theirs) - codes(ours) == {OUT_OF_ORDER_SEQUENCE_NUMBER}
+    return _differing(theirs, ours) == {(OUT_OF_ORDER_SEQUENCE_NUMBER, 0)}
+
+
+def _differing(theirs: Plain, ours: Plain) -> set[tuple[int, int]]:
+    """Codes of the partitions of two Produce answers that differ, Kafka's first."""
+    both = ([p["error_code"] for p in _partitions(answer)] for answer in (theirs, ours))
+    return {(one, other) for one, other in zip(*both, strict=False) if one != other}
+
+
+def _partitions(answer: Plain) -> list[Plain]:
+    topics = answer["responses"] if isinstance(answer, dict) else ()
+    return [partition for topic in topics for partition in topic["partition_responses"]]
 
 
 def _never_answered(step: Step, theirs: Plain, ours: Plain) -> bool:
