@@ -38,7 +38,7 @@ OUR_SETTINGS = {
     "node.id": "1",
     "group.consumer.min.heartbeat.interval.ms": "200",
     "group.consumer.heartbeat.interval.ms": "200",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     **real_kafka.ANYBODY_MAY,
 }
 """What `real_kafka` sets there."""

@@ -17,7 +17,7 @@ Plain = Any
 USERS = ("u0", "u1", "u2")
 QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage",
           "controller_mutation_rate")  # fmt: skip
-TRANSACTION_TIMEOUT_MS = 1_500
+TRANSACTION_TIMEOUT_MS = 300
 
 # --- client quotas
 

@@ -224,7 +224,7 @@ class ApacheKafka:
             "transaction.state.log.num.partitions": "4",
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
-            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
             "group.initial.rebalance.delay.ms": "0",
             "group.consumer.min.heartbeat.interval.ms": "200",
             "group.consumer.heartbeat.interval.ms": "200",
