@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 
 import aiokafka
@@ -26,7 +27,7 @@ from stock_confluent import settings_for
 from stock_kafka_python import kafka
 from stock_scenarios import make_topic
 
-THEN = 1_770_000_000_000
+THEN = int(time.time() - 60) * 1000  # Retention takes what is older than a week.
 PARTITIONS = 4
 LARGE = b"x" * 900_000
 

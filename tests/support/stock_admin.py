@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from stock_scenarios import make_topic
 
 Plain = Any
 
-THEN = 1_770_000_000_000
+THEN = int(time.time() - 60) * 1000  # Retention takes what is older than a week.
 RECORDS = 20
 _IDS = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ERROR = re.compile(r"\[Error -?\d+\] \w+")
