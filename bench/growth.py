@@ -2,7 +2,8 @@
 
 Raw Produce requests of one prepared batch (100 records of 100 bytes), so that the broker is what is
 measured: over 1, 10, 100 and 1,000 partitions by 16 connections, then over 1, 64 and 1,024 of them
-into 16 partitions. One JSON line for each, with the broker's processor time for each request; ``--draw`` writes a picture of the lines of a file.
+into 16 partitions. One JSON line for each, with the broker's processor time of a request, which
+tells more on a busy machine; ``--draw`` writes a picture of the lines of a file.
 
     python bench/growth.py --out growth.jsonl && python bench/growth.py --draw growth.jsonl
 """

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawToken, dispatch
+from onceflow.broker_lite.outgoing import Outgoing
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.security.tls_channel import TlsChannel, TlsFailed
 from onceflow.broker_lite.transport_reset import reset
@@ -43,16 +43,6 @@ REQUESTS_PER_TURN_MAX = 64
 """Requests of one connection that are handled before the others get a turn; one, as long as it has
 yet to say who it is, so that strangers do not hold up those who did."""
 
-TLS_WRITE_BYTES = 65_536
-"""How much of an answer is encrypted at a time, as the peer takes it."""
-
-WRITEV_PARTS_MAX = 256
-"""Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
-
-REFILL_BYTES = 65_536
-"""What the transport gets of an answer that the kernel did not take whole. When it is through,
-the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
-
 
 class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
@@ -61,14 +51,12 @@ class ClientConnection(asyncio.Protocol):
         "_closing",
         "_deferred",
         "_endpoint",
-        "_fd",
         "_held_bytes",
         "_isolated",
         "_muted",
         "_opening",
         "_outgoing",
         "_paused_reading",
-        "_paused_writing",
         "_pump_scheduled",
         "_server",
         "_splitter",
@@ -76,7 +64,6 @@ class ClientConnection(asyncio.Protocol):
         "_tap",
         "_tls",
         "_transport",
-        "_unsent_bytes",
         "_waiting",
         "_waiting_bytes",
         "address",
@@ -90,18 +77,15 @@ class ClientConnection(asyncio.Protocol):
         self._splitter = FrameSplitter(server.broker.config.socket_request_max_bytes)
         self._waiting: deque[bytes | memoryview] = deque()
         self._waiting_bytes = 0
-        self._outgoing: deque[Buffer] = deque()
-        self._unsent_bytes = 0
+        self._outgoing = Outgoing(server.broker)
         self._deferred: Deferred[Response] | Deferred[Response | None] | None = None
         self._closing = False
         self._isolated = False
         self._muted: Timer | None = None
         self._paused_reading = False
-        self._paused_writing = False
         self._pump_scheduled = False
         self._tap: WireTap | None = None
         self._transport: asyncio.Transport | None = None
-        self._fd = -1
         self._tls: TlsChannel | None = None
         self._opening: Timer | None = None
         self._held_bytes = 0
@@ -156,8 +140,9 @@ class ClientConnection(asyncio.Protocol):
                 self.last_active_ms + limit_ms, self._give_up_opening
             )
             server.arm()
-        elif plain_socket is not None:
-            self._fd = plain_socket.fileno()
+        direct = plain_socket is not None and self._tls is None
+        self._outgoing.open(transport, plain_socket.fileno() if direct else -1, self._tls)
+        if direct:
             # The transport tells at once when it had to buffer, and when that is through.
             transport.set_write_buffer_limits(high=0)
 
@@ -272,28 +257,27 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self._paused_writing = True
+        self._outgoing.paused = True
 
     def resume_writing(self) -> None:
-        self._paused_writing = False
         self.last_active_ms = self._server.clock()
         transport = self._transport
         if transport is None:
             return
-        if self._outgoing:
-            self._flush_outgoing(transport)
-            self._count_unsent()
+        try:
+            self._outgoing.resume()
+        except TlsFailed:
+            self.abort()
+            return
         if self._closing and not self._outgoing:
             self._end()
-        elif not self._paused_writing:
+        elif not self._outgoing.paused:
             self._schedule_pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fd = -1
         self._transport = None
         self._waiting.clear()
-        self._outgoing.clear()
-        self._count_unsent()
+        self._outgoing.close()
         self._closing = True
         tap, self._tap = self._tap, None
         if tap is not None:
@@ -320,11 +304,11 @@ class ClientConnection(asyncio.Protocol):
     def busy(self) -> bool:
         """True while a request waits, is parked or throttled, unless the peer takes no answers."""
         waits = self._deferred is not None or bool(self._waiting) or self._muted is not None
-        return waits and not self._paused_writing
+        return waits and not self._outgoing.paused
 
     def expire(self) -> None:
         """Close a connection that was idle for too long; at once if its peer takes nothing."""
-        if self._paused_writing or self._closing:
+        if self._outgoing.paused or self._closing:
             self.abort()
         else:
             self.close()
@@ -348,7 +332,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once."""
         self._waiting.clear()
-        self._outgoing.clear()
+        self._outgoing.drop()
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -390,7 +374,7 @@ class ClientConnection(asyncio.Protocol):
             waiting
             and self._deferred is None
             and self._muted is None
-            and not self._paused_writing
+            and not self._outgoing.paused
             and not self._isolated
         ):
             if not turns:
@@ -505,77 +489,12 @@ class ClientConnection(asyncio.Protocol):
 
     def send(self, parts: list[Buffer]) -> None:
         """Send bytes as they are, after what waits to be sent."""
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             return
-        if self._tls is not None:
-            # Small parts share a record of TLS.
-            head = b"".join(part for part in parts) if sum(map(len, parts)) < 4096 else None
-            self._outgoing.extend(parts if head is None else [head])
-        else:
-            self._outgoing.extend(parts)
-        if not self._paused_writing:
-            self._flush_outgoing(transport)
-        if self._outgoing:
-            self._count_unsent()
-
-    def _count_unsent(self) -> None:
-        """Keep the broker's count of bytes that wait for slow readers up to date."""
-        unsent = sum(map(len, self._outgoing))
-        self._server.broker.unsent_bytes += unsent - self._unsent_bytes
-        self._unsent_bytes = unsent
-
-    def _flush_outgoing(self, transport: asyncio.Transport) -> None:
-        """Hand the kernel what it takes without joining: a Fetch answer is mostly stored batches.
-
-        Only called while the transport's own buffer is empty, so that bytes stay in order.
-        """
-        outgoing = self._outgoing
-        if self._fd < 0:
-            self._flush_through_transport(transport)
-            return
-        while outgoing:
-            parts = [outgoing[index] for index in range(min(len(outgoing), WRITEV_PARTS_MAX))]
-            try:
-                sent = os.writev(self._fd, parts)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError:
-                transport.abort()
-                return
-            for part in parts:
-                size = len(part)
-                if sent < size:
-                    break
-                sent -= size
-                outgoing.popleft()
-            else:
-                continue
-            rest = memoryview(outgoing.popleft())[sent:]
-            if len(rest) > REFILL_BYTES:
-                outgoing.appendleft(rest[REFILL_BYTES:])
-                rest = rest[:REFILL_BYTES]
-            # The kernel is full. What the transport buffers now makes it call `pause_writing`,
-            # and `resume_writing` once there is room again.
-            self._paused_writing = True
-            transport.write(rest)
-            if transport.get_write_buffer_size():
-                return
-            self._paused_writing = False
-
-    def _flush_through_transport(self, transport: asyncio.Transport) -> None:
-        """Give the transport what it takes, encrypted where the connection is."""
-        outgoing, tls = self._outgoing, self._tls
-        while outgoing and not self._paused_writing:
-            part = outgoing.popleft()
-            if len(part) > TLS_WRITE_BYTES:
-                outgoing.appendleft(memoryview(part)[TLS_WRITE_BYTES:])
-                part = memoryview(part)[:TLS_WRITE_BYTES]
-            try:
-                transport.write(part if tls is None else tls.encrypt(part))
-            except TlsFailed:
-                self.abort()
-                return
+        try:
+            self._outgoing.send(parts)
+        except TlsFailed:
+            self.abort()
 
     def _schedule_pump(self) -> None:
         if not self._pump_scheduled and self._waiting:

@@ -1,0 +1,163 @@
+"""What a connection has yet to send: answers on their way to one peer, in order.
+
+It decides how bytes get to the kernel (without joining what is stored, encrypted piece by piece
+where the connection is) and counts what slow readers leave in memory. What is sent, and when the
+connection ends, is the connection's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import TYPE_CHECKING
+
+from onceflow.sdk.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.security.tls_channel import TlsChannel
+
+TLS_WRITE_BYTES = 65_536
+"""How much of an answer is encrypted at a time, as the peer takes it."""
+
+SHARED_TLS_RECORD_BYTES = 4096
+"""Answers below this size are joined, so that their parts share a record of TLS."""
+
+WRITEV_PARTS_MAX = 256
+"""Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
+
+REFILL_BYTES = 65_536
+"""What the transport gets of an answer that the kernel did not take whole. When it is through,
+the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
+
+
+class Outgoing:
+    """The bytes that wait.
+
+    Args:
+        broker: Told how many there are, of all connections together.
+
+    Attributes:
+        paused: True while the transport has as much as it takes; nothing is given to it then.
+    """
+
+    __slots__ = ("_broker", "_counted", "_fd", "_parts", "_tls", "_transport", "paused")
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+        self._parts: deque[Buffer] = deque()
+        self._counted = 0
+        self._fd = -1
+        self._tls: TlsChannel | None = None
+        self._transport: asyncio.Transport | None = None
+        self.paused: bool = False
+
+    def open(self, transport: asyncio.Transport, fd: int, tls: TlsChannel | None) -> None:
+        """Begin.
+
+        Args:
+            transport: Of the connection.
+            fd: Its socket, which answers are written to directly; -1 where they cannot be.
+            tls: Encrypts what is sent, if anything does.
+        """
+        self._transport = transport
+        self._fd = fd
+        self._tls = tls
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def send(self, parts: list[Buffer]) -> None:
+        """Send bytes as they are, after what waits.
+
+        Raises:
+            TlsFailed: They cannot be encrypted; the connection is to be aborted.
+        """
+        if self._tls is not None and sum(map(len, parts)) < SHARED_TLS_RECORD_BYTES:
+            self._parts.append(b"".join(part for part in parts))
+        else:
+            self._parts.extend(parts)
+        if not self.paused:
+            self._flush()
+        if self._parts:
+            self._count()
+
+    def resume(self) -> None:
+        """The transport takes more.
+
+        Raises:
+            TlsFailed: It cannot be encrypted; the connection is to be aborted.
+        """
+        self.paused = False
+        if self._parts:
+            self._flush()
+            self._count()
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._parts.clear()
+        self._count()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._fd = -1
+        self._transport = None
+        self.drop()
+
+    def _count(self) -> None:
+        """Keep the broker's count of bytes that wait for slow readers up to date."""
+        unsent = sum(map(len, self._parts))
+        self._broker.unsent_bytes += unsent - self._counted
+        self._counted = unsent
+
+    def _flush(self) -> None:
+        """Hand the kernel what it takes without joining: a Fetch answer is mostly stored batches.
+
+        Only called while the transport's own buffer is empty, so that bytes stay in order.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        outgoing = self._parts
+        if self._fd < 0:
+            self._flush_through(transport)
+            return
+        while outgoing:
+            parts = [outgoing[index] for index in range(min(len(outgoing), WRITEV_PARTS_MAX))]
+            try:
+                sent = os.writev(self._fd, parts)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError:
+                transport.abort()
+                return
+            for part in parts:
+                size = len(part)
+                if sent < size:
+                    break
+                sent -= size
+                outgoing.popleft()
+            else:
+                continue
+            rest = memoryview(outgoing.popleft())[sent:]
+            if len(rest) > REFILL_BYTES:
+                outgoing.appendleft(rest[REFILL_BYTES:])
+                rest = rest[:REFILL_BYTES]
+            # The kernel is full. What the transport buffers now makes it call `pause_writing`,
+            # and `resume_writing` once there is room again.
+            self.paused = True
+            transport.write(rest)
+            if transport.get_write_buffer_size():
+                return
+            self.paused = False
+
+    def _flush_through(self, transport: asyncio.Transport) -> None:
+        """Give the transport what it takes, encrypted where the connection is."""
+        outgoing, tls = self._parts, self._tls
+        while outgoing and not self.paused:
+            part = outgoing.popleft()
+            if len(part) > TLS_WRITE_BYTES:
+                outgoing.appendleft(memoryview(part)[TLS_WRITE_BYTES:])
+                part = memoryview(part)[:TLS_WRITE_BYTES]
+            transport.write(part if tls is None else tls.encrypt(part))
