@@ -16,6 +16,13 @@ def test_an_unused_meter_is_zero() -> None:
     assert (meter.rate(5), meter.event_rate(5), meter.average(5), meter.greatest(5)) == (0,) * 4
 
 
+def test_a_first_moment_does_not_count_for_a_whole_second() -> None:
+    meter = Meter()
+    meter.add(100, 1_000_000)
+    meter.add(100, 1_000_010)
+    assert (meter.rate(1_000_010), meter.event_rate(1_000_010)) == (200, 2)
+
+
 def test_figures_fade_and_totals_stay() -> None:
     meter = Meter()
     for second in range(10):
