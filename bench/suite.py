@@ -128,7 +128,7 @@ def apache_kafka() -> Iterator[str]:
 
     with (
         tempfile.TemporaryDirectory() as data,
-        real_kafka.ApacheKafka(Path(data)) as kafka,
+        real_kafka.ApacheKafka(Path(data), jvm=real_kafka.LONG_LIFE) as kafka,
     ):
         for _ in range(2):
             run_case(

@@ -26,6 +26,10 @@ from pathlib import Path
 VERSION = os.environ.get("ONCEFLOW_KAFKA_VERSION", "4.4.0")
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 120
+SHORT_LIFE = ("-Xms256M", "-Xmx1G", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For a node that lives for a test run: it starts, and does little work, for half the processor."""
+LONG_LIFE = ("-Xms1G", "-Xmx1G", "-XX:+UseG1GC")
+"""For a node that is measured, as Kafka's own scripts start it."""
 BROKER_ARTIFACTS = ("kafka_2.13", "kafka-tools")
 TOOL_CLASSES = {
     "kafka-dump-log": "org.apache.kafka.tools.DumpLogSegments",
@@ -194,8 +198,16 @@ def free_ports(count: int) -> list[int]:
 class ApacheKafka:
     """One combined broker and controller on a free port of 127.0.0.1, with a folder of its own."""
 
-    def __init__(self, data: Path, *, port: int = 0, settings: dict[str, str] | None = None):
+    def __init__(
+        self,
+        data: Path,
+        *,
+        port: int = 0,
+        settings: dict[str, str] | None = None,
+        jvm: Sequence[str] = SHORT_LIFE,
+    ):
         self.data = data
+        self.jvm = jvm
         ports = free_ports(2)
         self.port = port or ports[0]
         self.controller_port = ports[1]
@@ -240,7 +252,7 @@ class ApacheKafka:
         if not (self.data / "log" / "meta.properties").exists():
             tool("kafka-storage", "format", "-t", new_cluster_id(), "-c", str(config))
         log = (self.data / "server.log").open("ab")
-        command = java_command("kafka.Kafka", str(config), jvm=["-Xms1G", "-Xmx1G", "-XX:+UseG1GC"])
+        command = java_command("kafka.Kafka", str(config), jvm=self.jvm)
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_SECONDS_MAX
@@ -309,7 +321,8 @@ def main() -> None:
             sys.exit(f"{error.stdout}\n{error.stderr}")
         return
     settings = dict(item.split("=", 1) for item in args.set)
-    with ApacheKafka(args.data.absolute(), port=args.port, settings=settings) as kafka:
+    node = ApacheKafka(args.data.absolute(), port=args.port, settings=settings, jvm=LONG_LIFE)
+    with node as kafka:
         print(kafka.bootstrap_servers, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
