@@ -28,6 +28,7 @@ Headers = list[tuple[str, bytes | None]]
 _LOW_63: Final = 0x7FFF_FFFF_FFFF_FFFF
 _LOW_57: Final = 0x01FF_FFFF_FFFF_FFFF
 _TABLE_SIZE: Final = 8_192
+_CHUNK_PARTS: Final = 500
 
 
 class MalformedRecordError(ValueError):
@@ -57,7 +58,10 @@ def _varint(number: i64) -> bytes:
 
 
 class RecordWriter:
-    """Collects the records of one batch as pieces that are joined once.
+    """Collects the records of one batch: pieces, joined to chunks while the processor has them near.
+
+    A batch of pieces would be ten objects a record, cold by the time it is sent, and all of them
+    visited by every round of the garbage collector.
 
     Attributes:
         size_bytes: Bytes of the records so far.
@@ -80,6 +84,7 @@ class RecordWriter:
         self._stamp = b""  # attributes and timestamp as the last record had them
         self._stamped: i64 = -1
         self._parts: list[bytes] = []
+        self._chunks: list[bytes] = []
 
     def write(
         self,
@@ -133,14 +138,18 @@ class RecordWriter:
         parts.append(tail)
         if timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
+        if len(parts) >= _CHUNK_PARTS:
+            self._chunks.append(b"".join(parts))
+            parts.clear()
         self.size_bytes += size
         self.count += 1
         return size
 
     def take(self) -> bytes:
         """The bytes of all records; the writer is used up."""
-        data = b"".join(self._parts)
-        self._parts = []
+        self._chunks.append(b"".join(self._parts))
+        data = b"".join(self._chunks)
+        self._parts, self._chunks = [], []
         return data
 
 
