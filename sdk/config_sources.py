@@ -11,7 +11,6 @@ import dataclasses
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -222,6 +221,8 @@ class _Reader:
         where = f" (in {path})"
         try:
             if path.suffix == ".toml":
+                import tomllib  # Late: few programs have such a file.
+
                 tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
                 self._read_tables(tables, where)
             else:

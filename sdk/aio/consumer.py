@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer_engine import (
     ConsumerEngine,
@@ -21,11 +21,9 @@ from onceflow.sdk.aio.consumer_engine import (
     Polled,
     RebalanceCallback,
 )
-from onceflow.sdk.aio.snapshots import consumer_metrics
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from onceflow.sdk.metrics import ConsumerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -34,6 +32,9 @@ from onceflow.sdk.model import (
     TopicPartition,
 )
 from onceflow.sdk.settings import ConsumerSettings
+
+if TYPE_CHECKING:
+    from onceflow.sdk.metrics import ConsumerMetrics
 
 DEFAULT_CLOSE_TIMEOUT_MS: Final = 30_000
 
@@ -456,6 +457,8 @@ class AsyncConsumer:
 
     def metrics(self) -> ConsumerMetrics:
         """What this consumer has done so far; cheap, and also after the end."""
+        from onceflow.sdk.aio.snapshots import consumer_metrics  # Late: most programs never ask.
+
         return consumer_metrics(self._engine)
 
     # --- cluster and group ---

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from onceflow.sdk.aio.connector import DEFAULT, Connector
 from onceflow.sdk.aio.transport import BrokerConnection, loop_ms
@@ -28,7 +28,6 @@ from onceflow.sdk.errors import (
     NoBrokersAvailableError,
     RequestTimedOutError,
 )
-from onceflow.sdk.metrics import ConnectionMetrics
 from onceflow.sdk.protocol.api.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -37,6 +36,9 @@ from onceflow.sdk.protocol.api.cluster import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Request, Response
+
+if TYPE_CHECKING:
+    from onceflow.sdk.metrics import ConnectionMetrics
 
 log: logging.Logger = logging.getLogger("onceflow.pool")
 
@@ -352,6 +354,8 @@ class ConnectionPool:
 
     def connection_metrics(self) -> ConnectionMetrics:
         """Figures of the connections; from any thread."""
+        from onceflow.sdk.metrics import ConnectionMetrics  # Late: most programs never ask.
+
         now_ms = self.clock_ms()
         updated_ms = self.metadata.updated_at_ms
         return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)

@@ -12,12 +12,11 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from onceflow.sdk.aio.delivery import AsyncDeliveries, AsyncDelivery, AsyncDeliveryMaker
 from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
-from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.columns import Column, as_sequence
 from onceflow.sdk.config import ProducerConfig
@@ -32,7 +31,6 @@ from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.interceptors import ProducerRecord
-from onceflow.sdk.metrics import ProducerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     Headers,
@@ -45,6 +43,9 @@ from onceflow.sdk.model import (
 from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
 from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from onceflow.sdk.metrics import ProducerMetrics
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 
@@ -467,6 +468,8 @@ class AsyncProducer:
 
     def metrics(self) -> ProducerMetrics:
         """What this producer has done so far; cheap, and also after the end."""
+        from onceflow.sdk.aio.snapshots import producer_metrics  # Late: most programs never ask.
+
         return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
 
     def transaction(self) -> AsyncTransaction:

@@ -58,7 +58,7 @@ def _varint(number: i64) -> bytes:
 
 
 class RecordWriter:
-    """Collects the records of one batch: pieces, joined to chunks while the processor has them near.
+    """Collects the records of one batch: pieces, joined to chunks while they are near.
 
     A batch of pieces would be ten objects a record, cold by the time it is sent, and all of them
     visited by every round of the garbage collector.

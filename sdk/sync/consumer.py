@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer import (
     DEFAULT_CLOSE_TIMEOUT_MS,
@@ -24,7 +24,6 @@ from onceflow.sdk.aio.consumer_engine import Form, PendingCallback, Polled, Reba
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent
-from onceflow.sdk.metrics import ConsumerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -34,6 +33,9 @@ from onceflow.sdk.model import (
 )
 from onceflow.sdk.settings import ConsumerSettings
 from onceflow.sdk.sync.portal import Portal
+
+if TYPE_CHECKING:
+    from onceflow.sdk.metrics import ConsumerMetrics
 
 READ_AHEAD_RECORDS: Final = 5_000
 """How many records one crossing into the loop's thread decodes at most, if they are there."""
@@ -195,16 +197,14 @@ class Consumer:
             KafkaError: Anything else that the background work met and that does not pass.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
-        cursor = self._engine.cursor
-        if not self._engine.needs_poll:
-            polled = cursor.take(limit)
-            if polled:
-                self._engine.note_poll()
-                self._engine.interception.on_records(polled)
-                return polled
-        self._fill(timeout_ms, limit)
-        polled = cursor.take(limit)
-        self._engine.interception.on_records(polled)
+        engine = self._engine
+        polled = {} if engine.needs_poll else engine.cursor.take(limit)
+        if polled:
+            engine.note_poll()
+        else:
+            self._fill(timeout_ms, limit)
+            polled = engine.cursor.take(limit)
+        engine.interception.on_records(polled)
         return polled
 
     def poll_columns(

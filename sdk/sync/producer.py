@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack, cast
 
 from onceflow.sdk.aio.producer import (
     CLOSE_TIMEOUT_MS,
@@ -23,7 +23,6 @@ from onceflow.sdk.aio.producer import (
     timeout_at_exit,
 )
 from onceflow.sdk.aio.producer_engine import ProducerEngine
-from onceflow.sdk.aio.snapshots import producer_metrics
 from onceflow.sdk.aio.transaction_driver import TransactionDriver
 from onceflow.sdk.columns import Column, as_sequence
 from onceflow.sdk.config import ProducerConfig
@@ -38,7 +37,6 @@ from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import IllegalStateError, KafkaError
 from onceflow.sdk.interceptors import ProducerRecord
-from onceflow.sdk.metrics import ProducerMetrics
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     Headers,
@@ -52,6 +50,9 @@ from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.delivery import Deliveries, Delivery, DeliveryMaker
 from onceflow.sdk.sync.portal import Portal
+
+if TYPE_CHECKING:
+    from onceflow.sdk.metrics import ProducerMetrics
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 
@@ -403,6 +404,8 @@ class Producer:
 
     def metrics(self) -> ProducerMetrics:
         """What this producer has done so far; cheap, from any thread, and also after the end."""
+        from onceflow.sdk.aio.snapshots import producer_metrics  # Late: most programs never ask.
+
         return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
 
     def transaction(self) -> Transaction:
