@@ -474,23 +474,23 @@ class ConnectionPool:
         """
         self.check_usable()
         kind = CoordinatorType(key_type)
-        known = self._coordinators.get((key, kind))
-        if known is None:
+        if (key, kind) not in self._coordinators:
             limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
             try:
                 # The search is shared and may wait for a reconnect; this caller does not.
                 async with asyncio.timeout(limit_ms / 1000):
-                    await self._once(
-                        ("coordinator", key, kind),
-                        lambda: self._find_coordinator(key, kind, limit_ms),
-                    )
+                    # Somebody else may have forgotten what was found before this caller ran.
+                    while (key, kind) not in self._coordinators:
+                        await self._once(
+                            ("coordinator", key, kind),
+                            lambda: self._find_coordinator(key, kind, limit_ms),
+                        )
             except TimeoutError:
                 raise RequestTimedOutError(
                     f"the coordinator of {key!r} was not found within {limit_ms} ms; "
                     f"{self._tried()}"
                 ) from None
-            known = self._coordinators[key, kind]
-        return known
+        return self._coordinators[key, kind]
 
     def forget_coordinator(self, key: str, key_type: CoordinatorType | int) -> None:
         """Ask anew before the next use, because the coordinator moved or is gone."""

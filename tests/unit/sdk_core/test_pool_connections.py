@@ -393,3 +393,21 @@ async def test_closing_ends_what_waits(broker: ScriptedBroker) -> None:
     await pool.close()
     with pytest.raises(BrokerConnectionError):
         await waiting
+
+
+async def test_a_coordinator_that_was_forgotten_at_once_is_looked_for_again(
+    pool: ConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by twenty kills under load: the task of a group ended with a KeyError."""
+    search = pool._find_coordinator
+    searches: list[str] = []
+
+    async def forgotten(key: str, kind: CoordinatorType, limit_ms: int) -> None:
+        await search(key, kind, limit_ms)
+        searches.append(key)
+        if len(searches) == 1:
+            pool.forget_coordinator(key, kind)
+
+    monkeypatch.setattr(pool, "_find_coordinator", forgotten)
+    assert await pool.find_coordinator("x", CoordinatorType.TRANSACTION) == 1
+    assert len(searches) == 2
