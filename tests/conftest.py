@@ -43,8 +43,12 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first; other plugins have mixed the rest."""
+    """What takes longest begins first, and may take longer."""
     suite_order.longest_first(items)
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            # The first one also starts Java; one that is cut off takes all the others with it.
+            item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.hookimpl(optionalhook=True)
