@@ -118,7 +118,7 @@ class ClassicBridge:
             return draft.group.members.get(member_id) or ConsumerMember(member_id)
         if request.member_id:
             return self._groups.check_static(draft.group, instance_id, member_id)
-        return self._groups.join_static(draft, instance_id, member_id, draft.group.assignment_epoch)
+        return self._groups.join_static(draft, instance_id, member_id)
 
     def _owned(self, subscription: Subscription) -> Assignment:
         return plain(self._migration.owned(subscription.owned, 0))

@@ -218,7 +218,7 @@ class ConsumerGroups:
         member_id, group = request.member_id, draft.group
         if request.instance_id is not None:
             if request.joins:
-                return self.join_static(draft, request.instance_id, member_id, JOIN_EPOCH)
+                return self.join_static(draft, request.instance_id, member_id)
             member = self.check_static(group, request.instance_id, member_id)
         else:
             found = group.members.get(member_id)
@@ -229,10 +229,11 @@ class ConsumerGroups:
             _check_epoch(member, request)
         return member
 
-    def join_static(
-        self, draft: GroupDraft, instance_id: str, member_id: str, epoch: int
-    ) -> ConsumerMember:
+    def join_static(self, draft: GroupDraft, instance_id: str, member_id: str) -> ConsumerMember:
         """A static member comes, or comes back if it said goodbye, under whichever id.
+
+        What it takes over is as far as its predecessor got; so it begins in epoch 0, from where it
+        goes on to its target. In the target's epoch it would count as there already.
 
         Raises:
             GroupError: The name belongs to a member that is here.
@@ -250,7 +251,7 @@ class ConsumerGroups:
             return current
         target = draft.group.targets.get(current.member_id, {})
         member = dataclasses.replace(
-            current, member_id=member_id, member_epoch=epoch, previous_epoch=0
+            current, member_id=member_id, member_epoch=JOIN_EPOCH, previous_epoch=0
         )
         draft.add(
             StandingChange(current.member_id, None),

@@ -197,6 +197,38 @@ def test_static_classic_member_keeps_its_name(bench: Bench) -> None:
     assert new.numbers() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("state", ["has more", "has less", "gives up"])
+def test_static_classic_member_goes_on_where_its_predecessor_stopped(
+    bench: Bench, state: str
+) -> None:
+    """Found by simulation seed 40251: the successor stood in the target's epoch at once, and kept
+    what others waited for, or never got its own. Apache Kafka 4.4 brings it to its target.
+    """
+    old, other = classic_group(bench, "i"), Peer(bench, "n1", "a")
+    other.step()
+    if state == "gives up":
+        assert old.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert old.join().error_code is ErrorCode.NONE
+    elif state == "has less":
+        guests = [Peer(bench, "n2", "a"), Peer(bench, "n3", "a")]
+        for _ in range(4):
+            for member in (*guests, other, old):
+                member.step()
+        assert len(old.owned) == 1
+        for guest in guests:
+            guest.leave()
+        other.step()
+    twin = Classic(bench, "i")
+    assert twin.join().error_code is ErrorCode.NONE
+    assert twin.sync() is ErrorCode.NONE
+    for _ in range(4):
+        other.step()
+        twin.step()
+    assert twin.beat() is ErrorCode.NONE
+    assert len(twin.owned) == 2
+    assert sorted(twin.owned + other.numbers()) == [0, 1, 2, 3]
+
+
 def test_parked_requests_are_sent_back(bench: Bench) -> None:
     classic_group(bench)
     second = Classic(bench)
