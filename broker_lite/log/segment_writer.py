@@ -34,7 +34,7 @@ CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Bytes after which the active segment is checkpointed: about what a start has to check of each
 partition that was written to when the process died."""
 
-CHECKPOINT_BATCHES = 20_000
+CHECKPOINT_BATCHES = 10_000
 """The same as a number of batches, where they are small: each costs the check some microseconds."""
 
 _SNAPSHOTS = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)

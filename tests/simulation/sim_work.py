@@ -249,10 +249,11 @@ class TransactionalProducer(Worker):
                 if rng.random() < 0.2:
                     await self.pause()
             if rng.random() < 0.4:
+                offset = self.count  # Another life of this worker, a zombie, may count on.
                 await producer.send_offsets_to_transaction(
-                    {TopicPartition("a", 0): self.count}, ConsumerGroupMetadata(f"of-{self.name}")
+                    {TopicPartition("a", 0): offset}, ConsumerGroupMetadata(f"of-{self.name}")
                 )
-                self.note(me, "offsets", name, f"of-{self.name}", self.count)
+                self.note(me, "offsets", name, f"of-{self.name}", offset)
             if rng.random() < 0.04:
                 await asyncio.sleep(self.sim.transaction_timeout_ms * 1.3 / 1000)
             if rng.random() < 0.2:
