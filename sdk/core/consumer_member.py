@@ -74,6 +74,10 @@ class ConsumerMember(Membership):
         self._saying: _News | None = None
         self._told = False
         self._unreleased = 0
+        # The coordinator may hold this member's instance id for itself: an answer was lost, or it
+        # was a member before.
+        self._may_be_there = False
+        self._releasing = False
 
     # --- the application's side -------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class ConsumerMember(Membership):
             return Wait(self._not_before_ms)
         if not self.coordinator_known:
             return FindCoordinator()
-        if self.state is MemberState.LEAVING:
+        if self.state is MemberState.LEAVING or self._releasing:
             return Exchange(self._leave_request())
         if self.state is MemberState.JOINING or now_ms >= self._heartbeat_due_ms:
             return Exchange(self._heartbeat())
@@ -188,6 +192,7 @@ class ConsumerMember(Membership):
         """A step could not be carried out: no connection, no coordinator, no answer in time."""
         self._say_everything = True
         self._saying = None
+        self._may_be_there = True
         if self.state is MemberState.LEAVING:
             self._reset(MemberState.UNJOINED)
             return
@@ -212,6 +217,9 @@ class ConsumerMember(Membership):
             return
         if self.state not in (MemberState.JOINING, MemberState.STABLE):
             return
+        if self._releasing:
+            self._on_released(response, now_ms)
+            return
         if response.error_code != ErrorCode.NONE:
             self._say_everything = True
             self._saying = None
@@ -221,9 +229,22 @@ class ConsumerMember(Membership):
             return  # Overtaken by the answer to a later heartbeat.
         self._on_success(response, now_ms)
 
+    def _on_released(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        """The answer to the goodbye of one that wants to join anew."""
+        code = response.error_code
+        if code in REDISCOVER:
+            self._rediscover(now_ms)
+        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._back_off(now_ms)
+        elif code != ErrorCode.NONE or response.member_epoch < 0:
+            self._releasing = self._may_be_there = False
+            if code != ErrorCode.NONE:  # The id is another's.
+                self._not_before_ms = now_ms + UNRELEASED_PAUSE_MS
+
     def _on_success(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
         self._failures = 0
         self._unreleased = 0
+        self._may_be_there = True
         if self._saying is not None:
             self._said_subscription, self._said_version = self._saying
             self._saying = None
@@ -318,7 +339,12 @@ class ConsumerMember(Membership):
             )
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
             # The predecessor died without a goodbye, and its session has to end first; or it lives,
-            # and keeps its place: other than in the classic protocol, nobody is fenced.
+            # and keeps its place: other than in the classic protocol, nobody is fenced. It may also
+            # be this member itself, since the coordinator refuses its own id too: then a goodbye
+            # under that id makes the way free, and anybody else's id stays as it is.
+            if self._may_be_there and self.state is MemberState.JOINING:
+                self._releasing = True
+                return
             self._unreleased += 1
             if self._unreleased & (self._unreleased - 1) == 0:  # 1, 2, 4, 8 ... seconds
                 logger.warning(
@@ -415,3 +441,4 @@ class ConsumerMember(Membership):
         self._said_subscription = None
         self._saying = None
         self._told = False
+        self._releasing = False

@@ -165,10 +165,17 @@ class SimBroker:
     def _moved(self, topic: Topic, partition: int, now_ms: int) -> None:
         log = topic.partitions[partition]
         leader = self.state.placement.leader(topic.name, partition) if self.state else None
+        name = f"{topic.name}-{partition}"
         self.world.note(
-            "broker", "leader", f"{topic.name}-{partition}", leader, log.leader_epoch,
-            log.log_end_offset, topic.topic_id.hex,
+            "broker", "leader", name, leader, log.leader_epoch,
+            log.log_end_offset, topic.topic_id.hex, self._is_kept(name, log.leader_epoch),
         )  # fmt: skip
+
+    def _is_kept(self, directory: str, leader_epoch: int) -> bool:
+        """Whether the disk took the note of a leader epoch; a full one does not."""
+        files = self.disk.content.content.get(directory, {})
+        lines = bytes(files.get("leader-epoch-checkpoint", b"")).decode().splitlines()
+        return bool(lines) and lines[-1].startswith(f"{leader_epoch} ")
 
     def _died(self) -> None:
         self.kills += 1

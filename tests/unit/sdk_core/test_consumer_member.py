@@ -220,6 +220,48 @@ def test_static_successor_waits_for_the_session_of_the_one_that_died(bench: Benc
     assert isinstance(dead.member.take_failure(), FencedInstanceIdError), "there is no way back"
 
 
+@pytest.mark.parametrize("lost", ["answer", "answer and goodbye", "epoch"])
+def test_static_member_is_not_kept_out_by_itself(bench: Bench, lost: str) -> None:
+    """The coordinator refuses a name that is held under the very id of who asks, as Apache Kafka
+    4.4 does; a goodbye under that id frees it, without waiting for the end of a session.
+    """
+    other, static = Client(bench, "m1", "b"), Client(bench, "s1", "a", instance="i")
+    rounds(bench, other)
+    began_ms = bench.now_ms
+    if lost == "epoch":
+        static.run()
+        refuse(static, ErrorCode.FENCED_MEMBER_EPOCH)
+    else:
+        static.poll()
+        assert static.drive()
+        assert static.drive(lose_answer=True)
+        if lost == "answer and goodbye":
+            for answer_is_lost in (False, False, True):
+                bench.pass_ms(100)
+                static.drive(lose_answer=answer_is_lost)
+            assert static.sent[-1].member_epoch == -2
+    while bench.now_ms < began_ms + 3_000:
+        static.run()
+        bench.pass_ms(200)
+    assert static.numbers() == [0, 1, 2, 3]
+    assert static.member.is_member
+
+
+def test_goodbye_of_who_waits_does_not_touch_the_owner(bench: Bench) -> None:
+    owner, heir = (Client(bench, name, "a", instance="i") for name in ("s1", "s2"))
+    owner.run()
+    heir.poll()
+    heir.drive()
+    heir.drive(lose_answer=True)
+    for _ in range(60):
+        owner.run()
+        heir.run()
+        bench.pass_ms(1_000)
+    assert kinds(owner) == ["assigned"]
+    assert [request.member_epoch for request in heir.sent].count(-2) == 1
+    assert heir.numbers() == []
+
+
 def test_answer_that_was_overtaken_is_dropped(bench: Bench) -> None:
     client = Client(bench, "m1", "a")
     client.run()
