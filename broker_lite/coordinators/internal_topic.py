@@ -18,7 +18,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     StoredBatch,
     StoredRecord,
 )
-from onceflow.broker_lite.log import AppendError, DataFolderError
+from onceflow.broker_lite.log import AppendError, DataFolderError, ReadError
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -128,7 +128,7 @@ class InternalTopicLog:
             return
         try:
             yield from _stored_batches(log)
-        except InvalidBatchError as error:
+        except (InvalidBatchError, ReadError) as error:
             raise InvalidBatchError(
                 f"{self._name}-{partition} cannot be read: {error}; restore the folder, or "
                 "remove this partition's to do without what it remembers",
@@ -139,6 +139,7 @@ class InternalTopicLog:
 def _stored_batches(log: PartitionLog) -> Iterator[StoredBatch]:
     offset = log.log_start_offset
     while offset < log.log_end_offset:
+        begin = offset
         data = log.read(
             offset, LOAD_READ_BYTES, isolation_level=IsolationLevel.READ_UNCOMMITTED
         ).records
@@ -165,6 +166,8 @@ def _stored_batches(log: PartitionLog) -> Iterator[StoredBatch]:
             )
         if not len(data):
             break
+        if offset == begin:
+            raise InvalidBatchError(f"no whole batch at offset {offset}")
 
 
 class FileBlockStore:

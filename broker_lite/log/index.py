@@ -81,25 +81,30 @@ class OffsetIndex:
         relative, position = _OFFSET_ENTRY.unpack(data)
         return relative + self._base_offset, position
 
-    def position_before(self, offset: int) -> int:
-        """Position of the last indexed batch whose largest offset is at most ``offset``, or 0."""
+    def entry_before(self, offset: int) -> tuple[int, int]:
+        """The last entry whose offset is at most ``offset``; that of the segment's begin if none.
+
+        Entries on the disk may be damaged: compare with the log what one says.
+        """
         relative = offset - self._base_offset
         if self._offsets and self._offsets[0] <= relative:
-            return self._positions[bisect_right(self._offsets, relative) - 1]
-        number = bisect_right(range(self._written), offset, key=lambda at: self.entry(at)[0])
-        return self.entry(number - 1)[1] if number else 0
+            number = self._written + bisect_right(self._offsets, relative)
+        else:
+            number = bisect_right(range(self._written), offset, key=lambda at: self.entry(at)[0])
+        return self.entry(number - 1) if number else (self._base_offset, 0)
 
-    def border_before(self, position: int) -> int:
-        """The last indexed batch border at or before a file position, or 0."""
+    def entry_at(self, position: int) -> tuple[int, int]:
+        """The last entry at or before a file position; that of the segment's begin if none."""
         if self._positions and self._positions[0] <= position:
-            return self._positions[bisect_right(self._positions, position) - 1]
-        number = bisect_right(range(self._written), position, key=lambda at: self.entry(at)[1])
-        return self.entry(number - 1)[1] if number else 0
+            number = self._written + bisect_right(self._positions, position)
+        else:
+            number = bisect_right(range(self._written), position, key=lambda at: self.entry(at)[1])
+        return self.entry(number - 1) if number else (self._base_offset, 0)
 
-    def last_position(self) -> int:
-        """Position of the last entry, or 0."""
+    def last_entry(self) -> tuple[int, int]:
+        """The last entry; that of the segment's begin if none."""
         count = len(self)
-        return self.entry(count - 1)[1] if count else 0
+        return self.entry(count - 1) if count else (self._base_offset, 0)
 
     def sound(self, log_size: int) -> bool:
         """Whether the file can belong to a log of that size."""

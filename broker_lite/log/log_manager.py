@@ -16,13 +16,14 @@ from functools import partial
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.data_folder import read_overrides, settle_meta
 from onceflow.broker_lite.log.log_config import LogConfig
-from onceflow.broker_lite.log.log_errors import LogError
+from onceflow.broker_lite.log.log_errors import DataFolderError, LogError
 from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
 from onceflow.broker_lite.log.root_offsets import NotedOffsets, RootOffsets
 from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Storage, Volume
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import TopicPartition
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
@@ -489,7 +490,12 @@ class LogManager:
                 self._finish_deletion(topic, change, found)
         for topic, partitions in found.items():
             topic_id = self._settled_topic_id(topic, partitions)
-            config = self._config_for(self._overrides.get(topic, {}))
+            try:
+                config = self._config_for(self._overrides.get(topic, {}))
+            except ConfigError as error:
+                raise DataFolderError(
+                    f"{checkpoints.TOPIC_CONFIGS_FILE}, topic {topic}: {error}"
+                ) from error
             for number in sorted(partitions):
                 if partitions[number] not in (topic_id, None):
                     # Left by a deletion that could not even be noted, before the name was used

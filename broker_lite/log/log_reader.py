@@ -35,7 +35,7 @@ def read_batches(
     Returns:
         The batches, and an offset that none of them reaches and that the next batch is not below.
     """
-    located = segments.locate(fetch_offset)
+    located = segments.locate(fetch_offset, log_end_offset)
     if located is None:
         return b"", fetch_offset
     segment, position = located
@@ -46,6 +46,8 @@ def read_batches(
     end_offset = min(upper_bound, segments.next_base(number, log_end_offset))
     if end - position <= max_bytes:
         data = segment.read(position, end - position)
+        if int.from_bytes(data[8:LENGTH_END], "big") + LENGTH_END > len(data):
+            raise segment.corrupt(f"holds no whole batch at position {position}")
         segments.remember(end_offset, segment, end)
         return data, end_offset
     return _read_some(segments, segment, position, fetch_offset, max_bytes, minimum_one_batch)
@@ -67,6 +69,8 @@ def _read_some(
             return b"", fetch_offset
         size = int.from_bytes(data[8:LENGTH_END], "big") + LENGTH_END
         data, border, last = segment.read(position, size), position + size, position
+        if len(data) < size:
+            raise segment.corrupt(f"holds no whole batch at position {position}")
     header = parse_batch_header(data, last - position)
     segments.remember(header.next_offset, segment, border)
     size = border - position

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.leader_epochs import LeaderEpochs
 from onceflow.broker_lite.log.log_config import LogConfig
+from onceflow.broker_lite.log.log_errors import ReadError
 from onceflow.broker_lite.log.producer_snapshot import (
     SNAPSHOT_SUFFIX,
     WINDOW_SUFFIX,
@@ -151,11 +152,12 @@ class _Loader:
         log_start_offset = max(log_start_offset, segments[0].base_offset)
         epochs = self._read_epochs()
         first = self._first_to_check(segments, clean, recovery_point)
-        if first is None:
-            end_offset = self._end_of(segments[-1])
+        end_offset = self._end_of(segments[-1]) if first is None else None
+        if end_offset is not None:
             producers, from_offset = self._read_snapshot(end_offset)
             self._replay(segments, producers, from_offset, end_offset)
         else:
+            first = len(segments) - 1 if first is None else first
             end_offset, producers = self._recover(segments, first, epochs, recovery_point)
             recovery_point = min(recovery_point, end_offset)
         if end_offset < log_start_offset:
@@ -276,8 +278,12 @@ class _Loader:
                 return number
         return None
 
-    def _end_of(self, active: Segment) -> int:
-        last_offset = active.last_offset()
+    def _end_of(self, active: Segment) -> int | None:
+        """Offset after the last record; None when the file does not end with a batch."""
+        try:
+            last_offset = active.last_offset()
+        except ReadError:
+            return None
         return active.base_offset if last_offset is None else last_offset + 1
 
     def _recover(
@@ -297,6 +303,13 @@ class _Loader:
         next_offset = base
         for number in range(first, len(segments)):
             segment = segments[number]
+            if number > first and segment.base_offset > next_offset and not self._config.compacts:
+                _logger.warning(
+                    "%s: the log holds nothing of the offsets %d to %d",
+                    segments[number - 1].path(LOG_SUFFIX),
+                    next_offset,
+                    segment.base_offset - 1,
+                )
             next_offset, sound_size = self._recover_segment(
                 segment, max(next_offset, segment.base_offset), producers, epochs, position
             )
@@ -389,7 +402,10 @@ class _Loader:
             )
             if following <= from_offset:
                 continue
-            border = segment.find(from_offset)
+            try:
+                border = segment.find(from_offset)
+            except ReadError:  # What is whole counts; the rest is told to those who read it.
+                border = segment.border_at(0)
             if border is None:
                 continue
             for batch in walk(segment, border.base_offset, border.position):

@@ -289,7 +289,7 @@ class Segment:
             and self.aborted.sound()
         ):
             return None
-        indexed = self.offset_index.position_before(offset - 1)
+        indexed = self._agreed(self.offset_index.entry_before(offset - 1))
         position = last = indexed
         try:
             for border in self.borders(indexed):
@@ -306,7 +306,7 @@ class Segment:
         self.time_index.keep_below(offset)
         self.aborted.keep_below(offset)
         self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
-        self._bytes_since_entry = max(0, position - self.offset_index.last_position())
+        self._bytes_since_entry = max(0, position - self.offset_index.last_entry()[1])
         self._first_timestamp_ms = None
         return position
 
@@ -353,30 +353,68 @@ class Segment:
         return border_in(data, 0, position) if len(data) == BORDER_SIZE else None
 
     def borders(self, position: int = 0) -> Iterator[BatchBorder]:
-        """Batches from a border to the end of the segment, by their headers."""
+        """Batches from a border to the end of the segment, by their headers.
+
+        Raises:
+            ReadError: CORRUPT_MESSAGE: there is something else, or only the begin of a batch.
+        """
         size = self.size
         while position < size:
-            data = self._log.read(position, WALK_BYTES)
+            data = self._log.read(position, min(WALK_BYTES, size - position))
             at = 0
             while at + BORDER_SIZE <= len(data):
                 border = border_in(data, at, position + at)
-                if border.size < HEADER_SIZE:
-                    raise ReadError(
-                        ErrorCode.CORRUPT_MESSAGE,
-                        f"{self.path(LOG_SUFFIX)} holds no batch at position {position + at}",
-                    )
+                if border.size < HEADER_SIZE or border.end > size:
+                    break
                 yield border
                 at += border.size
-            if at == 0:
-                return
-            position += at
+            else:
+                if at:
+                    position += at
+                    continue
+            raise self.corrupt(f"holds no whole batch at position {position + at}")
+
+    def corrupt(self, what: str) -> ReadError:
+        """The error for a log file whose content is damaged."""
+        return ReadError(ErrorCode.CORRUPT_MESSAGE, f"{self.path(LOG_SUFFIX)} {what}")
 
     def find(self, offset: int) -> BatchBorder | None:
-        """The first batch whose last offset is not below an offset, or None."""
-        for border in self.borders(self.offset_index.position_before(offset)):
+        """The first batch whose last offset is not below an offset, or None.
+
+        Raises:
+            ReadError: CORRUPT_MESSAGE: what is met on the way is damaged.
+        """
+        for border in self.borders(self._agreed(self.offset_index.entry_before(offset))):
+            if border.base_offset < self.base_offset:
+                raise self.corrupt(f"holds offset {border.base_offset}, which is before its first")
             if border.last_offset >= offset:
                 return border
         return None
+
+    def _agreed(self, entry: tuple[int, int]) -> int:
+        """Position of an index entry, or 0 when the log says otherwise.
+
+        An index has no checksum: a damaged entry must not make readers skip records.
+        """
+        offset, position = entry
+        border = self.border_at(position) if position else None
+        return position if border is not None and self._agrees(border, offset) else 0
+
+    def _agrees(self, border: BatchBorder, offset: int) -> bool:
+        """Whether a batch can be the one that an index entry with that offset means."""
+        return (
+            border.size >= HEADER_SIZE
+            and border.end <= self.size
+            and self.base_offset <= border.base_offset <= border.last_offset <= offset
+        )
+
+    def _indexed_in(self, data: bytes, position: int, limit: int) -> int:
+        """The last border up to a limit that index and bytes agree on; else ``position``."""
+        offset, border = self.offset_index.entry_at(limit)
+        at = border - position
+        if 0 < at <= len(data) - BORDER_SIZE and self._agrees(border_in(data, at, border), offset):
+            return border
+        return position
 
     def last_border(self, data: bytes, position: int, limit: int) -> tuple[int, int]:
         """The last batch that fits into bytes that were read.
@@ -390,7 +428,7 @@ class Segment:
             File positions of the batch's end and of its begin; the begin is -1 if not even the
             first batch fits.
         """
-        border = max(self.offset_index.border_before(limit - HEADER_SIZE), position)
+        border = self._indexed_in(data, position, limit - HEADER_SIZE)
         last = -1
         while True:
             at = border - position
@@ -405,7 +443,7 @@ class Segment:
 
     def _walk_to(self, data: bytes, position: int, end: int) -> tuple[int, int]:
         """End and begin of the batch that ends at a border; walks from the indexed one before."""
-        border = max(self.offset_index.border_before(end - 1), position)
+        border = self._indexed_in(data, position, end - 1)
         last = border
         while border < end:
             at = border - position
@@ -424,9 +462,13 @@ class Segment:
         return self._first_timestamp_ms
 
     def last_offset(self) -> int | None:
-        """Offset of the last record, or None in an empty segment."""
+        """Offset of the last record, or None in an empty segment.
+
+        Raises:
+            ReadError: CORRUPT_MESSAGE: something else than batches lies at the end.
+        """
         last = None
-        for border in self.borders(self.offset_index.last_position()):
+        for border in self.borders(self._agreed(self.offset_index.last_entry())):
             last = border.last_offset
         return last
 

@@ -86,11 +86,18 @@ class SegmentList:
             del positions[next(iter(positions))]
         positions[offset] = (segment, position)
 
-    def locate(self, offset: int) -> tuple[Segment, int] | None:
+    def locate(self, offset: int, end_offset: int) -> tuple[Segment, int] | None:
         """The segment and position of the first batch that ends at or after an offset.
+
+        Args:
+            offset: What is looked for.
+            end_offset: End of the log.
 
         Returns:
             None when there is no such batch.
+
+        Raises:
+            ReadError: CORRUPT_MESSAGE: the log is damaged there.
         """
         known = self._positions.get(offset)
         if known is not None and known[1] < known[0].size:
@@ -100,6 +107,11 @@ class SegmentList:
             segment = self._segments[number]
             border = segment.find(offset)
             if border is not None:
+                if border.last_offset >= self.next_base(number, end_offset):
+                    # Offsets are outside of a batch's checksum.
+                    raise segment.corrupt(
+                        f"holds offset {border.last_offset}, which is behind its last"
+                    )
                 return segment, border.position
             number += 1
         return None

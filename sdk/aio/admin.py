@@ -34,7 +34,7 @@ from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core import admin_groups, admin_topics
 from onceflow.sdk.core.admin_topics import Outcomes
 from onceflow.sdk.core.flow import CoordinatorType, Flow
-from onceflow.sdk.errors import IllegalStateError
+from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model import (
     NewTopic,
     ProducerIdentity,
@@ -540,4 +540,9 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
 
 
 def _resource(given: Resource) -> ConfigResource:
-    return ConfigResource(ResourceType.TOPIC, given) if isinstance(given, str) else given
+    if isinstance(given, str):
+        return ConfigResource(ResourceType.TOPIC, given)
+    if not isinstance(given.type, ResourceType):
+        known = ", ".join(f"ResourceType.{kind.name}" for kind in ResourceType)
+        raise ConfigError("ConfigResource.type", given.type, f"give one of {known}")
+    return given

@@ -1,0 +1,20 @@
+"""Goal: a resource of no known type is told with what to write.
+
+Method: the check alone; no broker is needed for it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from onceflow.sdk.admin_model import ConfigResource, ResourceType
+from onceflow.sdk.aio.admin import _resource
+from onceflow.sdk.errors import ConfigError
+
+
+def test_a_type_given_as_text_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"ConfigResource\.type='broker'.*ResourceType\.BROKER"):
+        _resource(ConfigResource(cast("ResourceType", "broker"), ""))
+    assert _resource("t") == ConfigResource(ResourceType.TOPIC, "t")
