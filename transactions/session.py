@@ -106,6 +106,18 @@ class TransactionSession:
         """
         return run_blocking(self._core.poll(timeout_ms, max_records))
 
+    def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord]:
+        """All records one by one, without end, with a commit whenever one is due.
+
+        Args:
+            timeout_ms: Longest wait of each poll for its first record.
+        """
+        while True:
+            for batch in self.poll(timeout_ms).values():
+                yield from batch
+            if self.commit_due:
+                self.commit()
+
     def send(
         self,
         topic: str,
@@ -389,6 +401,15 @@ class AsyncTransactionSession:
         async with self._ending:
             await self._core.abort()
 
+    @contextlib.asynccontextmanager
+    async def unit(self) -> AsyncIterator[None]:
+        """A block that aborts when it raises; it does not commit by itself."""
+        try:
+            yield
+        except BaseException:
+            await self.abort()
+            raise
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Take no records of these partitions until ``resume``.
 
@@ -404,6 +425,10 @@ class AsyncTransactionSession:
             partitions: Assigned partitions.
         """
         self._core.consumer.resume(partitions)
+
+    def wakeup(self) -> None:
+        """Make a waiting ``poll`` of another task return."""
+        self._core.wakeup()
 
     async def close(self, timeout_ms: int = 10_000) -> None:
         """Abort what is open, leave the group, close the clients; twice is fine.

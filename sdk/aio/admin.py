@@ -85,6 +85,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         """
         await self._pool.start()
 
+    async def stop(self) -> None:
+        """The same as ``close``."""
+        await self.close()
+
     async def close(self) -> None:
         """Close the connections. Calling it again does nothing."""
         await self._pool.close()

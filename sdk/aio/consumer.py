@@ -523,6 +523,14 @@ class AsyncConsumer:
 
     # --- the end ---
 
+    async def stop(self, timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS) -> None:
+        """The same as ``close``.
+
+        Args:
+            timeout_ms: As for ``close``.
+        """
+        await self.close(timeout_ms)
+
     async def close(
         self,
         timeout_ms: int = DEFAULT_CLOSE_TIMEOUT_MS,

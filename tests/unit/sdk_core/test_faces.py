@@ -9,12 +9,13 @@ import inspect
 
 import pytest
 
-from onceflow import sdk
+from onceflow import sdk, transactions
 
 ONLY_ASYNC = {
     "Producer": {"start", "stop", "send_and_wait"},  # aiokafka's names; a Producer starts at once
-    "Consumer": {"start", "engine"},
-    "Admin": {"start"},
+    "Consumer": {"start", "stop", "engine"},
+    "Admin": {"start", "stop"},
+    "TransactionSession": {"start"},  # the other one starts at once
 }
 ONLY_BLOCKING = {
     "Consumer": {"commit_async"},  # a task of one's own does it with asyncio
@@ -27,6 +28,11 @@ def public(face: type) -> set[str]:
     return {name for name in dir(face) if not name.startswith("_")}
 
 
+def both(name: str) -> tuple[type, type]:
+    module = transactions if hasattr(transactions, name) else sdk
+    return getattr(module, name), getattr(module, f"Async{name}")
+
+
 def arguments(face: type, name: str) -> list[tuple[str, object, object]] | None:
     member = getattr(face, name)
     if not callable(member):
@@ -36,10 +42,19 @@ def arguments(face: type, name: str) -> list[tuple[str, object, object]] | None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Producer", "Consumer", "Admin", "Transaction", "Delivery", "Deliveries"]
+    "name",
+    [
+        "Producer",
+        "Consumer",
+        "Admin",
+        "Transaction",
+        "Delivery",
+        "Deliveries",
+        "TransactionSession",
+    ],
 )
 def test_both_faces_are_called_alike(name: str) -> None:
-    blocking, asynchronous = getattr(sdk, name), getattr(sdk, f"Async{name}")
+    blocking, asynchronous = both(name)
     shared = public(blocking) & public(asynchronous)
     assert public(blocking) - shared == ONLY_BLOCKING.get(name, set())
     assert public(asynchronous) - shared == ONLY_ASYNC.get(name, set())
@@ -47,8 +62,7 @@ def test_both_faces_are_called_alike(name: str) -> None:
     assert differing == []
 
 
-@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin"])
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin", "TransactionSession"])
 def test_both_faces_are_made_alike(name: str) -> None:
-    faces = (getattr(sdk, name), getattr(sdk, f"Async{name}"))
-    blocking, asynchronous = (arguments(face, "__init__") for face in faces)
+    blocking, asynchronous = (arguments(face, "__init__") for face in both(name))
     assert blocking == asynchronous

@@ -12,7 +12,7 @@ import pytest
 from processor_fakes import FakeClients, FakeCluster, FakeProducer
 
 from onceflow.sdk.model import TopicPartition
-from onceflow.transactions import AsyncTransactionSession, SessionConfig
+from onceflow.transactions import AsyncTransactionSession, SessionConfig, TransactionSession
 
 IN0 = TopicPartition("in", 0)
 
@@ -92,3 +92,44 @@ async def test_closing_lets_a_poll_of_another_task_return() -> None:
     await session.close()
     assert "wakeup" in cluster.calls
     await session.close()
+
+
+async def test_a_unit_that_raises_is_aborted_on_both_faces() -> None:
+    config = SessionConfig(topics=["in"], bootstrap_servers="unused:1", group_id="g")
+    cluster = FakeCluster()
+    session = AsyncTransactionSession(config, clients=FakeClients(cluster, [IN0]))
+    await session.start()
+    with pytest.raises(ZeroDivisionError):
+        async with session.unit():
+            await session.send("out", "A")
+            raise ZeroDivisionError
+    assert not session.in_transaction
+    assert cluster.calls.count("abort_transaction") == 1
+    with TransactionSession(config, clients=FakeClients(cluster, [IN0])) as blocking:
+        with pytest.raises(ZeroDivisionError), blocking.unit():
+            blocking.send("out", "A")
+            raise ZeroDivisionError
+        assert not blocking.in_transaction
+    assert cluster.calls.count("abort_transaction") == 2
+
+
+def test_records_of_the_blocking_face_commit_what_is_due() -> None:
+    cluster = FakeCluster()
+    cluster.put("in", "a")
+    cluster.put("in", "b")
+    config = SessionConfig(
+        topics=["in"],
+        bootstrap_servers="unused:1",
+        group_id="g",
+        commit_interval_ms=1,
+        max_poll_records=1,
+    )
+    with TransactionSession(config, clients=FakeClients(cluster, [IN0])) as session:
+        for record in session.records():
+            session.send("out", record.value)
+            while not session.commit_due:
+                pass
+            if record.value == "b":
+                break
+    assert cluster.values("out") == ["a"]
+    assert cluster.offset("in") == 1
