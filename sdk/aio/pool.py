@@ -123,6 +123,12 @@ class ConnectionPool:
         """Whether ``start`` succeeded and ``close`` was not called."""
         return self._loop is not None and not self._closed
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody else ended the pool's own task, as a loop that ends does."""
+        task = self._maintenance
+        return task is not None and not self._closed and (task.done() or task.cancelling() > 0)
+
     def now_ms(self) -> int:
         """The pool's clock: the loop's, in milliseconds."""
         return loop_ms(self._running_loop())

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
+from onceflow.sdk.aio import unclosed
 from onceflow.sdk.aio.delivery import AsyncDeliveries, AsyncDelivery, AsyncDeliveryMaker
 from onceflow.sdk.aio.lookups import after_lookups, encode
 from onceflow.sdk.aio.producer_engine import ProducerEngine
@@ -156,6 +157,7 @@ class AsyncProducer:
                 await self._engine.close(0)
                 raise
             self._started = True
+            unclosed.opened(self._engine, asyncio.get_running_loop(), self._engine.open_records)
 
     async def stop(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """The same as ``close``.
@@ -178,6 +180,7 @@ class AsyncProducer:
             return
         self._engine.pool.check_loop()
         self._closed = True
+        unclosed.closed(self._engine)
         try:
             await self._transactions.close(timeout_ms)
         finally:

@@ -113,6 +113,7 @@ class ProducerEngine(Generic[D]):
         self._wake_pending = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._told: set[str] = set()
         self._memory_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._next_refresh_ms = 0
@@ -193,6 +194,10 @@ class ProducerEngine(Generic[D]):
         """The loop's clock."""
         assert self.loop is not None
         return loop_ms(self.loop)
+
+    def open_records(self) -> int:
+        """How many records have no outcome yet."""
+        return sum(b.count for b in list(self.accumulator.incomplete) if not b.done)
 
     def check_usable(self) -> None:
         """Raise unless started, open, and used from the right loop."""
@@ -312,6 +317,8 @@ class ProducerEngine(Generic[D]):
     def _begin(self, name: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
         if name in self._tasks or self.loop is None:
             return
+        if self.pool.is_cancelled and not self.gate.is_closing and not self.accumulator.flush_count:
+            return  # The loop ends and the producer was not closed: nothing would wait for it.
         task = self.loop.create_task(work(), name=f"onceflow-producer-{name}")
         self._tasks[name] = task
         task.add_done_callback(functools.partial(self._ended, name))
@@ -319,9 +326,18 @@ class ProducerEngine(Generic[D]):
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
         self._tasks.pop(name, None)
         if not task.cancelled() and task.exception() is not None:
-            log.error("producer task %s failed", name, exc_info=task.exception())
+            self._failed(name, task.exception())
+            return
         if not self.gate.is_closing or self.accumulator.incomplete:
             self.poke()
+
+    def _failed(self, name: str, error: BaseException | None) -> None:
+        """An error that nobody expects is told once, and does not keep the loop busy."""
+        if repr(error) not in self._told:
+            self._told.add(repr(error))
+            log.error("producer task %s failed", name, exc_info=error)
+        if self.loop is not None and not self.loop.is_closed():
+            self.loop.call_later(self.config.reconnect_backoff_max_ms / 1000, self.poke)
 
     async def _connect(self, node_id: int) -> None:
         try:

@@ -7,12 +7,13 @@ only moves bytes, arms one timer, and fails every waiter when the socket is gone
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onceflow.sdk.aio.authentication import Authenticator, renewal_delay_ms
 from onceflow.sdk.config import ClientConfig
@@ -419,6 +420,21 @@ def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
     )
 
 
+async def _addresses(
+    loop: asyncio.AbstractEventLoop, host: str, port: int
+) -> list[tuple[int, int, int, str, Any]]:
+    """The addresses of a name; an address in figures is one, and asks nobody."""
+    with contextlib.suppress(socket.gaierror):
+        figures = socket.AI_NUMERICHOST
+        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=figures)]
+    try:
+        return [*await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    except RuntimeError:
+        # At the end of the program threads cannot be begun any more, and the loop serves nobody
+        # but a producer that is being closed.
+        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
 async def _connect_socket(
     loop: asyncio.AbstractEventLoop, host: str, port: int, config: ClientConfig
 ) -> socket.socket:
@@ -427,13 +443,13 @@ async def _connect_socket(
     Each address gets its share of the time, so that one that swallows packets does not hide the
     others. (asyncio's own way of racing addresses leaks sockets in Python 3.11.)
     """
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = await _addresses(loop, host, port)
     if host == "localhost":
         # It means both loopback addresses (RFC 6761), whatever a hosts file leaves out.
         known = {entry[4][0] for entry in found}
         missing = {"127.0.0.1", "::1"} - known if socket.has_ipv6 else set()
         for loopback in missing:
-            found += await loop.getaddrinfo(loopback, port, type=socket.SOCK_STREAM)
+            found += await _addresses(loop, loopback, port)
     share_s = config.socket_connection_setup_timeout_ms / 1000 / len(found)
     errors: list[str] = []
     for family, kind, protocol, _, address in found:

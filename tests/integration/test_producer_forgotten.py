@@ -1,0 +1,76 @@
+"""Goal: a program that ends without closing its producer is told how many records were not sent,
+in one line each, without traces; and the blocking producer that is closed for it does not rage.
+
+Method: small programs, whose standard error is read.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+ASYNC = """
+import asyncio
+from onceflow.broker_lite import Broker
+from onceflow.sdk import AsyncProducer
+
+async def main(servers):
+    producer = AsyncProducer(bootstrap_servers=servers)
+    await producer.start()
+    for _ in range(3):
+        await producer.send("t", b"x")
+
+async def closing(servers):
+    async with AsyncProducer(bootstrap_servers=servers) as producer:
+        await producer.send("t", b"x")
+
+async def cancelling(servers):
+    async with AsyncProducer(bootstrap_servers=servers) as producer:
+        sent = await producer.send("t", b"x")
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+    print((await sent).offset)
+
+with Broker() as broker:
+    asyncio.run(main(broker.bootstrap_servers))
+    asyncio.run(closing(broker.bootstrap_servers))
+    asyncio.run(cancelling(broker.bootstrap_servers))
+    asyncio.run(main(broker.bootstrap_servers))
+"""
+BLOCKING = """
+from onceflow.broker_lite import Broker
+from onceflow.sdk import Producer
+from onceflow.sdk.sync import producer as module
+
+module.EXIT_TIMEOUT_MS = 400
+with Broker() as broker:
+    address = broker.bootstrap_servers.replace("127.0.0.1", "localhost")
+    producer = Producer(bootstrap_servers=address)
+    producer.send("t", b"x").result()
+producer.send("t", b"y")
+"""
+
+
+def stderr_of(program: str) -> tuple[list[str], str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines(), done.stdout
+
+
+def test_an_asyncio_producer_that_was_not_closed_says_what_was_not_sent() -> None:
+    lines, out = stderr_of(ASYNC)
+    assert [re.findall("not closed, and 3 records", line) for line in lines] == [
+        ["not closed, and 3 records"]
+    ] * 2, lines
+    assert out == "1\n"  # whoever cancels all tasks and closes then sends what waits
+
+
+def test_a_blocking_producer_is_closed_at_the_end_without_brokers_in_few_lines() -> None:
+    lines, _ = stderr_of(BLOCKING)
+    assert "Traceback" not in "\n".join(lines)
+    assert len(lines) < 12, lines
+    assert lines[0].startswith("a producer was not closed")
+    assert lines[-1].startswith("records of a producer that was not closed are lost"), lines
