@@ -99,16 +99,25 @@ async def test_a_unit_that_raises_is_aborted_on_both_faces() -> None:
     cluster = FakeCluster()
     session = AsyncTransactionSession(config, clients=FakeClients(cluster, [IN0]))
     await session.start()
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail() -> None:
         async with session.unit():
             await session.send("out", "A")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
     assert not session.in_transaction
     assert cluster.calls.count("abort_transaction") == 1
     with TransactionSession(config, clients=FakeClients(cluster, [IN0])) as blocking:
-        with pytest.raises(ZeroDivisionError), blocking.unit():
-            blocking.send("out", "A")
-            raise ZeroDivisionError
+
+        def fail_blocking() -> None:
+            with blocking.unit():
+                blocking.send("out", "A")
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail_blocking()
         assert not blocking.in_transaction
     assert cluster.calls.count("abort_transaction") == 2
 
