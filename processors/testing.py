@@ -7,6 +7,7 @@ played here: use ``onceflow.broker_lite.Broker`` in process for that.
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
@@ -117,7 +118,8 @@ class TestDriver:
         """Write a record and process everything that follows from it.
 
         Args:
-            topic: Any topic; without a processor the record is only kept.
+            topic: A topic that a processor reads, or another one of the application; without a
+                processor the record is only kept.
             value: Encoded as an output of the topic's processor would be.
             key: Encoded like the value.
             headers: Headers.
@@ -125,6 +127,7 @@ class TestDriver:
             timestamp_ms: The driver's time by default.
 
         Raises:
+            LookupError: No processor reads or writes the topic.
             ProcessingError: A record failed and the policy is to stop; its effects are undone.
             RuntimeError: Called within an event loop with async handlers; use ``send_async``.
         """
@@ -171,6 +174,8 @@ class TestDriver:
         partition: int,
         timestamp_ms: int | None,
     ) -> None:
+        if topic not in self._topics():
+            raise self._unknown_topic(topic)
         engine = self._engines.get(topic)
         encode = encoder_for((engine or next(iter(self._engines.values()))).spec.format)
         when = self.now_ms if timestamp_ms is None else timestamp_ms
@@ -252,9 +257,28 @@ class TestDriver:
         """All records of a topic, inputs included, in the order in which they were written.
 
         Args:
-            topic: Topic name.
+            topic: Topic name. A handler may write to topics that are declared nowhere, so one
+                without records is empty, unless it looks like a known one written wrongly.
+
+        Raises:
+            LookupError: It is none of the known topics, but nearly one.
         """
-        return list(self._order[topic])
+        known = self._topics()
+        if topic not in known and difflib.get_close_matches(topic, known, n=1, cutoff=0.8):
+            raise self._unknown_topic(topic)
+        return list(self._order.get(topic, ()))
+
+    def _topics(self) -> set[str]:
+        """Topics that are declared, or that hold records."""
+        found = set(self._order)
+        for spec in self._topology.processors:
+            names = (spec.input_topic, spec.output_topic, spec.dead_letter_topic)
+            found.update(name for name in names if name is not None)
+        return found
+
+    def _unknown_topic(self, topic: str) -> LookupError:
+        known = ", ".join(sorted(self._topics()))
+        return LookupError(f"topic {topic!r} is none of this application: {known}")
 
     def values(self, topic: str, kind: type[object] = bytes) -> list[object]:
         """The values of a topic, decoded as ``kind``.
@@ -262,10 +286,13 @@ class TestDriver:
         Args:
             topic: Topic name.
             kind: Type to decode them as.
+
+        Raises:
+            LookupError: As ``outputs``.
         """
         format = next(iter(self._engines.values())).spec.format
         decode = decoder_for(kind | None, format, f"value of {topic}")
-        return [decode(_as_bytes(record.value)) for record in self._order[topic]]
+        return [decode(_as_bytes(record.value)) for record in self.outputs(topic)]
 
     def state(self, processor: str, name: str) -> dict[bytes, object]:
         """The values of a state by key, over all partitions.
@@ -273,15 +300,20 @@ class TestDriver:
         Args:
             processor: Name of the processor.
             name: Name of its state.
+
+        Raises:
+            LookupError: There is no such state; the ones there are are named.
         """
         found: dict[bytes, object] = {}
-        codec = next(
-            state.codec
+        codecs = {
+            (spec.name, state.name): state.codec
             for spec in self._topology.processors
-            if spec.name == processor
             for state in spec.states
-            if state.name == name
-        )
+        }
+        codec = codecs.get((processor, name))
+        if codec is None:
+            known = ", ".join(f"{owner}.{state}" for owner, state in codecs) or "none"
+            raise LookupError(f"there is no state {processor}.{name}; there are: {known}")
         for (owner, _), store in self._stores.items():
             if owner == processor:
                 found.update((key, codec.decode(value)) for key, value in store.items(name))

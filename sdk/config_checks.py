@@ -12,7 +12,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, cast
 
-from onceflow.sdk.config_names import NOT_OFFERED, SECURITY_ALIASES
+from onceflow.sdk.config_names import NAMED_PARTITIONER, NOT_OFFERED, SECURITY_ALIASES
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ def check_callable(field: str, value: object) -> None:
     Raises:
         ConfigError: It cannot be called.
     """
+    if field == "partitioner" and isinstance(value, str):
+        raise ConfigError(field, value, NAMED_PARTITIONER)
     if value is not None and not callable(value):
         raise ConfigError(field, value, "give a function or None")
 

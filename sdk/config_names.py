@@ -19,6 +19,11 @@ _SOCKETS = "the operating system's setting is used; leave it out"
 _PUBLIC = "brokers are asked by the addresses that they advertise; leave it out"
 _PEM = "convert the store to PEM and give"
 
+NAMED_PARTITIONER: Final = (
+    "leave it out for murmur2, the Java client's choice, by which keys go to other partitions than "
+    "with librdkafka's consistent_random; or give a function as a keyword argument"
+)
+
 NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
     {
         # both faces of old Python clients

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from onceflow.sdk.config_checks import NamedSettings, reject_unknown
-from onceflow.sdk.config_names import ASSIGNOR_CLASSES, NOT_OFFERED, SECURITY_ALIASES
+from onceflow.sdk.config_names import (
+    ASSIGNOR_CLASSES,
+    NAMED_PARTITIONER,
+    NOT_OFFERED,
+    SECURITY_ALIASES,
+)
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,6 +178,10 @@ def _load(
     reader = _Reader(cls)
     if file is not None:
         reader.read_file(Path(file))
+    for name, given in (("environ", environ), ("properties", properties)):
+        if given is not None and not isinstance(given, Mapping):
+            example = ", such as os.environ" if name == "environ" else ""
+            raise ConfigError(name, given, f"give a dictionary{example}")
     if environ is not None:
         reader.read_environment(environ, prefix)
     if properties is not None:
@@ -351,6 +360,8 @@ def _convert(
     optional = kind != annotation
     text = value.strip()
     shown = "***" if hide else value
+    if kind == "Partitioner":
+        raise ConfigError(name, shown, f"{NAMED_PARTITIONER}{where}")
     if kind.endswith(_CODE) or any(word in kind for word in _CODE):
         raise ConfigError(
             name, shown, f"it cannot be written as text; give it as a keyword argument{where}"

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 BY_DURATION: Final = "by_duration:"
 """Begins the value of ``auto.offset.reset`` that counts back from now (KIP-1106)."""
 
+OLD_POLICIES: Final = {
+    "smallest": "earliest",
+    "beginning": "earliest",
+    "largest": "latest",
+    "end": "latest",
+    "error": "none",
+}
+"""What librdkafka calls the values of ``auto.offset.reset`` too."""
+
 _DURATION: Final = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
@@ -47,6 +56,8 @@ def check_reset_policy(policy: object) -> None:
         return
     if isinstance(policy, str) and reset_duration_ms(policy) is not None:
         return
+    if isinstance(policy, str) and policy in OLD_POLICIES:
+        raise ConfigError("auto_offset_reset", policy, f"write {OLD_POLICIES[policy]!r}")
     raise ConfigError(
         "auto_offset_reset", policy, "choose from earliest, latest, none, by_duration:PT1H"
     )

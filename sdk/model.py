@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Never, Self
 
 if TYPE_CHECKING:
     from onceflow.sdk.consumer_record import ConsumerRecord as ConsumerRecord
@@ -129,7 +129,14 @@ class PartitionInfo(NamedTuple):
     isr: tuple[int, ...]
 
 
-class NewTopic(NamedTuple):
+class _NewTopic(NamedTuple):
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] | None = None
+
+
+class NewTopic(_NewTopic):
     """A topic to be created.
 
     Attributes:
@@ -137,12 +144,27 @@ class NewTopic(NamedTuple):
         partitions: Number of partitions; -1 takes the broker's ``num.partitions``.
         replication_factor: Number of replicas; -1 takes the broker's default.
         configs: Topic configuration by Kafka's property names.
+
+    Raises:
+        ConfigError: It has no such argument; the nearest one is named.
     """
 
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] | None = None
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        name: str,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+        **others: Never,
+    ) -> Self:
+        """Refuse what other clients call otherwise."""
+        for other in others:
+            from onceflow.sdk.config_checks import reject_unknown  # Late: only for the message.
+
+            reject_unknown("NewTopic", cls._fields, [other])
+        return super().__new__(cls, name, partitions, replication_factor, configs)
 
 
 def __getattr__(name: str) -> object:

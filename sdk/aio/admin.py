@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Never, Self, Unpack
 from uuid import UUID
 
 from onceflow.sdk.admin_model import (
@@ -33,6 +33,7 @@ from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core import admin_groups, admin_topics
 from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.arguments import limit_of, refuse_positional
 from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model import (
@@ -58,7 +59,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     of its item, and the further ones are its notes.
     """
 
-    def __init__(self, **settings: Unpack[AdminSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[AdminSettings]) -> None:
         """Make an admin client; nothing is sent before `start`.
 
         Args:
@@ -67,6 +68,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         Raises:
             ConfigError: A setting is unknown or has a value that cannot work.
         """
+        refuse_positional(given)
         self._config = AdminConfig.from_settings(settings)
         self._pool = ConnectionPool(self._config)
         self._reader = OffsetReader(self._pool)
@@ -525,7 +527,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         Raises:
             BrokerError: A refusal.
         """
-        limit_ms = self._config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self._config.default_api_timeout_ms)
         return await self._asker.ask_coordinators(
             names_in(transactional_ids),
             CoordinatorType.TRANSACTION,

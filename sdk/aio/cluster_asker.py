@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
 from onceflow.sdk.core.offset_lookup import by_leader
 from onceflow.sdk.core.retry import Recovery, recovery_for
@@ -158,7 +159,7 @@ class ClusterAsker:
             KafkaError: The first item's failure; further ones are its notes.
         """
         self._pool.check_usable()
-        limit_ms = self._pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self._pool.config.default_api_timeout_ms)
         deadline_ms = self._pool.now_ms() + limit_ms
         results: dict[K, V] = {}
         failed: list[KafkaError] = []

@@ -23,6 +23,12 @@ from onceflow.sdk.aio.consumer_engine import (
 )
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.arguments import (
+    compile_pattern,
+    partition_list,
+    times_by_partition,
+    topic_list,
+)
 from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
@@ -67,10 +73,11 @@ class AsyncConsumer:
         Raises:
             ConfigError: A setting is unknown or has a value that cannot work.
         """
+        names = topic_list(topics)
         self._engine = ConsumerEngine(ConsumerConfig.from_settings(settings))
         self._closed = False
-        if topics:
-            self.subscribe(topics)
+        if names:
+            self.subscribe(names)
 
     @property
     def engine(self) -> ConsumerEngine:
@@ -135,7 +142,7 @@ class AsyncConsumer:
             IllegalStateError: No group_id, partitions were assigned by hand, or neither or both
                 of topics and pattern were given.
         """
-        compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
+        compiled = compile_pattern(pattern)
         listeners = Listeners(on_assigned, on_revoked, on_lost)
         self._engine.subscribe(topics, compiled, listeners)
 
@@ -227,7 +234,7 @@ class AsyncConsumer:
     ) -> Polled:
         engine = self._engine
         engine.pool.check_usable()
-        deadline_ms = engine.pool.now_ms() + timeout_ms
+        deadline_ms = engine.pool.deadline_ms(timeout_ms)
         done = None
         while True:
             step = await engine.poll_step(deadline_ms, max_records, done, fill=fill, form=form)
@@ -406,7 +413,7 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, int]:
         engine = self._engine
         engine.pool.check_usable()
-        targets = {TopicPartition(*partition): timestamp for partition in partitions}
+        targets = dict.fromkeys(partition_list(partitions), timestamp)
         found = await engine.fetching.reader.list_offsets(
             targets, self.config.isolation, timeout_ms
         )
@@ -424,12 +431,9 @@ class AsyncConsumer:
         Raises:
             ValueError: A time is negative.
         """
-        negative = [partition for partition, time in timestamps_ms.items() if time < 0]
-        if negative:
-            raise ValueError(f"negative timestamp for {negative[0]}")
         engine = self._engine
         engine.pool.check_usable()
-        targets = {TopicPartition(*partition): time for partition, time in timestamps_ms.items()}
+        targets = times_by_partition(timestamps_ms)
         found = await engine.fetching.reader.list_offsets(
             targets, self.config.isolation, timeout_ms
         )
@@ -552,10 +556,10 @@ class AsyncConsumer:
         """
         if self._closed:
             return
-        self._engine.pool.check_loop()
-        self._closed = True
         engine = self._engine
-        deadline_ms = engine.pool.now_ms() + timeout_ms if engine.pool.is_started else 0
+        engine.pool.check_loop()
+        deadline_ms = engine.pool.deadline_ms(timeout_ms) if engine.pool.is_started else 0
+        self._closed = True
         try:
             pending = await engine.begin_release(timeout_ms, commit=commit)
             await _run_callback(pending)

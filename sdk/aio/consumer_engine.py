@@ -28,6 +28,7 @@ from onceflow.sdk.aio.topic_watch import TopicWatch
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.arguments import limit_of, partition_list, topic_list
 from onceflow.sdk.core.group_steps import RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
 from onceflow.sdk.core.membership import Membership
@@ -174,7 +175,7 @@ class ConsumerEngine:
             raise IllegalStateError(
                 "subscribe() needs a group_id; without a group, assign() partitions"
             )
-        names = [topics] if isinstance(topics, str) else list(topics)
+        names = topic_list(topics)
         if bool(names) == (pattern is not None):
             raise IllegalStateError("subscribe() needs either topics or a pattern")
         if pattern is not None:
@@ -192,8 +193,7 @@ class ConsumerEngine:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions."""
         self.pool.check_open()
-        wanted = {TopicPartition(*partition) for partition in partitions}
-        self.subscription.assign_manually(wanted)
+        self.subscription.assign_manually(set(partition_list(partitions)))
         self._topics.topics_changed()
         if self.pool.is_started:
             self.fetching.pump()
@@ -207,7 +207,8 @@ class ConsumerEngine:
     def reset(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         """Have positions looked up by time; None means all assigned partitions."""
         self.pool.check_open()
-        chosen = self.subscription.assignment() if partitions is None else list(partitions)
+        given = self.subscription.assignment() if partitions is None else partitions
+        chosen = partition_list(given)
         for partition in chosen:
             self.subscription.request_reset(partition, timestamp)
         self._positions_changed(chosen)
@@ -215,7 +216,7 @@ class ConsumerEngine:
     def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         """Pause or resume; what is buffered stays."""
         self.pool.check_open()
-        states = [self.subscription.state(partition) for partition in partitions]
+        states = [self.subscription.state(partition) for partition in partition_list(partitions)]
         for state in states:
             state.paused = paused
         self._waker.wake()
@@ -488,7 +489,7 @@ class ConsumerEngine:
         self.pool.check_usable()
         return await self.fetching.reader.committed(
             self.config.group_id or "",
-            [TopicPartition(*partition) for partition in partitions],
+            partition_list(partitions),
             require_stable=self.config.isolation is IsolationLevel.READ_COMMITTED,
             timeout_ms=timeout_ms,
         )
@@ -514,7 +515,7 @@ class ConsumerEngine:
     async def position(self, partition: TopicPartition, timeout_ms: int | None) -> int:
         """Next offset to be returned; see the consumer's method."""
         self.pool.check_usable()
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         deadline_ms = self.pool.now_ms() + limit_ms
         while True:
             state = self.subscription.state(partition)

@@ -15,6 +15,7 @@ from onceflow.sdk.aio.group_runner import GroupRunner
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core import offset_lookup
+from onceflow.sdk.core.arguments import limit_of, offsets_by_partition
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.membership import EXPELLED
 from onceflow.sdk.core.metrics import ConsumerCounters
@@ -166,12 +167,7 @@ class OffsetCommits:
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._subscription.positions()
-        chosen = {
-            TopicPartition(*partition): OffsetAndMetadata(offset)
-            if isinstance(offset, int)
-            else offset
-            for partition, offset in offsets.items()
-        }
+        chosen = offsets_by_partition(offsets)
         if self._subscription.uses_group:
             foreign = sorted(chosen.keys() - self._subscription.assignment())
             if foreign:
@@ -225,7 +221,7 @@ async def commit_offsets(
     """
     if not offsets:
         return
-    limit_ms = pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+    limit_ms = limit_of(timeout_ms, pool.config.default_api_timeout_ms)
     deadline_ms = pool.now_ms() + limit_ms
     group_id = identity().group_id
     failures = 0

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.core import offset_lookup
+from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.core.offset_lookup import CommittedOffset, EpochEnd, FoundOffset
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
@@ -293,7 +294,7 @@ class OffsetReader:
     # --- time ---
 
     def _deadline_ms(self, timeout_ms: int | None) -> int:
-        limit_ms = self._pool.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self._pool.config.default_api_timeout_ms)
         return self._pool.now_ms() + limit_ms
 
     @contextlib.asynccontextmanager

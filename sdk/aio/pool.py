@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from onceflow.sdk.aio.connector import DEFAULT, Connector
 from onceflow.sdk.aio.transport import BrokerConnection, loop_ms
 from onceflow.sdk.config import ClientConfig
+from onceflow.sdk.core.arguments import limit_of, whole_ms
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Send, Sleep
 from onceflow.sdk.core.handshake import BrokerVersions
 from onceflow.sdk.core.metadata import ClusterMetadata, Node
@@ -133,6 +134,10 @@ class ConnectionPool:
         """The pool's clock: the loop's, in milliseconds."""
         return loop_ms(self._running_loop())
 
+    def deadline_ms(self, timeout_ms: int) -> int:
+        """When a time given by the user is over, on the pool's clock."""
+        return self.now_ms() + whole_ms(timeout_ms)
+
     def check_usable(self) -> None:
         """Raise unless the pool is started, open, and used from its own loop."""
         if self._closed:
@@ -247,7 +252,7 @@ class ConnectionPool:
             KafkaError: What the flow raises.
         """
         self.check_usable()
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         deadline_ms = self.now_ms() + limit_ms
         try:
             step = next(flow)
@@ -385,7 +390,7 @@ class ConnectionPool:
         allow_auto_topic_creation: bool,
         timeout_ms: int | None,
     ) -> None:
-        limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         deadline_ms = self.now_ms() + limit_ms
         names = tuple(self._topics) if wanted is None else wanted
         request = MetadataRequest(
@@ -481,7 +486,7 @@ class ConnectionPool:
         self.check_usable()
         kind = CoordinatorType(key_type)
         if (key, kind) not in self._coordinators:
-            limit_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+            limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
             try:
                 # The search is shared and may wait for a reconnect; this caller does not.
                 async with asyncio.timeout(limit_ms / 1000):

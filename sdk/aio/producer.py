@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Never, Self, Unpack, cast
 
 from onceflow.sdk.aio import unclosed
 from onceflow.sdk.aio.delivery import AsyncDeliveries, AsyncDelivery, AsyncDeliveryMaker
@@ -28,6 +28,7 @@ from onceflow.sdk.core.appending import (
     takes_plain,
     to_bytes,
 )
+from onceflow.sdk.core.arguments import refuse_positional, whole_ms
 from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import KafkaError
@@ -41,7 +42,7 @@ from onceflow.sdk.model import (
     RecordMetadata,
     TopicPartition,
 )
-from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
+from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, check_topic_name, to_headers
 from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings import ProducerSettings
 
@@ -116,7 +117,8 @@ class AsyncProducer:
         ConfigError: A setting does not exist, has a wrong value, or contradicts another.
     """
 
-    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[ProducerSettings]) -> None:
+        refuse_positional(given)
         self._config = ProducerConfig.from_settings(settings)
         self._engine: ProducerEngine[AsyncDelivery] = ProducerEngine(
             self._config, AsyncDeliveryMaker()
@@ -179,6 +181,7 @@ class AsyncProducer:
         if self._closed:
             return
         self._engine.pool.check_loop()
+        whole_ms(timeout_ms)
         self._closed = True
         unclosed.closed(self._engine)
         try:
@@ -241,7 +244,11 @@ class AsyncProducer:
                 failure was not looked at.
         """
         if self._is_plain and partition is None and timestamp_ms is None and not headers:
-            plain = self._append_plain(topic, key, value, time.time())
+            try:
+                plain = self._append_plain(topic, key, value, time.time())
+            except TypeError:
+                check_topic_name(topic)
+                raise
             if plain is not None:
                 if self._engine.accumulator.batch_sealed:
                     await asyncio.sleep(0)
@@ -264,7 +271,7 @@ class AsyncProducer:
             batch, index = next(locations(bulk.parts, bulk.partitions))
             return AsyncDelivery(batch, index, bulk.timestamp_ms(0))
         config = self._config
-        state = self._topics.get(topic)
+        state = self._topics.get(topic) if isinstance(topic, str) else None
         if state is None:
             state = await self._engine.topic(topic)
         if value is not None and (type(value) is not bytes or config.value_serializer is not None):
@@ -377,6 +384,7 @@ class AsyncProducer:
         timestamps_ms: Sequence[int] | int,
         headers: Sequence[Headers] | None,
     ) -> BulkAppend:
+        check_topic_name(topic)
         make = functools.partial(
             make_bulk,
             self._engine.accumulator,

@@ -22,6 +22,7 @@ from onceflow.sdk.aio.producer_topics import ProducerTopics
 from onceflow.sdk.aio.transport import loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
+from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.batch import DeliveryHandle, HandleMaker
 from onceflow.sdk.core.produce_messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.sender import Plan, Sender
@@ -423,7 +424,7 @@ class ProducerEngine(Generic[D]):
             KafkaError: Something failed and was not seen; or the limit passed.
         """
         self.check_usable()
-        limit_ms = self.config.delivery_timeout_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self.config.delivery_timeout_ms)
         await self.wait_complete(self.now_ms() + limit_ms)
         self.gate.raise_failure()
 
@@ -440,7 +441,7 @@ class ProducerEngine(Generic[D]):
         Raises:
             BufferExhaustedError: It stayed full, or is and ``buffer_full`` is "raise".
         """
-        limit_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self.config.max_block_ms)
         accumulator = self.accumulator
         if accumulator.memory_used < self.config.buffer_memory or self.gate.is_closing:
             return

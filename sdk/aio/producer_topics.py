@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from onceflow.sdk.core.accumulator import TopicState
+from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.errors import (
@@ -83,7 +84,7 @@ class ProducerTopics:
         """
         self._engine.check_usable()
         check_topic_name(name)
-        limit_ms = self._engine.config.max_block_ms if timeout_ms is None else timeout_ms
+        limit_ms = limit_of(timeout_ms, self._engine.config.max_block_ms)
         deadline_ms = self._engine.now_ms() + limit_ms
         failures = 0
         while True:

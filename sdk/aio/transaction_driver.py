@@ -12,6 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.core.arguments import (
+    check_group_metadata,
+    limit_of,
+    offsets_by_partition,
+    whole_ms,
+)
 from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.transaction_flows import (
@@ -96,7 +102,7 @@ class TransactionDriver(Generic[D]):
         if engine.loop is None:
             await engine.close(0)
             return
-        deadline_ms = engine.now_ms() + timeout_ms
+        deadline_ms = engine.now_ms() + whole_ms(timeout_ms)
         try:
             if self._manager.is_joined:
                 await self._flush_quietly(deadline_ms)
@@ -310,17 +316,13 @@ class TransactionDriver(Generic[D]):
         manager, engine = self._manager, self._engine
         engine.check_usable()
         manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
+        check_group_metadata(group)
         check_group(group)
-        if not offsets:
+        plain = offsets_by_partition(offsets)
+        if not plain:
             return
         identity = manager.identity
         assert identity is not None
-        plain = {
-            TopicPartition(*partition): OffsetAndMetadata(offset)
-            if isinstance(offset, int)
-            else offset
-            for partition, offset in offsets.items()
-        }
         number = manager.number
         deadline_ms = self._deadline_ms(timeout_ms)
         await engine.wait_complete(deadline_ms)
@@ -522,7 +524,7 @@ class TransactionDriver(Generic[D]):
         )
 
     def _limit_ms(self, timeout_ms: int | None) -> int:
-        return self._engine.config.max_block_ms if timeout_ms is None else timeout_ms
+        return limit_of(timeout_ms, self._engine.config.max_block_ms)
 
     def _deadline_ms(self, timeout_ms: int | None) -> int:
         return self._engine.now_ms() + self._limit_ms(timeout_ms)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Never, Self, Unpack
 from uuid import UUID
 
 from onceflow.sdk.admin_model import (
@@ -23,6 +23,7 @@ from onceflow.sdk.admin_model import (
 )
 from onceflow.sdk.aio.admin import AsyncAdmin, Resource
 from onceflow.sdk.config import AdminConfig
+from onceflow.sdk.core.arguments import refuse_positional
 from onceflow.sdk.model import (
     NewTopic,
     ProducerIdentity,
@@ -44,7 +45,7 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
     """
 
-    def __init__(self, **settings: Unpack[AdminSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[AdminSettings]) -> None:
         """Make an admin client and connect it.
 
         Args:
@@ -54,6 +55,7 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             ConfigError: A setting is unknown or has a value that cannot work.
             NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
         """
+        refuse_positional(given)
         self._async = AsyncAdmin(**settings)
         self._portal = Portal("admin client", self._async.close)
         try:

@@ -240,7 +240,7 @@ class Consumer:
         """One poll that leaves its records in the cursor, so that Ctrl-C cannot lose them."""
         self._portal.check_usable()
         engine = self._engine
-        deadline_ms = engine.pool.now_ms() + timeout_ms
+        deadline_ms = engine.pool.deadline_ms(timeout_ms)
         ahead = max(limit, READ_AHEAD_RECORDS)
         done: RebalanceEvent | None = None
 
@@ -572,17 +572,18 @@ class Consumer:
             return
         if self._calling_back or self._closer not in (None, threading.get_ident()):
             return  # It is under way.
+        deadline_ms = self._engine.pool.deadline_ms(timeout_ms)
         try:
             self._closer = threading.get_ident()
-            self._leave(timeout_ms, commit, leave_group)
+            self._leave(deadline_ms, commit, leave_group)
         finally:
             self._portal.close()
 
-    def _leave(self, timeout_ms: int, commit: bool, leave_group: bool | None) -> None:
+    def _leave(self, deadline_ms: int, commit: bool, leave_group: bool | None) -> None:
         engine = self._engine
-        deadline_ms = engine.pool.now_ms() + timeout_ms
+        limit_ms = deadline_ms - engine.pool.now_ms()
         try:
-            pending = self._portal.call(lambda: engine.begin_release(timeout_ms, commit=commit))
+            pending = self._portal.call(lambda: engine.begin_release(limit_ms, commit=commit))
             self._calling_back = True
             _run_callback(pending)
         finally:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Never, Self, Unpack, cast
 
 from onceflow.sdk.aio.producer import (
     CLOSE_TIMEOUT_MS,
@@ -33,6 +33,7 @@ from onceflow.sdk.core.appending import (
     make_bulk,
     takes_plain,
 )
+from onceflow.sdk.core.arguments import refuse_positional, whole_ms
 from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import IllegalStateError, KafkaError
@@ -45,7 +46,7 @@ from onceflow.sdk.model import (
     ProducerIdentity,
     TopicPartition,
 )
-from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, to_headers
+from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, check_topic_name, to_headers
 from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings import ProducerSettings
 from onceflow.sdk.sync.delivery import Deliveries, Delivery, DeliveryMaker
@@ -108,7 +109,8 @@ class Producer:
         KafkaError: The coordinator refuses the transactional id or its timeout.
     """
 
-    def __init__(self, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[ProducerSettings]) -> None:
+        refuse_positional(given)
         config = ProducerConfig.from_settings(settings)
         self._config = config
         self._portal = Portal("producer")
@@ -153,6 +155,7 @@ class Producer:
         Raises:
             KafkaError: A record failed and nobody looked at its delivery.
         """
+        whole_ms(timeout_ms)
         _LIVE.discard(self)
         if self._portal.is_closed or self._portal.is_foreign:
             self._portal.close()  # Interrupted before, or the thread is the parent's.
@@ -216,7 +219,11 @@ class Producer:
                 failure was not looked at.
         """
         if self._is_plain and partition is None and timestamp_ms is None and not headers:
-            plain = self._append_plain(topic, key, value, time.time())
+            try:
+                plain = self._append_plain(topic, key, value, time.time())
+            except TypeError:
+                check_topic_name(topic)
+                raise
             if plain is not None:
                 return plain
         return self._send(topic, value, key, headers, partition, timestamp_ms)
@@ -236,7 +243,7 @@ class Producer:
             bulk = self._send_intercepted(self._interception, topic, [record])
             batch, index = next(locations(bulk.parts, bulk.partitions))
             return Delivery(batch, index, bulk.timestamp_ms(0))
-        state = self._topics.get(topic)
+        state = self._topics.get(topic) if isinstance(topic, str) else None
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
         if value is not None:
@@ -310,6 +317,7 @@ class Producer:
         timestamps_ms: Sequence[int] | int,
         headers: Sequence[Headers] | None,
     ) -> BulkAppend:
+        check_topic_name(topic)
         make = functools.partial(
             make_bulk,
             self._engine.accumulator,

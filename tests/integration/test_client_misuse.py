@@ -15,8 +15,21 @@ from typing import Any
 import pytest
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import AsyncAdmin, AsyncConsumer, AsyncProducer, TopicPartition
-from onceflow.sdk.errors import ClientClosedError, IllegalStateError
+from onceflow.sdk import (
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    ConsumerGroupMetadata,
+    Producer,
+    TopicPartition,
+)
+from onceflow.sdk.errors import (
+    ClientClosedError,
+    ConfigError,
+    IllegalStateError,
+    InvalidTopicError,
+)
 
 PART = TopicPartition("t", 0)
 CALLS: dict[type, dict[str, Callable[[Any], Any]]] = {
@@ -123,3 +136,39 @@ async def test_another_loop_or_thread_is_refused_and_hurts_nothing(
     else:
         assert await outcome(next(iter(CALLS[kind].values())), client) == "nothing"
     await client.close()
+
+
+def test_arguments_of_other_clients_are_refused_by_name(broker: Broker) -> None:
+    """Seconds for milliseconds, a list for a topic, a group's name for its membership."""
+    address = broker.bootstrap_servers
+    with Consumer(bootstrap_servers=address, group_id="g") as consumer:
+        consumer.assign([PART])
+        for call in (
+            lambda: consumer.poll(1.0),  # type: ignore[arg-type]
+            lambda: consumer.position(PART, timeout_ms=1.0),  # type: ignore[arg-type]
+            lambda: consumer.end_offsets([PART], timeout_ms=1.0),  # type: ignore[arg-type]
+            lambda: consumer.close(1.0),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ConfigError, match=r"timeout_ms=1\.0.*1\.0 seconds are 1000"):
+                call()
+        for lists in (consumer.committed, consumer.end_offsets, consumer.seek_to_end):
+            with pytest.raises(ConfigError, match="give a list of partitions"):
+                lists(PART)
+        for mappings in (consumer.commit, consumer.commit_async, consumer.offsets_for_times):
+            with pytest.raises(ConfigError, match="give a dictionary"):
+                mappings([PART])  # type: ignore[operator]
+    with Producer(bootstrap_servers=address, transactional_id="arguments") as producer:
+        with pytest.raises(ConfigError, match=r"10\.5 seconds are 10500"):
+            producer.flush(10.5)  # type: ignore[arg-type]
+        with producer.transaction():
+            for topic in (["t"], {"t": 1}, 5):
+                with pytest.raises(InvalidTopicError, match="is no topic name"):
+                    producer.send(topic, b"x")  # type: ignore[arg-type]
+                with pytest.raises(InvalidTopicError, match="is no topic name"):
+                    producer.send(topic, "x", partition=0)  # type: ignore[arg-type]
+                with pytest.raises(InvalidTopicError, match="is no topic name"):
+                    producer.send_many(topic, [b"x"])  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match=r"consumer\.group_metadata\(\)"):
+                producer.send_offsets_to_transaction({PART: 1}, "g")  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="give a dictionary"):
+                producer.send_offsets_to_transaction([PART], ConsumerGroupMetadata("g"))  # type: ignore[arg-type]

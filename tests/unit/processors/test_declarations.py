@@ -340,3 +340,24 @@ def test_a_file_in_this_directory_is_an_application_too(
     result = CliRunner().invoke(run_command, [target, "--topology"])
     assert result.exit_code == 0, result.output
     assert "application shop-door" in result.output
+
+
+def test_the_driver_names_what_there_is() -> None:
+    app = App("typos")
+
+    @app.processor("in", to="totals")
+    def count(value: str, key: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return value
+
+    driver = TestDriver(app)
+    with pytest.raises(LookupError, match="topic 'nope' is none of this application: in, totals"):
+        driver.send("nope", "x")
+    with pytest.raises(LookupError, match="topic 'total' is none of this application"):
+        driver.values("total")
+    with pytest.raises(LookupError, match=r"no state count\.zz; there are: count\.seen"):
+        driver.state("count", "zz")
+    driver.send("in", "x", key="k")
+    assert driver.values("totals") == [b"x"]
+    assert driver.values("written-sometimes") == []
+    assert list(driver.state("count", "seen").values()) == [1]

@@ -1,0 +1,177 @@
+"""Checks of what calls of the clients are given: partitions, offsets, times, names.
+
+Both faces use them, so that a list where one thing was meant, or seconds where milliseconds are
+counted, is refused by name before anything is asked. Whether a partition exists or a position is
+allowed is decided where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import SupportsIndex
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+_PARTITIONS = "give a list of partitions, as [TopicPartition('topic', 0)]"
+
+
+def whole_ms(timeout_ms: object, name: str = "timeout_ms") -> int:
+    """A time as a whole number of milliseconds.
+
+    Args:
+        timeout_ms: What the user gave.
+        name: What the argument is called.
+
+    Raises:
+        ConfigError: It is none: other clients count in seconds, as 1.0.
+    """
+    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, SupportsIndex):
+        remedy = "give milliseconds as a whole number"
+        if isinstance(timeout_ms, float):
+            remedy += f"; {timeout_ms} seconds are {timeout_ms * 1000:.0f}"
+        raise ConfigError(name, timeout_ms, remedy)
+    return timeout_ms.__index__()
+
+
+def limit_of(timeout_ms: object, default_ms: int) -> int:
+    """The limit of a call in milliseconds.
+
+    Args:
+        timeout_ms: What the user gave; None takes the default.
+        default_ms: The default.
+
+    Raises:
+        ConfigError: See ``whole_ms``.
+    """
+    return default_ms if timeout_ms is None else whole_ms(timeout_ms)
+
+
+def partition_of(given: object, name: str = "partitions") -> TopicPartition:
+    """One partition, from a ``TopicPartition`` or a pair.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(given, tuple) and len(given) == 2:
+        topic, number = given
+        if isinstance(topic, str) and isinstance(number, SupportsIndex):
+            return TopicPartition(topic, number.__index__())
+    raise ConfigError(name, given, _PARTITIONS)
+
+
+def partition_list(given: object) -> list[TopicPartition]:
+    """Several partitions.
+
+    Args:
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is one partition, a text, or holds something else than partitions.
+    """
+    if isinstance(given, TopicPartition | str | bytes) or not isinstance(given, Iterable):
+        raise ConfigError("partitions", given, _PARTITIONS)
+    return [partition_of(each, "partitions") for each in given]
+
+
+def times_by_partition(given: object) -> dict[TopicPartition, int]:
+    """Times to look up, by partition.
+
+    Raises:
+        ConfigError: It is no mapping, or a time is no whole number.
+        ValueError: A time is negative.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError("timestamps_ms", given, "give a dictionary of times by TopicPartition")
+    times = {
+        partition_of(partition, "timestamps_ms"): whole_ms(time, "timestamps_ms")
+        for partition, time in given.items()
+    }
+    for partition, time in times.items():
+        if time < 0:
+            raise ValueError(f"negative timestamp for {partition}")
+    return times
+
+
+def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets to commit, by partition.
+
+    Raises:
+        ConfigError: It is no mapping of partitions to offsets.
+    """
+    remedy = "give a dictionary of offsets by TopicPartition, as {TopicPartition('topic', 0): 5}"
+    if not isinstance(given, Mapping):
+        raise ConfigError("offsets", given, remedy)
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for partition, offset in given.items():
+        if isinstance(offset, OffsetAndMetadata):
+            found[partition_of(partition, "offsets")] = offset
+        elif isinstance(offset, SupportsIndex) and not isinstance(offset, bool):
+            found[partition_of(partition, "offsets")] = OffsetAndMetadata(offset.__index__())
+        else:
+            raise ConfigError("offsets", given, remedy)
+    return found
+
+
+def check_group_metadata(given: object) -> None:
+    """Refuse a group's name where its membership is needed.
+
+    Raises:
+        ConfigError: It is something else than group metadata.
+    """
+    if not isinstance(given, ConsumerGroupMetadata):
+        raise ConfigError(
+            "group_metadata",
+            given,
+            "give consumer.group_metadata(), taken when the records were polled: with the group's "
+            "name alone a member that was replaced could not be told from the present one",
+        )
+
+
+def topic_list(given: object) -> list[str]:
+    """Topics to subscribe to; a text is one.
+
+    Raises:
+        ConfigError: It holds something else than texts, or what other clients take as a pattern.
+    """
+    if isinstance(given, str):
+        given = [given]
+    if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
+        raise ConfigError("topics", given, "give a list of topic names")
+    names = list(given)
+    for name in names:
+        if not isinstance(name, str):
+            remedy = "give topic names as texts"
+            if isinstance(name, Mapping):
+                name, remedy = "***", "give settings as keyword arguments, or as config={...}"
+            elif isinstance(name, list | tuple | set):
+                remedy = "give topic names one by one, as Consumer('a', 'b'), or subscribe([...])"
+            raise ConfigError("topics", name, remedy)
+        if name.startswith("^"):
+            raise ConfigError("topics", name, f"for a pattern, write subscribe(pattern={name!r})")
+    return names
+
+
+def compile_pattern(given: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
+    """The pattern of a subscription.
+
+    Raises:
+        ConfigError: It is no regular expression.
+    """
+    if not isinstance(given, str):
+        return given
+    try:
+        return re.compile(given)
+    except re.error as error:
+        raise ConfigError("pattern", given, f"it is no regular expression: {error}") from None
+
+
+def refuse_positional(given: tuple[object, ...]) -> None:
+    """Refuse settings that are given without a name.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    if given:
+        raise ConfigError("config", "***", "give settings as keyword arguments, or as config={...}")
