@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -79,4 +80,7 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 if __name__ == "__main__":
-    main()
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+    else:
+        main()

@@ -296,4 +296,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if {"-h", "--help"} & set(sys.argv):
+        print(__doc__)
+    else:
+        main()

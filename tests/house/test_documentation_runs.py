@@ -28,6 +28,7 @@ PAGES = (
     "README.md",
     "docs/getting-started.md",
     "docs/serialization.md",
+    "docs/admin.md",
     "docs/observation.md",
     "docs/security.md",
     "docs/testing.md",
