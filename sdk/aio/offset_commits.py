@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
 
 from onceflow.sdk.aio.group_runner import GroupRunner
 from onceflow.sdk.aio.pool import ConnectionPool
@@ -21,6 +22,7 @@ from onceflow.sdk.core.membership import EXPELLED
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.core.topic_change import forget_old_positions, gone
 from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutError
 from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
@@ -28,6 +30,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_Stored = tuple[UUID | None, OffsetAndMetadata]
 GivenOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]
 
 
@@ -63,7 +66,7 @@ class OffsetCommits:
         self._due_ms: int | None = None
         self._automatic: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._stored: dict[TopicPartition, _Stored] = {}
 
     def identity(self) -> ConsumerGroupMetadata:
         """Under which membership commits are sent; none with partitions assigned by hand."""
@@ -123,14 +126,25 @@ class OffsetCommits:
                 late.cancel()
 
     def _start(self) -> asyncio.Task[None] | None:
-        positions = self._subscription.positions()
-        changed = {p: o for p, o in positions.items() if self._stored.get(p) != o}
+        positions = self._positions()
+        for partition in gone(self._subscription, self._pool.metadata):
+            positions.pop(partition, None)
+        changed = {p: o for p, o in positions.items() if self._stored.get(p) != self._entry(p, o)}
         if not changed or self._expelled:
             return None
         return asyncio.get_running_loop().create_task(
             self._commit_and_log(changed, self._config.auto_commit_interval_ms),
             name="onceflow-auto-commit",
         )
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All positions, without those of a topic that was made anew: commits name topics."""
+        forget_old_positions(self._subscription, self._pool.metadata)
+        return self._subscription.positions()
+
+    def _entry(self, partition: TopicPartition, offset: OffsetAndMetadata) -> _Stored:
+        state = self._subscription.get(partition)
+        return None if state is None else state.topic_id, offset
 
     async def _commit_and_log(self, offsets: Offsets, timeout_ms: int | None) -> None:
         try:
@@ -166,7 +180,7 @@ class OffsetCommits:
 
     def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
-            return self._subscription.positions()
+            return self._positions()
         chosen = offsets_by_partition(offsets)
         if self._subscription.uses_group:
             foreign = sorted(chosen.keys() - self._subscription.assignment())
@@ -196,7 +210,7 @@ class OffsetCommits:
         self._counters.commit_ms.add(now_ms - begun_ms, now_ms)
         self._on_commit(offsets)
         held = self._subscription.assignment()
-        self._stored.update({p: o for p, o in offsets.items() if p in held})
+        self._stored.update({p: self._entry(p, o) for p, o in offsets.items() if p in held})
 
 
 async def commit_offsets(

@@ -26,6 +26,7 @@ from onceflow.sdk.core.fetch_session import (
 )
 from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.core.subscription import PartitionPhase, PartitionState, Subscription
+from onceflow.sdk.core.topic_change import forget_old_positions
 from onceflow.sdk.errors import KafkaError, NoOffsetForPartitionError, RecordError
 from onceflow.sdk.model import ConsumerRecord, IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
@@ -167,6 +168,7 @@ class Fetcher:
             their leader is unknown, and `unknown_nodes` names the brokers that are left out until
             their version is known: it decides whether topics are named or given by id.
         """
+        forget_old_positions(self._subscription, cluster)
         self._drop_stale()
         self.leaders_missing = False
         self.unknown_nodes = set()
@@ -291,6 +293,7 @@ class Fetcher:
             return outcome
         node.failures = 0
         before = self._buffered_bytes
+        topic_ids = {name: topic_id for topic_id, name in plan.topic_names.items()}
         for topic in response.responses:
             name = topic.topic or plan.topic_names.get(topic.topic_id)
             if name is None:
@@ -303,6 +306,7 @@ class Fetcher:
                 if state is None or state.stamp != stamp or state.fetch_offset != fetch_offset:
                     continue
                 if answer.error_code == ErrorCode.NONE:
+                    state.topic_id = topic_ids.get(name, state.topic_id)
                     self._on_data(state, answer, outcome, now_ms)
                 else:
                     self._on_error(state, answer, outcome, now_ms)

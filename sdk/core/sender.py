@@ -293,7 +293,6 @@ class Sender:
             records_count += batch.count
             batch.attempts += 1
             batch.rejected = False
-            queue.transaction = batch.transaction
         self.counters.request_records.add(records_count, self._now_ms)
         self.in_flight_count[node_id] = self.in_flight_count.get(node_id, 0) + 1
         if self._transactions.is_transactional:
@@ -388,6 +387,7 @@ class Sender:
                 queue.failures = 0
                 queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
+                queue.transaction = batch.transaction  # The last one that something is stored of.
                 self.counters.stored(batch.topic, batch.count, now_ms)
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)

@@ -14,11 +14,15 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import Final
+from uuid import UUID
 
 from onceflow.sdk.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError
 from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.subscription")
+
+UNKNOWN_TOPIC_ID: Final = UUID(int=0)
+"""Topic id while nobody named one, and on brokers without topic ids."""
 
 LATEST_TIMESTAMP: Final = -1
 """ListOffsets target: the end of what may be read (high watermark or last stable offset)."""
@@ -77,6 +81,8 @@ class PartitionState:
         retry_at_ms: No request for this partition before that moment.
         preferred_replica: Node to fetch from instead of the leader (KIP-392), or None.
         preferred_until_ms: When the preference ends.
+        topic_id: The topic that the position belongs to, all zero while unknown; None after the
+            user set the position, until a fetch from there was answered.
     """
 
     __slots__ = (
@@ -96,6 +102,7 @@ class PartitionState:
         "retry_at_ms",
         "revoking",
         "stamp",
+        "topic_id",
         "topic_partition",
         "validated_epoch",
     )
@@ -119,6 +126,7 @@ class PartitionState:
         self.retry_at_ms: int = 0
         self.preferred_replica: int | None = None
         self.preferred_until_ms: int = 0
+        self.topic_id: UUID | None = UNKNOWN_TOPIC_ID
 
     @property
     def has_position(self) -> bool:
@@ -326,6 +334,7 @@ class Subscription:
             raise ValueError(f"cannot seek {partition} to the negative offset {offset}")
         state = self.state(partition)
         state.stamp = self.next_stamp()
+        state.topic_id = None
         self._set_position(state, offset, leader_epoch)
 
     def request_reset(self, partition: TopicPartition, timestamp: int) -> None:
@@ -334,7 +343,9 @@ class Subscription:
         Raises:
             IllegalStateError: The partition is not assigned to this consumer.
         """
-        self._begin_reset(self.state(partition), timestamp)
+        state = self.state(partition)
+        state.topic_id = None
+        self._begin_reset(state, timestamp)
 
     def _policy_timestamp(self) -> int | None:
         """ListOffsets target of ``auto.offset.reset``; ``none`` has no target."""
@@ -364,6 +375,15 @@ class Subscription:
         state.phase = PartitionPhase.LOADING
         state.failure = None
         state.retry_at_ms = 0
+
+    def find_again(self, state: PartitionState) -> None:
+        """Forget a position, or the way to one, that belongs to a topic which is gone."""
+        state.high_watermark = state.last_stable_offset = state.log_start_offset = -1
+        state.preferred_replica = None
+        if state.phase is PartitionPhase.RESETTING:
+            self._begin_reset(state, state.reset_timestamp)
+        else:
+            self.request_load(state.topic_partition)
 
     def apply_position(
         self, partition: TopicPartition, stamp: int, offset: int, leader_epoch: int = -1
