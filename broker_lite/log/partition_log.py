@@ -195,7 +195,7 @@ class PartitionLog(LogView):
                 header.last_offset_delta + 1,
                 transactional=bool(header.attributes & TRANSACTIONAL_BIT),
                 verified_transaction=verified_transaction,
-                first_sequence_zero=first_sequence_zero or self._log_end_offset == 0,
+                first_sequence_zero=first_sequence_zero,
             )
             if repeated is not None:
                 return AppendResult(

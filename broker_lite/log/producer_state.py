@@ -194,8 +194,8 @@ class ProducerState:
             transactional: Whether it belongs to a transaction.
             verified_transaction: Whether the coordinator knows this partition as part of it.
             first_sequence_zero: Whether a producer without state must begin with sequence 0
-                (KAFKA-15591, KAFKA-18202); otherwise it may go on where retention or expiry
-                took its state.
+                (KAFKA-18202); otherwise it may go on where retention, expiry or the topic's
+                deletion and re-creation took its state, as stock producers do.
 
         Returns:
             The batch that it repeats, or None if it is new.

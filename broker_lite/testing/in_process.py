@@ -354,7 +354,9 @@ class Broker:
         self._stop_thread(clean=False)
 
     def restart(self, *, kill: bool = False) -> None:
-        """Stop and start with the same data and address.
+        """Stop and start with the same data and address; raises what :meth:`start` does.
+
+        After a start that fails the broker is stopped, and may be started.
 
         Args:
             kill: Stop as a crash of the process would, without writing out.
@@ -364,7 +366,11 @@ class Broker:
             await self.stop_async(clean=not kill)
             await self.start_async()
 
-        self._in_loop(again())
+        try:
+            self._in_loop(again())
+        except BaseException:
+            self._stop_thread(clean=False)
+            raise
 
     def _stop_thread(self, *, clean: bool) -> None:
         if self._thread is None:
