@@ -189,8 +189,7 @@ class GroupOffsetCalls(AdminBase):
         _check_one_place(to, to_time_ms, shift_by)
         given = None if partitions is None else [TopicPartition(*p) for p in partitions]
         committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
-        wanted = list(dict.fromkeys(given or committed))
-        _check_any_partition(group, wanted)
+        wanted = _wanted(group, given, committed)
         first = await self.list_offsets(dict.fromkeys(wanted, "earliest"), timeout_ms=timeout_ms)
         last = await self.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=timeout_ms)
         at_time: dict[TopicPartition, OffsetAndTimestamp] = {}
@@ -241,13 +240,20 @@ def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int
         raise ConfigError("to_time_ms", to_time_ms, "give milliseconds since 1970")
 
 
-def _check_any_partition(group: str, wanted: list[TopicPartition]) -> None:
+def _wanted(
+    group: str, given: list[TopicPartition] | None, committed: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """The partitions to reset; an empty list of them is none, and not all."""
+    if given is not None:
+        return list(dict.fromkeys(given))
+    wanted = list(committed)
     if not wanted:
         raise ConfigError(
             "partitions",
             None,
             f"group {group!r} has committed nothing: check its name, or name the partitions",
         )
+    return wanted
 
 
 def _isolation(given: IsolationLevel | str) -> IsolationLevel:

@@ -134,6 +134,7 @@ class AsyncProducer:
                 self._config.interceptors, self._engine.sender.counters
             )
         self._started = False
+        self._unclosed: unclosed.Watch | None = None
         self._starting: asyncio.Lock | None = None
         self._closed = False
 
@@ -159,7 +160,7 @@ class AsyncProducer:
                 await self._engine.close(0)
                 raise
             self._started = True
-            unclosed.opened(self._engine, asyncio.get_running_loop(), self._engine.open_records)
+            self._unclosed = unclosed.watch(self._engine, self._engine.accumulator.incomplete)
 
     async def stop(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """The same as ``close``.
@@ -183,7 +184,8 @@ class AsyncProducer:
         self._engine.pool.check_loop()
         whole_ms(timeout_ms)
         self._closed = True
-        unclosed.closed(self._engine)
+        if self._unclosed is not None:
+            self._unclosed.detach()
         try:
             await self._transactions.close(timeout_ms)
         finally:

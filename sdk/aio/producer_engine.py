@@ -196,10 +196,6 @@ class ProducerEngine(Generic[D]):
         assert self.loop is not None
         return loop_ms(self.loop)
 
-    def open_records(self) -> int:
-        """How many records have no outcome yet."""
-        return sum(b.count for b in list(self.accumulator.incomplete) if not b.done)
-
     def check_usable(self) -> None:
         """Raise unless started, open, and used from the right loop."""
         if self.gate.is_closing:

@@ -59,8 +59,8 @@ class ProducerTopics:
         log.warning("topic %s was deleted and made anew; what it held is gone", state.topic)
         manager = self._engine.transactions
         with self._engine.accumulator.lock:
-            # What is only queued, or not answered, is simply sent to the new one.
-            touched = any(queue.transaction == manager.number for queue in state.queues)
+            # What only waits is simply sent to the new one.
+            touched = any(queue.may_hold(manager.number) for queue in state.queues)
             state.made_anew(count)
         if manager.is_transactional and manager.may_send and touched:
             manager.fail(

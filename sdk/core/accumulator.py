@@ -74,7 +74,7 @@ class PartitionQueue:
         retry_at_ms: Nothing is sent before this time.
         failures: Failures in a row, for the back-off.
         last_error: What went wrong last, None once something went well.
-        transaction: Number of the last transaction that something was sent in.
+        transaction: Number of the last transaction that something was stored in.
     """
 
     __slots__ = (
@@ -114,6 +114,11 @@ class PartitionQueue:
     def is_empty(self) -> bool:
         """Whether nothing waits to be sent."""
         return self.open is None and not self.sealed
+
+    def may_hold(self, transaction: int) -> bool:
+        """Whether the partition holds something of a transaction, or may: an answer is open."""
+        held = [self.transaction, *[batch.transaction for batch in self.in_flight]]
+        return transaction in held
 
     def unsettled(self) -> Iterator[ProducerBatch]:
         """Batches that carry a sequence and whose fate is open, in order."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from spark_driver import Plan, run, start
+from spark_driver import Plan, driver, run
 from spark_world import fill, spark_session, unavailable_reason, values_of, wait_until
 
 from onceflow.sdk import Admin, IsolationLevel, NewTopic, TopicPartition
@@ -78,8 +78,8 @@ def test_fc_58_exactly_once_sink_against_driver_crash(
 
     commits = tmp_path / "checkpoint" / "commits"
     if first_death == "SIGKILL":
-        dying = start(replace(plan, dies_after_commit_of=0), log)
-        assert dying.wait(150) == -signal.SIGKILL, log.read_text()[-3000:]
+        with driver(replace(plan, dies_after_commit_of=0), log) as dying:
+            assert dying.wait(300) == -signal.SIGKILL, log.read_text()[-3000:]
     else:
         run(spark, plan)
         for entry in commits.iterdir():
@@ -91,10 +91,10 @@ def test_fc_58_exactly_once_sink_against_driver_crash(
     fill(cluster, source, later, keys=later, partition=None)
     with Admin(bootstrap_servers=cluster) as admin:
         published = log_end(admin, name)
-        driver = start(replace(plan, batch_size=512), log)
-        wait_until(lambda: log_end(admin, name) > published + 500, "batch 1 being written")
-    os.killpg(driver.pid, signal.SIGKILL)
-    assert driver.wait(30) == -signal.SIGKILL
+        with driver(replace(plan, batch_size=512), log) as dying:
+            wait_until(lambda: log_end(admin, name) > published + 500, "batch 1 being written")
+            os.killpg(dying.pid, signal.SIGKILL)
+            assert dying.wait(30) == -signal.SIGKILL
     assert len(values_of(cluster, name)) == ROWS, "batch 1 must not be visible"
 
     run(spark, plan)

@@ -108,6 +108,16 @@ def test_a_group_that_committed_nothing_has_nothing_to_reset(admin: Admin, dry_r
         admin.reset_group_offsets(fresh("group"), to="earliest", dry_run=dry_run)
 
 
+def test_no_partitions_are_not_all_partitions(admin: Admin) -> None:
+    """A list that a program computed, and that came out empty, resets nothing."""
+    topic, group = fresh("topic"), fresh("group")
+    admin.create_topics([topic])
+    partition = TopicPartition(topic, 0)
+    admin.alter_group_offsets(group, {partition: 0})
+    assert admin.reset_group_offsets(group, [], to=5) == {}
+    assert admin.list_group_offsets(group)[partition].offset == 0
+
+
 def test_a_check_creates_nothing(admin: Admin) -> None:
     name = fresh("topic")
     admin.create_topics([name], validate_only=True)
@@ -330,10 +340,3 @@ async def test_the_asyncio_face_has_the_same_calls(broker: Broker) -> None:
         assert (await admin.describe_topics([name]))[name].partition_count == 2
         cluster = await admin.describe_cluster()
         assert cluster.controller_id in {node.node_id for node in cluster.nodes}
-
-
-def test_both_faces_have_the_same_methods() -> None:
-    def names(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")} - {"start"}
-
-    assert names(Admin) == names(AsyncAdmin)

@@ -38,6 +38,23 @@ with Broker() as broker:
     asyncio.run(cancelling(broker.bootstrap_servers))
     asyncio.run(main(broker.bootstrap_servers))
 """
+FORKING = """
+import asyncio, atexit, os
+from onceflow.broker_lite import Broker
+from onceflow.sdk import AsyncProducer
+
+with Broker() as broker:
+    loop = asyncio.new_event_loop()
+    producer = AsyncProducer(bootstrap_servers=broker.bootstrap_servers)
+    loop.run_until_complete(producer.start())
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    loop.run_until_complete(producer.close())
+    loop.close()
+"""
 BLOCKING = """
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Producer
@@ -74,3 +91,8 @@ def test_a_blocking_producer_is_closed_at_the_end_without_brokers_in_few_lines()
     assert len(lines) < 12, lines
     assert lines[0].startswith("a producer was not closed")
     assert lines[-1].startswith("records of a producer that was not closed are lost"), lines
+
+
+def test_a_forked_child_says_nothing_of_its_parents_producers() -> None:
+    lines, _ = stderr_of(FORKING)
+    assert lines == []

@@ -57,12 +57,6 @@ def _one_batch_spoils_all(step: Step, theirs: Plain, ours: Plain) -> bool:
     )
 
 
-def _first_sequence(step: Step, theirs: Plain, ours: Plain) -> bool:
-    if isinstance(theirs, str) and isinstance(ours, str):
-        return {theirs, ours} == {"taken", "closed"}  # acks=0, so that nobody says why.
-    return {mine for _, mine in _differing(theirs, ours)} == {OUT_OF_ORDER_SEQUENCE_NUMBER}
-
-
 def _after_refused(step: Step, theirs: Plain, ours: Plain) -> bool:
     return _differing(theirs, ours) == {(OUT_OF_ORDER_SEQUENCE_NUMBER, 0)}
 
@@ -129,7 +123,6 @@ KNOWN: list[Known] = [
     Known(CONSUMER_GROUP_DESCRIBE, "which of several topics", _shared_out_otherwise),
     Known(FETCH, "Fetch in a session that names a topic by the zero id", _never_answered),
     Known(FETCH, "a deleted topic in a fetch session", _deleted_in_a_session),
-    Known(PRODUCE, "the first batch of an idempotent producer", _first_sequence),
     Known(PRODUCE, "after a refused transactional batch", _after_refused),
     Known(DESCRIBE_GROUPS, "a group in which nothing is", _nothing_in_it),
     Known(LIST_GROUPS, "a group in which nothing is", _nothing_in_it),

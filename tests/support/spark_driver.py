@@ -7,12 +7,14 @@ right after a micro-batch was committed and before Spark notes that in the check
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,16 +55,23 @@ def die() -> None:
     os.killpg(int(os.environ[GROUP]), signal.SIGKILL)
 
 
-def start(plan: Plan, log: Path) -> subprocess.Popen[bytes]:
-    """Start the driver in a process group of its own."""
+@contextlib.contextmanager
+def driver(plan: Plan, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver in a process group of its own; what is left of it is killed at the end."""
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, __file__, json.dumps(dataclasses.asdict(plan))],
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
 
 
 def main() -> None:

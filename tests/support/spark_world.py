@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DEADLINE_S = 100.0
+DEADLINE_S = 300.0
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.bindAddress": "127.0.0.1",
