@@ -187,7 +187,11 @@ class BrokerState:
             from onceflow.broker_lite.coordinators.build import build_coordinators, load
 
             self._coordinators = build_coordinators(self)
-            load(self, self._opened_ms)
+            try:
+                load(self, self._opened_ms)
+            except BaseException:
+                self._coordinators = None  # Half a state must not serve anybody.
+                raise
         return self._coordinators
 
     @property

@@ -59,6 +59,18 @@ def test_tests_wait_on_conditions_and_do_not_sleep() -> None:
     assert house_rules.over_ratchet(found, ratchet) == []
 
 
+def test_what_tests_take_from_their_support_is_there() -> None:
+    files = sorted((house_rules.ROOT / "tests").rglob("*.py"))
+    findings = [
+        finding
+        for path in files
+        for finding in house_rules.missing_support_names(
+            house_rules.name_of(path), path.read_text()
+        )
+    ]
+    assert findings == []
+
+
 def test_long_function_is_found_and_the_ratchet_only_tightens() -> None:
     body = "    pass\n" * 71
     found = house_rules.long_functions("m.py", f"def f():\n{body}")
@@ -81,6 +93,7 @@ def test_long_module_is_found() -> None:
         (house_rules.unfinished_comments, "x = 1  # TODO later\n"),
         (house_rules.missing_docstrings, "'''doc'''\ndef f(): ..."),
         (house_rules.missing_docstrings, "x = 1"),
+        (house_rules.missing_support_names, "from spark_driver import start"),
         (house_rules.sleeps_in_test, "import time\ntime.sleep(1)"),
         (house_rules.sleeps_in_test, "await asyncio.sleep(delay)"),
     ],

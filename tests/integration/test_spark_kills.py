@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from spark_driver import Plan, start
+from spark_driver import Plan, driver
 from spark_world import fill, unavailable_reason, values_of, wait_until
 
 from onceflow.broker_lite import Broker
@@ -53,18 +53,19 @@ def test_driver_killed_at_random_moments(sink: str, seed: int, tmp_path: Path) -
         plan = Plan(sink, servers, "in", "out", str(tmp_path / "c"), ROWS_PER_BATCH, batch_size=512)
         for _ in range(KILLS):
             goal = log_end(admin) + chance.randrange(1, 3 * ROWS_PER_BATCH)
-            driver = start(plan, log)
-            wait_until(
-                lambda goal=goal, driver=driver: (
-                    log_end(admin) >= goal or driver.poll() is not None
-                ),
-                f"{goal} records in the log",
-                deadline_s=120,
-            )
-            if driver.poll() is None:
-                os.killpg(driver.pid, signal.SIGKILL)
-            assert driver.wait(60) in (0, -signal.SIGKILL), log.read_text()[-3000:]
-        assert start(plan, log).wait(300) == 0, log.read_text()[-3000:]
+            with driver(plan, log) as process:
+                wait_until(
+                    lambda goal=goal, process=process: (
+                        log_end(admin) >= goal or process.poll() is not None
+                    ),
+                    f"{goal} records in the log",
+                    deadline_s=120,
+                )
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                assert process.wait(60) in (0, -signal.SIGKILL), log.read_text()[-3000:]
+        with driver(plan, log) as process:
+            assert process.wait(300) == 0, log.read_text()[-3000:]
         found = Counter(values_of(servers, "out"))
     assert {value: count for value, count in found.items() if count > 1} == {}
     assert set(found) == {row.decode() for row in rows}

@@ -144,3 +144,37 @@ def sleeps_in_test(name: str, text: str) -> list[str]:
         if node.func.value.id in {"time", "asyncio"} and not yields_only:
             findings.append(f"{name}:{node.lineno} {node.func.value.id}.sleep")
     return findings
+
+
+def top_names(text: str) -> set[str]:
+    """Names that a module defines at its top, also under an ``if`` or ``try``."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = list(parsed(text).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def missing_support_names(name: str, text: str) -> list[str]:
+    """What a test takes from a module of ``tests/support`` that is not in it."""
+    findings = []
+    for node in ast.walk(parsed(text)):
+        if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
+            continue
+        module = ROOT / "tests" / "support" / f"{node.module}.py"
+        if module.is_file():
+            there = top_names(module.read_text())
+            findings += [
+                f"{name}:{node.lineno} {node.module} has no {alias.name}"
+                for alias in node.names
+                if alias.name not in there
+            ]
+    return findings
