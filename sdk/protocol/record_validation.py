@@ -36,7 +36,7 @@ from onceflow.sdk.protocol.compression import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.record_engine import kernel_in_use
-from onceflow.sdk.protocol.record_walk import RecordStream
+from onceflow.sdk.protocol.record_walk import RecordStream, has_plain_attributes
 
 if TYPE_CHECKING:
     from onceflow.sdk.protocol.record_codec import RawRecord
@@ -74,6 +74,10 @@ class ValidBatch(NamedTuple):
 
     header: BatchHeader
     max_timestamp: int
+
+
+class _UnusualAttributesError(Exception):
+    """A record's attributes are such that the codec would read something else."""
 
 
 class _NotInOnePassError(Exception):
@@ -127,7 +131,7 @@ def validate_batch(
             check.stream(data)
         else:
             check.held(held, header.records_count)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, _UnusualAttributesError):
         # Kafka takes header names that are not UTF-8, and the compiled codec does not.
         check = _RecordCheck(header, rules)
         check.stream(data, by_hand=True)
@@ -228,8 +232,11 @@ class _RecordCheck:
 
     def held(self, batch: Buffer, count: int) -> None:
         """Check `count` further records, which fill `batch` behind a header that counts them."""
-        if kernel_in_use() and self._whole(bytes(memoryview(batch)[HEADER_SIZE:]), count):
+        records = memoryview(batch)[HEADER_SIZE:]
+        if kernel_in_use() and self._whole(bytes(records), count):
             return
+        if not has_plain_attributes(records, count):
+            raise _UnusualAttributesError
         # The compiled reader checks lengths and counts while it reads.
         batch = guarded(batch)
         if not self._rules.one_by_one:
@@ -240,8 +247,8 @@ class _RecordCheck:
             except _NotInOnePassError:
                 self._next_delta, self.max_timestamp = first, largest
         try:
-            records: Iterator[RawRecord] = chain.from_iterable((compiled_reader()(batch),))
-            while group := list(islice(records, _GROUP_RECORDS)):
+            found: Iterator[RawRecord] = chain.from_iterable((compiled_reader()(batch),))
+            while group := list(islice(found, _GROUP_RECORDS)):
                 self._group(group)
         except UnicodeDecodeError:
             raise
@@ -315,8 +322,8 @@ class _RecordCheck:
                 if taken:
                     self.held(b"".join((plain_header(data, 0, taken), records)), taken)
                     continue
-            frame = stream.walk_record()
-            timestamp = header.base_timestamp + frame.timestamp_delta
+            frame = stream.walk_record(header.base_timestamp)
+            timestamp = frame.timestamp
             if header.attributes & LOG_APPEND_TIME_BIT:
                 timestamp = header.max_timestamp
             self._one(frame.offset_delta, timestamp, frame.has_key)

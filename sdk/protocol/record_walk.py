@@ -34,14 +34,47 @@ class RecordFrame(NamedTuple):
     """The outline of a record that was walked over.
 
     Attributes:
-        timestamp_delta: Milliseconds after the batch's base timestamp.
+        timestamp: Milliseconds since 1970, -1 for none.
         offset_delta: Distance from the batch's base offset.
         has_key: Whether the key is present.
     """
 
-    timestamp_delta: int
+    timestamp: int
     offset_delta: int
     has_key: bool
+
+
+def has_plain_attributes(records: Buffer, count: int) -> bool:
+    """Whether the attributes of all records are ones that the codec reads as they are.
+
+    Of a record's attributes none is defined, and Kafka looks at none. aiokafka's codec takes the
+    byte for a number of variable length, which is the same below 128, as every client writes it.
+
+    Args:
+        records: Bytes of the records, uncompressed.
+        count: How many there should be; what does not add up is for the codec to find.
+    """
+    position, end = 0, len(records)
+    for _ in range(count):
+        shift = length = 0
+        while position < end:
+            byte = records[position]
+            position += 1
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        if position >= end or length & 1:
+            break
+        if records[position] & 0x80:
+            return False
+        position += length >> 1
+    return True
+
+
+def _in_64_bits(timestamp_ms: int) -> int:
+    """A sum of two timestamps as Java's and the compiled codecs' arithmetic has it."""
+    return (timestamp_ms + 2**63) % 2**64 - 2**63
 
 
 class RecordStream:
@@ -149,8 +182,11 @@ class RecordStream:
         self.consumed += position - start
         return memoryview(data)[start:position], count
 
-    def walk_record(self) -> RecordFrame:
+    def walk_record(self, base_timestamp: int) -> RecordFrame:
         """Pass over one record, checking its structure.
+
+        Args:
+            base_timestamp: Time of its batch in milliseconds.
 
         Raises:
             InvalidBatchError: Its parts do not fill its length, or the bytes end.
@@ -168,14 +204,14 @@ class RecordStream:
             if self.consumed - start > length:
                 break
         self._check_length(length, start)
-        return RecordFrame(timestamp_delta, offset_delta, has_key)
+        return RecordFrame(_in_64_bits(base_timestamp + timestamp_delta), offset_delta, has_key)
 
     def take_record(self, header: BatchHeader) -> PlainRecord:
         """Read one record; header names that are not UTF-8 get replacement characters."""
         length = self.varint()
         start = self.consumed
         self.skip(1)
-        timestamp: int | None = header.base_timestamp + self.varint(10)
+        timestamp: int | None = _in_64_bits(header.base_timestamp + self.varint(10))
         if header.attributes & LOG_APPEND_TIME_BIT:
             timestamp = header.max_timestamp
         offset = header.base_offset + self.varint()

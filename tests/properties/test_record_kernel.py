@@ -13,10 +13,11 @@ from types import ModuleType
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record_bytes import batch
 
 from onceflow.sdk.core import partitioner
-from onceflow.sdk.protocol import batch_building, record_kernel
-from onceflow.sdk.protocol.batch_header import HEADER_SIZE
+from onceflow.sdk.protocol import batch_building, record_kernel, record_validation
+from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError
 from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch
 
 SOURCE = Path(batch_building.__file__).with_name("record_kernel.py")
@@ -85,9 +86,9 @@ def test_both_write_the_same_bytes_and_both_read_them_back(items: list[tuple]) -
     assert isinstance(body, bytes)
     for want in (record_kernel.NOTHING, record_kernel.VALUES, record_kernel.EVERYTHING):
         assert seen(source, body, len(kept), want) == seen(record_kernel, body, len(kept), want)
-    batch = batch_building.encode_batch(kept)
-    assert bytes(batch[HEADER_SIZE:]) == body
-    fields = [(r.key, r.value, list(r.headers)) for r in decode_batch(batch)]
+    encoded = batch_building.encode_batch(kept)
+    assert bytes(encoded[HEADER_SIZE:]) == body
+    fields = [(r.key, r.value, list(r.headers)) for r in decode_batch(encoded)]
     assert fields == [(key, value, headers) for _, key, value, headers in kept]
 
 
@@ -101,6 +102,37 @@ def test_both_judge_damaged_bytes_alike(items: list[tuple], choose: st.DataObjec
     want = choose.draw(st.integers(0, 2))
     for damaged in (bytes(body), cut):
         assert seen(source, damaged, count, want) == seen(record_kernel, damaged, count, want)
+
+
+def verdict(data: bytes, *, with_kernel: bool) -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_validation, "kernel_in_use", lambda: with_kernel)
+        try:
+            return record_validation.validate_batch(data).max_timestamp
+        except InvalidBatchError as error:
+            return error.code
+
+
+def damaged_batch(items: list[tuple], choose: st.DataObject) -> bytes:  # type: ignore[type-arg]
+    body = bytearray(written(record_kernel, items)[-1])  # type: ignore[arg-type]
+    for _ in range(choose.draw(st.integers(1, 3))):
+        body[choose.draw(st.integers(0, len(body) - 1))] = choose.draw(st.integers(0, 255))
+    return batch(bytes(body), len(items), base_timestamp=choose.draw(st.sampled_from([0, 2**62])))
+
+
+@given(records, st.data())
+def test_a_broker_judges_a_batch_alike_without_machine_code(
+    items: list[tuple],  # type: ignore[type-arg]
+    choose: st.DataObject,
+) -> None:
+    damaged = damaged_batch(items, choose)
+    assert verdict(damaged, with_kernel=True) == verdict(damaged, with_kernel=False)
+
+
+@pytest.mark.parametrize("body", ["0c800000000000", "1e84ffffffffffff00ffff2700000000"])
+def test_attributes_above_127_are_no_longer_number(body: str) -> None:
+    unusual = batch(bytes.fromhex(body), 1)
+    assert verdict(unusual, with_kernel=True) == verdict(unusual, with_kernel=False)
 
 
 @pytest.mark.parametrize("length", range(0, 40, 7))

@@ -96,6 +96,13 @@ class TestWhateverTheSize:
         assert error.code is ErrorCode.INVALID_RECORD
         assert reason in str(error)
 
+    @pytest.mark.parametrize("attributes", [1, 0x7F, 0x80, 0x84, 0xFF])
+    def test_attributes_of_a_record_are_a_byte_that_nobody_looks_at(self, attributes: int) -> None:
+        odd = bytearray(record(0, value=b"v" * 9, headers=[(b"h", b"c")]))
+        odd[1] = attributes
+        valid = validate_batch(batch(bytes(odd) + record(1), 2, max_timestamp=-1))
+        assert valid.max_timestamp == NOW
+
     @pytest.mark.parametrize("codec", CODECS[1:])
     @pytest.mark.parametrize("body", [b"", b"garbage that no codec knows", b"\x00" * 40])
     def test_garbage_in_a_compressed_batch_is_refused(self, codec: Codec, body: bytes) -> None:
