@@ -360,7 +360,10 @@ def _start_compaction(state: BrokerState, now_ms: int) -> None:
     def run(now_ms: int) -> None:
         try:
             more = state.log_manager.compact(now_ms)
-        except Exception:  # As in `repeat`: upkeep must not die of one full disk.
+        except OSError as error:  # As in `repeat`: upkeep must not die of one full disk.
+            logger.error("compaction: %s", error)
+            more = False
+        except Exception:
             logger.exception("compaction failed")
             more = False
         # Not at once: a timer that is due now would run in the same round of timers.
@@ -376,7 +379,9 @@ def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_
     def run(now_ms: int) -> None:
         try:
             work(now_ms)
-        except Exception:  # Upkeep must not die of one full disk.
+        except OSError as error:  # Upkeep must not die of one full disk.
+            logger.error("upkeep of the logs: %s", error)
+        except Exception:
             logger.exception("upkeep of the logs failed")
         timers.schedule(now_ms + interval_ms, run)
 

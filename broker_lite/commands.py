@@ -31,9 +31,18 @@ from onceflow.broker_lite.listeners import (
     read_listeners,
 )
 from onceflow.broker_lite.nodes.placement import make_nodes
+from onceflow.broker_lite.repeated_messages import RepeatedMessages
 from onceflow.sdk.errors import ConfigError, KafkaError
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.commands")
+
+_DISK_TROUBLES = {
+    errno.ENOSPC: "make room on the disk of the --data folder, or give another; nothing is lost",
+    errno.EDQUOT: "make room within the quota of the --data folder's owner; nothing is lost",
+    errno.EIO: "the disk of the --data folder fails: see the system's log before all else",
+    errno.EISDIR: "a folder stands where the broker keeps a file: move it out of the --data folder",
+    errno.ENOTDIR: "a file stands where a folder is needed: move it, or give a --data folder elsewhere",
+}
 
 EXIT_CANNOT_START = 1
 DEFAULT_LISTEN = "127.0.0.1:9092"
@@ -135,6 +144,8 @@ def broker(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatedMessages())
     try:
         settings = _read_settings(config_file, use_environment, properties)
         values: dict[str, object] = {**settings.properties}
@@ -184,6 +195,9 @@ def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
         return f"somebody listens on {listen} already: stop that, or give another --listen"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{listen} is no address of this machine: give another --listen"
+    if error.errno in _DISK_TROUBLES:
+        place = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{place}; {_DISK_TROUBLES[error.errno]}"
     if error.filename is not None:
         return f"{error.strerror}: {error.filename}; give a --data folder that can be written to"
     return str(error)

@@ -471,6 +471,9 @@ class RealStorage:
                 data = os.read(fd, _READ_AT_ONCE_BYTES)
                 parts.append(data)
             return b"".join(parts)
+        except OSError as error:  # Such as a folder of that name; what was read knows no name.
+            error.filename = self._path(path)
+            raise
         finally:
             os.close(fd)
 

@@ -6,6 +6,7 @@ Method: the command in a process of its own for what needs signals, and in this 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 
 from onceflow.broker_lite import health
 from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite.log.storage import RealStorage
 
 STOP_SECONDS_MAX = 20
 IDLE_MEMORY_KB_MAX = 60_000
@@ -88,6 +90,7 @@ from onceflow.broker_lite import early_stop
 early_stop.watch()
 os.kill(os.getpid(), signal.SIGTERM)
 from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite.log.storage import RealStorage
 broker(["--listen", "127.0.0.1:0", *sys.argv[1:]])
 """
 WHILE_IT_OPENS = """
@@ -95,6 +98,7 @@ import os, signal, sys
 from onceflow.broker_lite import early_stop, broker as opened
 early_stop.watch()
 from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite.log.storage import RealStorage
 open_broker = opened.open_broker
 def slowly(*arguments, **options):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -166,6 +170,28 @@ def test_a_daemon_that_cannot_start_says_what_to_do(tmp_path: Path) -> None:
     assert "192.0.2.1:0 is no address of this machine" in elsewhere.output
     assert folder in unusable.output
     assert "give a --data folder" in unusable.output
+
+
+@pytest.mark.parametrize(
+    "name", ["meta.properties", "topic-configs.json", "recovery-point-offset-checkpoint", ".lock"]
+)
+def test_a_folder_where_a_file_should_be_is_named(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    result = CliRunner().invoke(broker, ["--listen", "127.0.0.1:0", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert f"{tmp_path / name}; a folder stands where the broker keeps a file" in result.output
+
+
+def test_a_full_disk_at_the_start_says_to_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RealStorage, "replace", full)
+    result = CliRunner().invoke(broker, ["--listen", "127.0.0.1:0", "--data", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "No space left on device; make room on the disk" in result.output
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="reads /proc")

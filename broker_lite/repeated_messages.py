@@ -1,0 +1,61 @@
+"""A bound on what the daemon says of one trouble: a full disk fails each request, for hours.
+
+It decides which log records are left out, and tells how many those were. Every place in the code
+that logs has its own allowance, so that one trouble does not hide another.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+WINDOW_S = 10.0
+"""Time for which an allowance is given, in seconds."""
+
+ALLOWED = 10
+"""Messages of one place in a window."""
+
+
+class _Place:
+    """What one place in the code said lately."""
+
+    __slots__ = ("began_s", "left_out", "passed")
+
+    def __init__(self) -> None:
+        self.began_s = float("-inf")
+        self.passed = 0
+        self.left_out = 0
+
+
+class RepeatedMessages(logging.Filter):
+    """Lets so many records of one place through in a window of time, and counts the others.
+
+    The count is told with the first record of that place in a later window. It looks at warnings
+    and errors only: who asks for more wants all of it.
+
+    Args:
+        clock_s: Seconds of a clock that is never set back.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock_s = clock_s
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is to be written; called by ``logging``."""
+        if record.levelno < logging.WARNING:
+            return True
+        place = self._places.setdefault((record.pathname, record.lineno), _Place())
+        now_s = self._clock_s()
+        if now_s - place.began_s >= WINDOW_S:
+            if place.left_out:
+                record.msg = f"{record.getMessage()} (and {place.left_out} more like this before)"
+                record.args = None
+            place.began_s, place.passed, place.left_out = now_s, 0, 0
+        if place.passed >= ALLOWED:
+            place.left_out += 1
+            return False
+        place.passed += 1
+        return True
