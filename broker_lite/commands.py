@@ -41,7 +41,7 @@ _DISK_TROUBLES = {
     errno.EDQUOT: "make room within the quota of the --data folder's owner; nothing is lost",
     errno.EIO: "the disk of the --data folder fails: see the system's log before all else",
     errno.EISDIR: "a folder stands where the broker keeps a file: move it out of the --data folder",
-    errno.ENOTDIR: "a file stands where a folder is needed: move it, or give a --data folder elsewhere",
+    errno.ENOTDIR: "a file stands where a folder is needed: move it, or give a --data folder",
 }
 
 EXIT_CANNOT_START = 1
