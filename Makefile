@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := .setup/ready
 
+# Tests start many interpreters; without bytecode each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup interpreters java demo test check check-types check-rules fix conformance differential sim chaos image container-test bench dist clean
 

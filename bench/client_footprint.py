@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--client", choices=list(CLIENTS), default="onceflow")
     parser.add_argument("--runs", type=int, default=9)
     args = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installed package has its bytecode.
     with broker(args.bootstrap) as bootstrap:
         figures = figures_of(CLIENTS[args.client], bootstrap, args.runs)
     line = {"bench": "client-footprint", "client": args.client, "runs": args.runs, **figures}

@@ -112,6 +112,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="keep data in memory, no folder")
     options = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installed package has its bytecode.
     found: dict[str, list[float]] = {}
     for _ in range(options.runs):
         with TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ import logging
 import socket
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawToken, dispatch
 from onceflow.broker_lite.outgoing import Outgoing
@@ -96,9 +96,9 @@ class ClientConnection(asyncio.Protocol):
 
     # --- asyncio.Protocol
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+    def connection_made(self, made: asyncio.BaseTransport) -> None:
+        # Not every loop's transport is one of asyncio's classes: uvloop's is none.
+        transport = self._transport = cast("asyncio.Transport", made)
         server, endpoint = self._server, self._endpoint
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"

@@ -6,8 +6,10 @@ machine does, and a test that hangs meets pytest's limit.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from hashlib import sha256
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -55,6 +57,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """All of Spark goes to one worker."""
     return suite_order.scheduler(config, log)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def published_clients_are_gone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """kafka-python leaves sockets to the garbage collector: not in a test that is about others."""
+    yield
+    if any(item.path == request.path and _is_foreign(item) for item in request.session.items):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+
+def _is_foreign(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("foreign", "kafka"))
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from typing import Generic, TypeVar, cast
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.producer_gate import Gate, closed_error
 from onceflow.sdk.aio.producer_topics import ProducerTopics
-from onceflow.sdk.aio.transport import loop_ms
+from onceflow.sdk.aio.transport import AnswerCallback, loop_ms
 from onceflow.sdk.config import ProducerConfig
 from onceflow.sdk.core.accumulator import NEVER_MS, Accumulator, TopicState
 from onceflow.sdk.core.arguments import limit_of
@@ -265,24 +265,27 @@ class ProducerEngine(Generic[D]):
         try:
             if channel is None:
                 raise BrokerConnectionError(f"the connection to node {job.node_id} is gone")
-            future = channel.send(job.request, max_version=job.max_version, expects_answer=answered)
+            then = functools.partial(self._on_answer, job, self.now_ms())
+            channel.ask(
+                job.request,
+                AnswerCallback(then),
+                max_version=job.max_version,
+                expects_answer=answered,
+            )
         except KafkaError as error:
             self.sender.failed(job, error, self.now_ms())
             self.poke()
             return
-        if answered:
-            future.add_done_callback(functools.partial(self._on_answer, job, self.now_ms()))
-        else:
+        if not answered:
             self.sender.sent_without_answer(job)
 
-    def _on_answer(self, job: ProduceJob, sent_ms: int, future: asyncio.Future[Response]) -> None:
+    def _on_answer(
+        self, job: ProduceJob, sent_ms: int, reply: Response | None, error: KafkaError | None
+    ) -> None:
         now_ms = self.now_ms()
-        error = None if future.cancelled() else future.exception()
-        if future.cancelled() or isinstance(error, KafkaError):
-            reason = error if isinstance(error, KafkaError) else BrokerConnectionError("cancelled")
-            self.sender.failed(job, reason, now_ms)
+        if error is not None:
+            self.sender.failed(job, error, now_ms)
         else:
-            reply = future.result()
             assert isinstance(reply, ProduceResponse)
             self.sender.counters.latency_ms.add(now_ms - sent_ms, now_ms)
             self.sender.counters.throttle_ms.add(reply.throttle_time_ms, now_ms)

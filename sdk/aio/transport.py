@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from onceflow.sdk.aio.authentication import Authenticator, renewal_delay_ms
 from onceflow.sdk.config import ClientConfig
@@ -40,6 +40,47 @@ def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
     return int(loop.time() * 1000)
 
 
+class AnswerCallback:
+    """Who is told of an answer at once, in place of a future, which costs a turn of the loop."""
+
+    __slots__ = ("_is_done", "_then")
+
+    def __init__(self, then: Callable[[Response | None, KafkaError | None], None]) -> None:
+        """Nobody is told yet.
+
+        Args:
+            then: Called once, in the loop's thread, with the response or with the error.
+        """
+        self._then = then
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether the callback was called."""
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        """Never; as with a future."""
+        return False
+
+    def set_result(self, response: Response) -> None:
+        """The answer came."""
+        self._tell(response, None)
+
+    def set_exception(self, error: KafkaError) -> None:
+        """No answer will come."""
+        self._tell(None, error)
+
+    def exception(self) -> None:
+        """Nothing: the callback knows; as with a future."""
+
+    def _tell(self, response: Response | None, error: KafkaError | None) -> None:
+        self._is_done = True
+        try:
+            self._then(response, error)
+        except Exception:  # The connection serves others too.
+            log.exception("an answer could not be taken in")
+
+
 class _Held(NamedTuple):
     """A request that is to be sent."""
 
@@ -47,7 +88,7 @@ class _Held(NamedTuple):
     version: int
     timeout_ms: int
     expects_answer: bool
-    future: asyncio.Future[Response]
+    future: asyncio.Future[Response] | AnswerCallback
 
 
 class BrokerConnection(asyncio.Protocol):
@@ -73,7 +114,7 @@ class BrokerConnection(asyncio.Protocol):
         self._authenticator = Authenticator(config) if authenticator is None else authenticator
         self._loop = loop
         self._machine = Connection(config.client_id, config.max_response_bytes, loop_ms(loop))
-        self._waiters: deque[asyncio.Future[Response]] = deque()
+        self._waiters: deque[asyncio.Future[Response] | AnswerCallback] = deque()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -128,17 +169,47 @@ class BrokerConnection(asyncio.Protocol):
             UnsupportedVersionError: The broker offers no version that this client speaks.
             BrokerConnectionError: The connection is closed.
         """
+        future: asyncio.Future[Response] = self._loop.create_future()
+        self.ask(
+            request,
+            future,
+            timeout_ms=timeout_ms,
+            max_version=max_version,
+            expects_answer=expects_answer,
+        )
+        return future
+
+    def ask(
+        self,
+        request: Request,
+        waiter: asyncio.Future[Response] | AnswerCallback,
+        *,
+        timeout_ms: int | None = None,
+        max_version: int | None = None,
+        expects_answer: bool = True,
+    ) -> None:
+        """Write a request now; see ``send``.
+
+        Args:
+            request: The request.
+            waiter: What is told of the answer, or of the error.
+            timeout_ms: Limit for the answer; default ``request_timeout_ms``.
+            max_version: Highest version to speak.
+            expects_answer: False where the broker never answers; nothing is then told.
+
+        Raises:
+            UnsupportedVersionError: The broker offers no version that this client speaks.
+            BrokerConnectionError: The connection is closed.
+        """
         if self._error is not None or self._transport is None:
             raise BrokerConnectionError(f"the connection to {self.name} is closed")
         version = self.versions.require(type(request), max_version)
         limit = self._config.request_timeout_ms if timeout_ms is None else timeout_ms
-        future: asyncio.Future[Response] = self._loop.create_future()
-        held = _Held(request, version, limit, expects_answer, future)
+        held = _Held(request, version, limit, expects_answer, waiter)
         if self._held is None:
             self._write(held)
         else:
             self._held.append(held)
-        return future
 
     def _write(self, held: _Held) -> None:
         """Put a request on the wire."""
@@ -244,8 +315,8 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._traffic.opened += 1
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not every loop's transport is one of asyncio's classes: uvloop's is none.
+        self._transport = cast("asyncio.Transport", transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -318,11 +389,6 @@ class BrokerConnection(asyncio.Protocol):
         waiters, self._waiters = self._waiters, deque()
         waiters.extend(each.future for each in self._held or ())
         self._held = None
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-                # Its task may be gone by now; that nobody asks is then no news.
-                waiter.exception()
         if self._transport is None:
             if not self._closed.done():
                 self._closed.set_result(None)
@@ -331,6 +397,11 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
         if self._on_closed is not None:
             self._on_closed(self)
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+                # Its task may be gone by now; that nobody asks is then no news.
+                waiter.exception()
 
 
 async def open_connection(

@@ -8,7 +8,7 @@ no socket and no clock; what a request says and who waits for it is decided else
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onceflow.sdk.errors import LocalProtocolError, RemoteProtocolError
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -21,8 +21,7 @@ IN_FLIGHT_MAX = 10_000
 """Unanswered requests that one connection holds; more means that the caller has no bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """A response and the request that it belongs to.
 
     Attributes:
@@ -36,8 +35,7 @@ class Answer:
     api_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     correlation_id: int
     request_type: type[Request]
     api_version: int

@@ -6,7 +6,7 @@ that the connection may choose any version. What an error code means is the send
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onceflow.sdk.core.accumulator import PartitionQueue
 from onceflow.sdk.core.batch import ProducerBatch
@@ -20,8 +20,7 @@ TOPIC_NAMES_MAX = 12
 """Highest version that names topics by their names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceJob:
+class ProduceJob(NamedTuple):
     """One request and the batches in it.
 
     Attributes:
@@ -37,8 +36,7 @@ class ProduceJob:
     max_version: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionResult:
+class PartitionResult(NamedTuple):
     """What a broker said of one batch.
 
     Attributes:
@@ -134,17 +132,22 @@ def with_named_leaders(
     Returns:
         The new view, or the same one when nothing new is named.
     """
-    names = {data.topic_id: data.name for data in job.request.topic_data}
-    nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints}
     for topic in response.responses:
-        name = topic.name or names.get(topic.topic_id, "")
         for result in topic.partition_responses:
             leader = result.current_leader
-            if leader is not None and leader.leader_id >= 0:
-                metadata = metadata.with_leader(
-                    TopicPartition(name, result.index),
-                    leader.leader_id,
-                    leader.leader_epoch,
-                    nodes.get(leader.leader_id),
-                )
+            if leader is None or leader.leader_id < 0:
+                continue
+            ids = {data.topic_id: data.name for data in job.request.topic_data}
+            name = topic.name or ids.get(topic.topic_id, "")
+            node = next(
+                (
+                    Node(n.node_id, n.host, n.port, n.rack)
+                    for n in response.node_endpoints
+                    if n.node_id == leader.leader_id
+                ),
+                None,
+            )
+            metadata = metadata.with_leader(
+                TopicPartition(name, result.index), leader.leader_id, leader.leader_epoch, node
+            )
     return metadata

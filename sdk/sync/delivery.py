@@ -76,10 +76,13 @@ def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
     for batch in batches:
         if batch.done:
             continue
-        event = threading.Event()
-        batch.add_done_callback(event.set)
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not event.wait(left):
+        # Held twice: the second time ends with the outcome. An Event would be a condition around
+        # such a lock, and be in the way of every record that is waited for.
+        settled = threading.Lock()
+        settled.acquire()
+        batch.add_done_callback(settled.release)
+        left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        if not settled.acquire(timeout=left):
             return False
     return True
 

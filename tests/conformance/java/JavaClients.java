@@ -38,6 +38,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -283,8 +284,15 @@ public class JavaClients {
         members.remove(0).close();
         System.out.println(protocol + " one left: " + balanced(members));
         print(protocol + " group", () -> {
-            ConsumerGroupDescription found = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
-            return found.groupState() + " " + found.members().size() + " " + found.type();
+            // A member tells what it owns with its next heartbeat, so the group is stable a little later.
+            for (int round = 0; round < 600; round++) {
+                ConsumerGroupDescription found = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
+                if (found.groupState() == GroupState.STABLE) {
+                    return found.groupState() + " " + found.members().size() + " " + found.type();
+                }
+                members.forEach(member -> member.poll(Duration.ofMillis(20)));
+            }
+            throw new IllegalStateException("never stable");
         });
         print(protocol + " delete group in use", () -> admin.deleteConsumerGroups(List.of(group)).all().get());
         members.forEach(KafkaConsumer::close);
