@@ -18,7 +18,8 @@ from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.consumer_checks import reset_duration_ms
 from onceflow.sdk.core.fetch_buffer import make_deserializer
-from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.fetcher import Fetcher
 from onceflow.sdk.core.membership import EXPELLED
 from onceflow.sdk.core.metrics import ConsumerCounters
 from onceflow.sdk.core.offset_lookup import CommittedOffset
@@ -198,6 +199,7 @@ class FetchRunner:
             await self._pool.connect(node_id, FETCH_CONNECTION)
         except KafkaError as error:
             logger.info("node %d cannot be reached for fetching: %s", node_id, error)
+            self.fetcher.on_unreachable(node_id)
             await self._refresh_after_pause()
 
     def _refresh_metadata(self) -> None:

@@ -10,9 +10,9 @@ from onceflow.sdk.core.accumulator import TopicState
 from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.metadata import ZERO_UUID, ClusterMetadata
+from onceflow.sdk.core.produce_errors import topic_made_anew
 from onceflow.sdk.errors import (
     NoBrokersAvailableError,
-    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
@@ -60,15 +60,10 @@ class ProducerTopics:
         manager = self._engine.transactions
         with self._engine.accumulator.lock:
             # What only waits is simply sent to the new one.
-            touched = any(queue.may_hold(manager.number) for queue in state.queues)
+            touched = any(queue.transaction == manager.number for queue in state.queues)
             state.made_anew(count)
         if manager.is_transactional and manager.may_send and touched:
-            manager.fail(
-                UnknownTopicIdError(
-                    f"topic {state.topic!r} was deleted and made anew during the transaction, so "
-                    "a part of it is gone"
-                )
-            )
+            manager.fail(topic_made_anew(state.topic))
             self._engine.after_settling()
 
     async def find(self, name: str, timeout_ms: int | None = None) -> TopicState:

@@ -115,11 +115,6 @@ class PartitionQueue:
         """Whether nothing waits to be sent."""
         return self.open is None and not self.sealed
 
-    def may_hold(self, transaction: int) -> bool:
-        """Whether the partition holds something of a transaction, or may: an answer is open."""
-        held = [self.transaction, *[batch.transaction for batch in self.in_flight]]
-        return transaction in held
-
     def unsettled(self) -> Iterator[ProducerBatch]:
         """Batches that carry a sequence and whose fate is open, in order."""
         for batch in self.in_flight:
@@ -190,11 +185,14 @@ class TopicState:
     def made_anew(self, partition_count: int) -> None:
         """The topic is another one now: brokers know nothing of this producer in it.
 
-        It may have fewer partitions; what waits for the others stays and runs out of time.
+        It may have fewer partitions; what waits for the others stays and runs out of time. What is
+        on its way may go to the former topic still: its answer tells.
         """
         self._set_count(partition_count)
         for queue in self.queues:
             queue.known_until_ms = 0
+            for batch in queue.in_flight:
+                batch.topic_gone = True
 
     def _set_count(self, partition_count: int) -> None:
         first = len(self.queues)

@@ -45,6 +45,7 @@ class ProducerBatch:
         producer_epoch: Epoch that it was last built with.
         attempts: How often it was sent.
         rejected: Whether a broker said for certain that it is not stored under its sequence.
+        topic_gone: Whether its topic was made anew while its answer is on its way.
         done: Whether the outcome is known (or given up).
         error: Why it failed, None on success.
         base_offset: Offset of the first record once stored.
@@ -73,6 +74,7 @@ class ProducerBatch:
         "rejected",
         "reserved",
         "topic",
+        "topic_gone",
         "transaction",
         "writer",
     )
@@ -104,6 +106,7 @@ class ProducerBatch:
         self.producer_epoch: int = -1
         self.attempts: int = 0
         self.rejected: bool = False
+        self.topic_gone: bool = False
         self.done: bool = False
         self.error: KafkaError | None = None
         self.base_offset: int = NO_OFFSET

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
-from uuid import UUID
 
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.core.aborted_transactions import AbortedTransactions
-from onceflow.sdk.core.fetch_buffer import FetchedData, RunDeserializer
+from onceflow.sdk.core.fetch_buffer import FetchedData
+from onceflow.sdk.core.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
 from onceflow.sdk.core.fetch_session import (
     FetchSession,
     FetchTarget,
@@ -57,73 +57,6 @@ _WORTH_WAITING: Final = frozenset(
 
 _Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
 _Take = Callable[[FetchedData, int, "_Run | None"], "_Run | None"]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
-    """How to fetch; names and defaults as Kafka's consumer properties.
-
-    Attributes:
-        isolation_level: ``isolation.level``.
-        min_bytes: ``fetch.min.bytes``.
-        max_wait_ms: ``fetch.max.wait.ms``.
-        max_bytes: ``fetch.max.bytes``; also the most that is read ahead over all partitions.
-        partition_max_bytes: ``max.partition.fetch.bytes``.
-        check_crcs: ``check.crcs``.
-        rack: ``client.rack``.
-        retry_backoff_ms: ``retry.backoff.ms``.
-        preference_ms: How long a preferred replica is used before the leader is asked again.
-        deserialize: From `onceflow.sdk.core.fetch_buffer.make_deserializer`.
-    """
-
-    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    min_bytes: int = 1
-    max_wait_ms: int = 500
-    max_bytes: int = 52_428_800
-    partition_max_bytes: int = 1_048_576
-    check_crcs: bool = True
-    rack: str = ""
-    retry_backoff_ms: int = 100
-    preference_ms: int = 300_000
-    deserialize: RunDeserializer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
-    """One fetch request and what its answer will be compared with.
-
-    Attributes:
-        node_id: Whom to ask.
-        request: What to ask.
-        max_version: Highest version to use, None for no limit.
-        asked: Stamp and fetch offset of every partition that the answer may hold.
-        topic_names: Topics by id, for answers that name ids only.
-        ahead: Whether the application still has data of this broker, so that nothing waits.
-    """
-
-    node_id: int
-    request: FetchRequest
-    max_version: int | None
-    asked: dict[TopicPartition, tuple[int, int]]
-    topic_names: dict[UUID, str]
-    ahead: bool
-
-
-@dataclass(slots=True)
-class FetchOutcome:
-    """What an answer asks the driver to do.
-
-    Attributes:
-        refresh_metadata: Leaders have moved.
-        failure: What the next poll must raise, or None.
-        leaders: Leader id and epoch of partitions, as a refusal named them (KIP-951).
-        topic_bytes: Bytes of batches that came, by topic.
-    """
-
-    refresh_metadata: bool = False
-    failure: KafkaError | None = None
-    leaders: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    topic_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -322,7 +255,14 @@ class Fetcher:
         node.in_flight = False
         node.session.restart()
         self._back_off(node, now_ms)
+        self.on_unreachable(plan.node_id)
         return FetchOutcome(refresh_metadata=True)
+
+    def on_unreachable(self, node_id: int) -> None:
+        """A node cannot be reached: who reads from it for its nearness goes back to the leader."""
+        for state in self._subscription:
+            if state.preferred_replica == node_id:
+                state.preferred_replica = None
 
     def _on_refusal(self, node: _NodeState, code: int, outcome: FetchOutcome, now_ms: int) -> None:
         if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):

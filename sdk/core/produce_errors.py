@@ -8,7 +8,12 @@ from __future__ import annotations
 from onceflow.sdk.core.batch import ProducerBatch
 from onceflow.sdk.core.produce_messages import PartitionResult
 from onceflow.sdk.core.transaction_manager import fenced_error
-from onceflow.sdk.errors import DeliveryTimeoutError, InvalidRecordError, KafkaError
+from onceflow.sdk.errors import (
+    DeliveryTimeoutError,
+    InvalidRecordError,
+    KafkaError,
+    UnknownTopicIdError,
+)
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 
@@ -27,6 +32,17 @@ def delivery_timeout(
     return DeliveryTimeoutError(
         f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged "
         f"within delivery_timeout_ms ({limit_ms}); {fate}{cause}"
+    )
+
+
+def topic_made_anew(topic: str) -> UnknownTopicIdError:
+    """Why a transaction cannot be committed whose records went to a topic that is gone.
+
+    Args:
+        topic: Topic name.
+    """
+    return UnknownTopicIdError(
+        f"topic {topic!r} was deleted and made anew during the transaction, so a part of it is gone"
     )
 
 

@@ -17,7 +17,7 @@ from onceflow.sdk.core.batch import DeliveryHandle, ProducerBatch
 from onceflow.sdk.core.batch_split import split_batch
 from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.core.metrics import ProducerCounters
-from onceflow.sdk.core.produce_errors import delivery_timeout, explain_refusal
+from onceflow.sdk.core.produce_errors import delivery_timeout, explain_refusal, topic_made_anew
 from onceflow.sdk.core.produce_messages import (
     PartitionResult,
     ProduceJob,
@@ -292,7 +292,7 @@ class Sender:
             self._build(queue, batch)
             records_count += batch.count
             batch.attempts += 1
-            batch.rejected = False
+            batch.rejected = batch.topic_gone = False
         self.counters.request_records.add(records_count, self._now_ms)
         self.in_flight_count[node_id] = self.in_flight_count.get(node_id, 0) + 1
         if self._transactions.is_transactional:
@@ -391,8 +391,15 @@ class Sender:
                 self.counters.stored(batch.topic, batch.count, now_ms)
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)
+                if batch.topic_gone:
+                    self._stored_in_a_former_topic(batch)
             else:
                 self._refused(queue, batch, result, now_ms)
+
+    def _stored_in_a_former_topic(self, batch: ProducerBatch) -> None:
+        manager = self._transactions
+        if batch.transaction and batch.transaction == manager.number and manager.may_send:
+            manager.fail(topic_made_anew(batch.topic))
 
     def sent_without_answer(self, job: ProduceJob) -> None:
         """A request with ``acks=0`` was written; nobody will say what became of it."""

@@ -16,6 +16,7 @@ from real_kafka import HOST, START_SECONDS_MAX, ApacheKafka
 from onceflow.sdk import Admin
 
 NODES = 3
+NEAREST = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 HEAP = ("-Xms512M", "-Xmx512M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -30,6 +31,8 @@ class Node(ApacheKafka):
             port=port,
             settings={
                 "node.id": str(number),
+                "broker.rack": f"rack-{number}",
+                "replica.selector.class": NEAREST,
                 "controller.quorum.voters": voters,
                 "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller}",
                 "default.replication.factor": str(NODES),

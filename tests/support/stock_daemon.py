@@ -14,6 +14,7 @@ from real_kafka import free_ports
 from stock_probe import metadata_answered
 
 STOP_S = 30.0
+READY_S = 120.0
 
 
 class StockDaemon:
@@ -40,11 +41,11 @@ class StockDaemon:
         """Start the process and wait until it answers."""
         self.spawn()
         assert self.process is not None
-        deadline = time.monotonic() + STOP_S
+        deadline = time.monotonic() + READY_S
         pause = threading.Event()
         while not metadata_answered(self.port):
             assert self.process.poll() is None, self.log()
-            assert time.monotonic() < deadline, f"not ready within {STOP_S} s\n{self.log()}"
+            assert time.monotonic() < deadline, f"not ready within {READY_S} s\n{self.log()}"
             pause.wait(0.01)
 
     def kill(self) -> None:

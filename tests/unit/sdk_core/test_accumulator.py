@@ -221,20 +221,6 @@ def test_a_waiter_that_is_there_before_the_failure_counts_as_looking() -> None:
     assert first._batch.unseen_failures == 1
 
 
-def test_what_is_on_its_way_may_be_stored_and_what_waits_is_not() -> None:
-    """Of a topic that was made anew: only what waits can simply go to the new one."""
-    rig = Rig()
-    rig.accumulator.transaction = 3
-    (waiting,) = rig.send_batch(b"a")
-    queue = rig.state.queues[waiting.partition]
-    assert not queue.may_hold(3)
-    job = rig.job()
-    assert queue.may_hold(3)
-    assert not queue.may_hold(2)
-    rig.answer(job, 0)
-    assert queue.may_hold(3)
-
-
 def test_a_topic_made_anew_with_fewer_partitions_gets_no_record_for_the_others() -> None:
     """Also while records wait for a partition that is gone."""
     rig = Rig(partitions=4)

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceflow.sdk.core.fetch_buffer import make_deserializer
-from onceflow.sdk.core.fetcher import Fetcher, FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.fetcher import Fetcher
 from onceflow.sdk.core.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from onceflow.sdk.core.subscription import PartitionPhase, Subscription
 from onceflow.sdk.errors import (
@@ -567,14 +568,21 @@ def test_partitions_take_turns() -> None:
     assert served == [0, 1, 0, 1]
 
 
-def test_a_preferred_replica_is_used_until_it_fails() -> None:
+@pytest.mark.parametrize("way", ["refused", "no answer", "no connection"])
+def test_a_preferred_replica_is_used_until_it_fails(way: str) -> None:
     rig = Rig(rack="r")
     data = LogBuilder().fetch_answer(0)
     data.preferred_read_replica = 2
     rig.answer(rig.must_plan(), data)
-    follower = rig.must_plan()
-    assert follower.node_id == 2
-    rig.refuse(follower, ErrorCode.OFFSET_OUT_OF_RANGE)
+    if way == "no connection":
+        rig.fetcher.on_unreachable(2)
+    else:
+        follower = rig.must_plan()
+        assert follower.node_id == 2
+        if way == "refused":
+            rig.refuse(follower, ErrorCode.OFFSET_OUT_OF_RANGE)
+        else:
+            rig.fetcher.on_failure(follower, rig.now_ms)
     rig.now_ms = 1_000
     assert rig.must_plan().node_id == 1
     assert rig.subscription.state(P0).phase is PartitionPhase.READY

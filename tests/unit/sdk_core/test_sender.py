@@ -23,6 +23,7 @@ from onceflow.sdk.errors import (
     ProducerFencedError,
     RemoteProtocolError,
     TopicAuthorizationFailedError,
+    UnknownTopicIdError,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import MAX_SEQUENCE
@@ -581,3 +582,49 @@ def test_records_arrive_once_and_in_order_whatever_is_lost(
         if handle.exception() is None and handle._metadata().offset >= 0:
             assert log.values[handle._metadata().offset] == value
     assert rig.accumulator.memory_used == 0
+
+
+def test_a_batch_that_a_former_topic_stored_is_lost_with_it() -> None:
+    """The topic was made anew while the answer was on its way, so the answer speaks of the old."""
+    rig = Rig(transactional_id="x")
+    (handle,) = rig.send_batch(b"a")
+    job = rig.job()
+    rig.state.made_anew(len(rig.state.queues))
+    assert rig.manager.error is None  # Nothing is known yet.
+    rig.answer(job, 0)
+    assert handle.done()
+    assert isinstance(rig.manager.error, UnknownTopicIdError)
+
+
+@pytest.mark.parametrize("way", ["unknown id", "no answer"])
+def test_a_batch_that_a_former_topic_did_not_store_goes_to_the_new_one(way: str) -> None:
+    rig = Rig(transactional_id="x")
+    (handle,) = rig.send_batch(b"a")
+    job = rig.job()
+    rig.state.made_anew(len(rig.state.queues))
+    if way == "no answer":
+        rig.fail(job)  # Stored or not: what was stored in the old one is gone, and is sent again.
+    else:
+        rig.answer(job, E.UNKNOWN_TOPIC_ID)
+    rig.advance(1_000)
+    rig.answer(rig.job(), 0)
+    assert handle.done()
+    assert rig.manager.error is None
+
+
+def test_what_waits_while_its_topic_is_made_anew_goes_to_the_new_one() -> None:
+    rig = Rig(transactional_id="x")
+    (handle,) = rig.send_batch(b"a")
+    rig.state.made_anew(len(rig.state.queues))
+    rig.answer(rig.job(), 0)
+    assert handle.done()
+    assert rig.manager.error is None
+
+
+def test_a_batch_of_a_former_topic_outside_of_transactions_was_stored() -> None:
+    rig = Rig()
+    (handle,) = rig.send_batch(b"a")
+    job = rig.job()
+    rig.state.made_anew(len(rig.state.queues))
+    rig.answer(job, 0, base_offset=7)
+    assert handle._metadata().offset == 7

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 from consumer_logs import LogBuilder
 
-from onceflow.sdk.core.fetcher import Fetcher, FetchPlan, FetchSettings
+from onceflow.sdk.core.fetch_plan import FetchPlan, FetchSettings
+from onceflow.sdk.core.fetcher import Fetcher
 from onceflow.sdk.core.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from onceflow.sdk.core.subscription import (
     EARLIEST_TIMESTAMP,
