@@ -20,6 +20,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     TransactionMarker,
 )
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.sdk.model import TopicPartition
@@ -97,7 +98,9 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
     """After a crash, end the open transactions that the transaction coordinator does not know.
 
     A power loss may keep the records of a transaction and lose that it was begun. Nobody could end
-    it: it would hold back readers, and become part of the next transaction of its producer.
+    it: it would hold back readers, and become part of the next transaction of its producer. The
+    marker raises the epoch: a producer that lives and sends the same records again, because it
+    had no answer, would be told under its old one that they are there, and they are aborted.
     """
     for topic in state.topics:
         for index, log in enumerate(topic.partitions):
@@ -114,7 +117,7 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
                 )
                 marker = TransactionMarker(
                     producer.producer_id,
-                    producer.producer_epoch,
+                    min(producer.producer_epoch + 1, MAX_PRODUCER_EPOCH),
                     committed=False,
                     coordinator_epoch=max(0, producer.coordinator_epoch),
                 )

@@ -18,6 +18,7 @@ from onceflow.sdk.core.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from onceflow.sdk.core.group_check import GroupCheck
 from onceflow.sdk.core.group_steps import (
     Exchange,
     FindCoordinator,
@@ -30,9 +31,11 @@ from onceflow.sdk.core.group_steps import (
     Wait,
 )
 from onceflow.sdk.core.membership import EXPELLED, REDISCOVER, Membership
-from onceflow.sdk.errors import KafkaError, RemoteProtocolError
+from onceflow.sdk.errors import KafkaError, RemoteProtocolError, UnsupportedVersionError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -69,6 +72,10 @@ class GroupMember(Membership):
         self._sync_assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
         self._group_topics: frozenset[str] = frozenset()
         self._assigned_counts: dict[str, int] | None = None
+        # A static member that comes back looks once whether the group is whole; see `group_check`.
+        self._may_come_back = self.cooperative and settings.group_instance_id is not None
+        self._looks_at_group = self._may_come_back
+        self._check: GroupCheck | None = None
 
     # --- the application's side -------------------------------------------------------------
 
@@ -170,10 +177,19 @@ class GroupMember(Membership):
             return Exchange(self._leave_request())
         if now_ms >= self._heartbeat_due_ms:
             return Exchange(self.heartbeat_request())
+        if self.state is MemberState.STABLE and self._check is not None:
+            return LookUpTopics(self._check.topics)
+        if self.state is MemberState.STABLE and self._looks_at_group:
+            return Exchange(DescribeGroupsRequest(groups=[self._settings.group_id]))
         return Wait(self._next_deadline_ms())
 
     def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
         """The counts for `LookUpTopics`: divide the partitions among the members."""
+        if self.state is MemberState.STABLE and self._check is not None:
+            check, self._check = self._check, None
+            if unowned := check.unowned(partition_counts):
+                self.request_rejoin(f"nobody owns {', '.join(map(str, unowned[:3]))}")
+            return
         if self.state is not MemberState.ASSIGNING or self._join is None:
             return
         join = self._join
@@ -207,6 +223,9 @@ class GroupMember(Membership):
             error,
             self.state.value,
         )
+        if isinstance(error, UnsupportedVersionError) and self.state is MemberState.STABLE:
+            self._looks_at_group = False  # A coordinator that does not describe its groups.
+            return
         if not error.retriable:
             self._failure = error
         self._rediscover(now_ms)
@@ -221,6 +240,9 @@ class GroupMember(Membership):
             self._on_join(response, now_ms)
         elif isinstance(response, SyncGroupResponse):
             self._on_sync(response, now_ms)
+        elif isinstance(response, DescribeGroupsResponse):
+            self._looks_at_group = False
+            self._check = GroupCheck.of(response)
         elif self.state is MemberState.LEAVING:
             self._reset_membership(MemberState.UNJOINED)
 
@@ -305,6 +327,7 @@ class GroupMember(Membership):
         self.member_id = response.member_id
         self.generation_id = response.generation_id
         self._join = response
+        self._check = None
         self._assigned_counts = None
         self._group_topics = frozenset()
         self._sync_assignments = []
@@ -454,6 +477,8 @@ class GroupMember(Membership):
         self._assigned_counts = None
         self._group_topics = frozenset()
         self._failures = 0
+        self._check = None
+        self._looks_at_group = self._may_come_back
 
     def _on_common_error(self, api: str, code: int, now_ms: int) -> None:
         if code == ErrorCode.FENCED_INSTANCE_ID:

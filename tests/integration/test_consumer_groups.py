@@ -238,6 +238,38 @@ def test_a_static_member_that_comes_back_keeps_its_partitions(bootstrap: str) ->
             assert len(heard.heard) == quiet
 
 
+def test_a_static_member_that_dies_in_a_cooperative_rebalance_leaves_nothing_unread(
+    bootstrap: str,
+) -> None:
+    """It gave up a partition, died before it could join for the second round, and came back to
+    the coordinator's old division: neither that nor the other member would ever ask for one."""
+    topic, group = make_topic(bootstrap, 2), fresh("group")
+    cooperative = {"partition_assignment_strategy": ("cooperative-sticky",)}
+
+    class DiedError(Exception):
+        pass
+
+    deaths = iter([DiedError()])
+
+    def die(_: object) -> None:
+        for death in deaths:  # The first time; then it is closed.
+            raise death
+
+    settings = {"heartbeat_interval_ms": 100, "auto_offset_reset": "earliest", **cooperative}
+    first = Consumer(
+        bootstrap_servers=bootstrap, group_id=group, group_instance_id="i1", **settings
+    )
+    first.subscribe([topic], on_revoked=die)
+    poll_until(lambda: share(first) == [2], first)
+    with member(bootstrap, group, topic, group_instance_id="i2", **cooperative) as second:
+        with pytest.raises(DiedError):
+            poll_until(lambda: False, first, second)
+        first.close()
+        with member(bootstrap, group, topic, group_instance_id="i1", **cooperative) as again:
+            poll_until(lambda: share(again, second) == [1, 1], again, second)
+            assert not again.assignment() & second.assignment()
+
+
 def test_a_static_member_leaves_at_once_when_it_is_told_to(bootstrap: str) -> None:
     topic, group = make_topic(bootstrap, 2), fresh("group")
     consumer = member(bootstrap, group, topic, group_instance_id="i1")

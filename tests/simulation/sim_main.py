@@ -8,6 +8,7 @@ number from the clock by default, so that every use looks at new ones.
 from __future__ import annotations
 
 import argparse
+import logging
 import multiprocessing
 import os
 import re
@@ -19,6 +20,7 @@ from sim_run import Result, simulate
 PROCESSES = 2
 DEFAULT_SEEDS = 200
 SHOWN_PROBLEMS = 12
+logging.getLogger("onceflow").addHandler(logging.NullHandler())  # Of processes that died.
 
 
 def fix_hash_seed() -> None:

@@ -9,10 +9,19 @@ must equal the committed offset at each start and be complete, once each, in the
 from __future__ import annotations
 
 import contextlib
+import random
 
 import pytest
 from coordinator_bench import ProcessDied
 from coordinator_processor import DyingStorage, Processor, expected_outputs
+from log_batches import NOW_MS, idempotent, read_all
+
+from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.config import BrokerConfig
+from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EPOCH
+from onceflow.broker_lite.log import AppendError, MemoryStorage
+from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.protocol.error_codes import ErrorCode
 
 INPUTS = 2
 
@@ -72,3 +81,40 @@ def test_clean_restart_goes_on(version: int) -> None:
     again = Processor(storage, version)
     again.run(2)
     assert sorted(again.outputs()) == expected_outputs(2)
+
+
+def opened(storage: MemoryStorage) -> BrokerState:
+    return open_broker(storage, BrokerConfig(), random.Random(7), NOW_MS)
+
+
+def test_records_of_a_transaction_that_was_lost_are_aborted_and_not_taken_for_known_ones() -> None:
+    """Found by simulation: power was lost after the records reached the disk, and before it was
+    noted that their partition belongs to the transaction. The producer had no answer and sends
+    them again; told that they are there, it would commit a transaction without them."""
+    storage = MemoryStorage()
+    before = opened(storage)
+    before.topics.create("t", 1, {}, NOW_MS)
+    records = idempotent(0, b"a", epoch=2, transactional=True)
+    before.topics.partition("t", 0).append(records, now_ms=NOW_MS)
+    storage.close()  # The process is dead.
+    for _ in range(2):  # Also after another death, of which the log alone tells.
+        after = opened(storage)
+        log = after.topics.partition("t", 0)
+        assert log.last_stable_offset == log.high_watermark
+        assert read_all(log, isolation_level=IsolationLevel.READ_COMMITTED) == []
+        with pytest.raises(AppendError) as refused:
+            log.append(records, now_ms=NOW_MS)
+        assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+        storage.close()
+    log.append(idempotent(0, b"a", epoch=3, transactional=True), now_ms=NOW_MS)
+
+
+def test_a_lost_transaction_of_the_last_epoch_is_ended_too() -> None:
+    storage = MemoryStorage()
+    before = opened(storage)
+    before.topics.create("t", 1, {}, NOW_MS)
+    records = idempotent(0, b"a", epoch=MAX_PRODUCER_EPOCH, transactional=True)
+    before.topics.partition("t", 0).append(records, now_ms=NOW_MS)
+    storage.close()
+    log = opened(storage).topics.partition("t", 0)
+    assert log.last_stable_offset == log.high_watermark

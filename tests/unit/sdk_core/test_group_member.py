@@ -32,9 +32,12 @@ from onceflow.sdk.errors import (
     BrokerConnectionError,
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
+    UnsupportedVersionError,
 )
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -536,3 +539,83 @@ def test_a_list_of_strategies_is_cooperative_only_if_all_are() -> None:
     both = (ASSIGNORS["range"], *COOPERATIVE)
     assert not GroupMember(GroupSettings("g", assignors=both)).cooperative
     assert GroupMember(GroupSettings("g", assignors=COOPERATIVE)).cooperative
+
+
+# --- a static member that comes back in the middle of a cooperative rebalance ---
+
+
+def described(state: str, *assignments: tuple[TopicPartition, ...]) -> DescribeGroupsResponse:
+    group = DescribeGroupsResponse.DescribedGroup
+    return DescribeGroupsResponse(
+        groups=[
+            group(
+                group_id="g",
+                group_state=state,
+                members=[
+                    group.DescribedGroupMember(
+                        member_id=f"m{number}",
+                        group_instance_id=None,
+                        client_id="",
+                        client_host="",
+                        member_metadata=encode_subscription(frozenset({"t"}), frozenset(), 1),
+                        member_assignment=encode_assignment(partitions),
+                    )
+                    for number, partitions in enumerate(assignments)
+                ],
+            )
+        ]
+    )
+
+
+def returned(*assignments: tuple[TopicPartition, ...], state: str = "Stable") -> Rig:
+    """A static member that owns t-0 again and has looked at its group."""
+    rig = Rig(cooperative=True, instance="i1")
+    rig.stable(P0)
+    assert isinstance(rig.request(), DescribeGroupsRequest)
+    rig.answer(described(state, *assignments))
+    return rig
+
+
+def test_a_static_member_that_comes_back_asks_for_the_round_that_is_missing() -> None:
+    """It died after it gave up t-1 and before it said so: nobody else would ever ask."""
+    rig = returned((P0,), ())
+    assert rig.step() == LookUpTopics(frozenset({"t"}))
+    rig.member.on_partitions_of_group({"t": 2}, rig.now_ms)
+    rig.poll()
+    join = rig.request()
+    assert isinstance(join, JoinGroupRequest)
+    assert join.reason == "nobody owns t-1"
+    owned = decode_subscription("me", "i1", join.protocols[0].metadata).owned_partitions
+    assert list(owned) == [P0]
+    assert rig.heard() == []  # What it has it keeps.
+
+
+def test_a_group_that_is_whole_is_left_in_peace() -> None:
+    rig = returned((P0,), (P1,))
+    rig.step()
+    rig.member.on_partitions_of_group({"t": 2}, rig.now_ms)
+    rig.poll()
+    assert isinstance(rig.step(), Wait)
+    rig.heartbeat()
+    assert isinstance(rig.step(), Wait)  # Once is enough.
+
+
+def test_a_group_that_rebalances_anyway_is_not_looked_at_closer() -> None:
+    rig = returned((P0,), (), state="PreparingRebalance")
+    assert isinstance(rig.step(), Wait)
+
+
+def test_a_coordinator_that_describes_nothing_is_not_asked_again() -> None:
+    rig = Rig(cooperative=True, instance="i1")
+    rig.stable(P0)
+    assert isinstance(rig.request(), DescribeGroupsRequest)
+    rig.member.on_failure(UnsupportedVersionError("no DescribeGroups"), rig.now_ms)
+    assert isinstance(rig.step(), Wait)
+    assert rig.member.take_failure() is None
+
+
+@pytest.mark.parametrize(("cooperative", "instance"), [(True, None), (False, "i1")])
+def test_who_cannot_come_back_so_does_not_look(cooperative: bool, instance: str | None) -> None:
+    rig = Rig(cooperative=cooperative, instance=instance)
+    rig.stable(P0)
+    assert isinstance(rig.step(), Wait)
