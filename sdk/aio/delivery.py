@@ -6,7 +6,9 @@ One handle is made for each record, so this module may be compiled (see ``record
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+import contextlib
+import functools
+from collections.abc import Callable, Generator, Iterable
 
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, HandleMaker, ProducerBatch
 from onceflow.sdk.model import RecordMetadata
@@ -61,8 +63,20 @@ async def _wait_for(batches: Iterable[ProducerBatch]) -> None:
             if not future.done():
                 future.set_result(None)
 
-        batch.add_done_callback(settle)
+        batch.add_done_callback(functools.partial(_settle_in, loop, settle))
         await future
+
+
+def _settle_in(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
+    """Settle at once in the loop that waits; another one, in its own thread, has to be woken."""
+    try:
+        if asyncio.get_running_loop() is loop:
+            settle()
+            return
+    except RuntimeError:
+        pass  # Outside of any loop, as in tests of the core.
+    with contextlib.suppress(RuntimeError):  # That loop is closed: nobody waits any more.
+        loop.call_soon_threadsafe(settle)
 
 
 for _kind, _text in (  # Compiled classes lose their texts.

@@ -244,7 +244,10 @@ class AsyncProducer:
             BufferExhaustedError: There was no room for ``max_block_ms``.
             KafkaError: The topic is unknown or refused, the transaction is broken, or an earlier
                 failure was not looked at.
+            IllegalStateError: This is not the event loop that started the producer.
         """
+        if asyncio.get_running_loop() is not self._engine.loop:
+            self._engine.check_usable()
         if self._is_plain and partition is None and timestamp_ms is None and not headers:
             try:
                 plain = self._append_plain(topic, key, value, time.time())
@@ -386,6 +389,7 @@ class AsyncProducer:
         timestamps_ms: Sequence[int] | int,
         headers: Sequence[Headers] | None,
     ) -> BulkAppend:
+        self._engine.check_usable()
         check_topic_name(topic)
         make = functools.partial(
             make_bulk,
@@ -510,6 +514,7 @@ class AsyncProducer:
             ProducerFencedError: A newer producer has the transactional id; close this one.
             IllegalStateError: One is open, or this producer has no transactional id.
         """
+        self._engine.check_usable()
         if not self._transactions.begin_now():
             await self._transactions.begin()
 
