@@ -25,7 +25,9 @@ class KafkaError(Exception):
     @classmethod
     def sentence(cls) -> str:
         """The general cause and what to do next: the first line of the class's docstring."""
-        return (cls.__doc__ or cls.__name__).partition("\n")[0]
+        from onceflow.sdk.docstrings import docstring  # Late: most programs print no error.
+
+        return docstring(cls).partition("\n")[0] or cls.__name__
 
 
 class RetriableError(KafkaError):

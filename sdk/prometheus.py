@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
+from onceflow.sdk.docstrings import docstring
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
 
@@ -108,11 +109,11 @@ def _add_figures(
         name = f"{prefix}_{item.name}"
         if isinstance(value, Mapping) and item.name != "topics":
             names = [*labels, "topic", "partition"]
-            family = _family(families, name, texts[item.name], names)
+            family = _family(families, name, texts.get(item.name, item.name), names)
             for (topic, partition), figure in value.items():
                 family.add_metric([*labels.values(), topic, str(partition)], figure)
         elif isinstance(value, int | float):
-            family = _family(families, name, texts[item.name], [*labels])
+            family = _family(families, name, texts.get(item.name, item.name), [*labels])
             family.add_metric([*labels.values()], value)
 
 
@@ -130,11 +131,11 @@ def _texts(owner: type[object]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in owner.__mro__:
         name = ""
-        for line in (base.__doc__ or "").partition("Attributes:")[2].splitlines():
+        for line in docstring(base).partition("Attributes:")[2].splitlines():
             text = line.strip()
-            if line.startswith("        ") and not line.startswith("         ") and ":" in text:
+            if line.startswith("    ") and not line.startswith("     ") and ":" in text:
                 name, _, text = text.partition(": ")
                 found.setdefault(name, text)
-            elif name and text and line.startswith("            "):
+            elif name and text and line.startswith("        "):
                 found[name] += f" {text}"
     return found

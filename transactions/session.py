@@ -427,7 +427,7 @@ class AsyncTransactionSession:
         self._core.consumer.resume(partitions)
 
     def wakeup(self) -> None:
-        """Make a waiting ``poll`` of another task return."""
+        """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()
 
     async def close(self, timeout_ms: int = 10_000) -> None:

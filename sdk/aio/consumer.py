@@ -269,8 +269,11 @@ class AsyncConsumer:
                 return record
 
     def wakeup(self) -> None:
-        """Let the running poll, or else the next one, return at once without records."""
-        self._engine.wakeup()
+        """Let the running poll, or else the next one, return at once without records.
+
+        May be called from any thread and from a signal handler.
+        """
+        self._engine.pool.run_from_anywhere(self._engine.wakeup)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`; what was fetched is kept.

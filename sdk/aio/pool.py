@@ -8,6 +8,7 @@ and whether one is worth repeating, is decided by its users.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable
@@ -163,6 +164,22 @@ class ConnectionPool:
                 "this client was started in another event loop or thread; an asyncio client "
                 "belongs to the loop that started it: use it there, or make and start one here"
             )
+
+    def run_from_anywhere(self, callback: Callable[[], object]) -> None:
+        """Run a callback now if this is the pool's loop, else soon in it.
+
+        Args:
+            callback: What to run; callable from other threads and from signal handlers.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            callback()
+            return
+        if asyncio._get_running_loop() is loop:
+            callback()
+            callback = _nothing  # A signal handler comes while the loop may be asleep.
+        with contextlib.suppress(RuntimeError):  # Closed meanwhile.
+            loop.call_soon_threadsafe(callback)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -576,3 +593,7 @@ def _read_coordinator(reply: Response) -> Node:
     if code:
         raise error_for(code, message or "")
     return node
+
+
+def _nothing() -> None:
+    pass

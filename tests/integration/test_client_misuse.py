@@ -145,6 +145,28 @@ async def test_another_loop_or_thread_is_refused_and_hurts_nothing(
     await client.close()
 
 
+def test_what_may_be_used_elsewhere_works_there_at_once(broker: Broker) -> None:
+    """A consumer's wake-up in another thread, a delivery awaited in another loop; debug mode."""
+    servers = broker.bootstrap_servers
+
+    async def main() -> int:
+        async with AsyncConsumer(bootstrap_servers=servers) as consumer:
+            consumer.assign([TopicPartition("empty", 0)])
+            poll = asyncio.create_task(consumer.poll(600_000))
+            await asyncio.sleep(0)
+            await asyncio.to_thread(consumer.wakeup)
+            assert await poll == {}
+        async with AsyncProducer(bootstrap_servers=servers, linger_ms=200) as producer:
+            delivery = await producer.send("t", b"x")
+
+            async def elsewhere() -> int:
+                return (await delivery).offset
+
+            return await asyncio.to_thread(asyncio.run, elsewhere())
+
+    assert asyncio.run(asyncio.wait_for(main(), 30), debug=True) >= 0
+
+
 def test_arguments_of_other_clients_are_refused_by_name(broker: Broker) -> None:
     """Seconds for milliseconds, a list for a topic, a group's name for its membership."""
     address = broker.bootstrap_servers

@@ -1,0 +1,110 @@
+"""Goal: programs do the same however their interpreter is run and whatever stands around them.
+
+Method: one program in processes of its own, under switches and settings that real services have;
+what it prints is compared with what it prints without them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import asyncio
+from click.testing import CliRunner
+from prometheus_client import CollectorRegistry, generate_latest
+from onceflow.broker_lite import Broker
+from onceflow.cli import main
+from onceflow.processors import App, State
+from onceflow.processors.testing import TestDriver
+from onceflow.sdk import Admin, AsyncConsumer, AsyncProducer, Consumer, KafkaError, NewTopic
+from onceflow.sdk import Producer
+from onceflow.sdk.errors import CommitOutcomeUnknownError
+from onceflow.sdk.prometheus import ClientCollector
+
+app = App("count", "127.0.0.1:1")
+
+@app.processor("clicks", to="counts")
+def count(click: bytes, seen: State[int]) -> int:
+    seen.set(seen.get(0) + 1)
+    return seen.get(0)
+
+async def with_asyncio(servers):
+    async with AsyncProducer(bootstrap_servers=servers, transactional_id="y") as producer:
+        async with producer.transaction():
+            await asyncio.gather(*(producer.send("t", b"%d" % n) for n in range(50)))
+    async with AsyncConsumer(
+        "t", bootstrap_servers=servers, group_id="h", auto_offset_reset="earliest"
+    ) as consumer:
+        return sorted([(await anext(consumer)).value for _ in range(52)])
+
+with Broker() as broker:
+    servers = broker.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic("t", partitions=1)])
+        try:
+            admin.create_topics(["t"])
+        except KafkaError as error:
+            print(error)
+    with Producer(bootstrap_servers=servers, transactional_id="x", client_id="p") as producer:
+        for kept in (True, False, True):
+            producer.begin_transaction()
+            producer.send("t", b"kept" if kept else b"dropped")
+            producer.commit_transaction() if kept else producer.abort_transaction()
+        registry = CollectorRegistry()
+        registry.register(ClientCollector(producer))
+        texts = generate_latest(registry).decode()
+        print([line for line in texts.splitlines() if line.startswith("# HELP")])
+    with Consumer(
+        "t", bootstrap_servers=servers, group_id="g", auto_offset_reset="earliest"
+    ) as consumer:
+        print([next(consumer).value for _ in range(2)])
+    print(asyncio.run(with_asyncio(servers)))
+print(CommitOutcomeUnknownError())
+driver = TestDriver(app)
+driver.send("clicks", b"a", key=b"u")
+print(driver.values("counts"))
+for command in ([], ["broker"], ["run"]):
+    print(CliRunner().invoke(main, [*command, "--help"]).output)
+"""
+
+
+def output(*switches: str, code: str = PROGRAM, cwd: Path | None = None, **variables: str) -> str:
+    """What a program prints; nothing may stand on its standard error."""
+    done = subprocess.run(
+        [sys.executable, *switches, "-c", code],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **variables},
+    )
+    slow = re.compile(r"Executing .* took .* seconds")  # asyncio's debug mode on a busy machine.
+    told = [line for line in done.stderr.splitlines() if not slow.fullmatch(line)]
+    assert (done.returncode, told) == (0, [])
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def usual() -> str:
+    printed = output()
+    assert "A topic of this name exists already" in printed
+    assert "Interceptors that raised" in printed
+    assert "b'49'" in printed
+    return printed
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [("-OO",), ("-X", "dev", "-W", "error", "-bb")],
+    ids=["without asserts and docstrings", "everything that looks wrong is an error"],
+)
+def test_the_interpreters_switches_change_nothing(usual: str, switches: tuple[str, ...]) -> None:
+    assert output(*switches) == usual
