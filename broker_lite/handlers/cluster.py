@@ -52,6 +52,9 @@ CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 TOPIC_ID_MIN_VERSION = 12
 """From here on a topic may be asked for by its id, and an unknown one has no name."""
 
+FEATURES_FROM_ZERO_MIN_VERSION = 4
+"""Java clients that ask in version 3 end on a feature whose lowest level is 0 (KAFKA-17011)."""
+
 KEY_GROUP = 0
 KEY_TRANSACTION = 1
 
@@ -83,6 +86,7 @@ def api_versions(
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, low, high, _ in _features(state)
+            if low > 0 or context.api_version >= FEATURES_FROM_ZERO_MIN_VERSION
         ],
         finalized_features_epoch=state.features.epoch,
         finalized_features=[

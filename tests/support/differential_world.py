@@ -62,6 +62,14 @@ class Connection:
 
     def receive(self, key: int, version: int, timeout_s: float) -> Message | str | None:
         """The answer; "closed" when the broker hung up, None when nothing came in time."""
+        frame = self.receive_frame(timeout_s)
+        if frame is None or isinstance(frame, str):
+            return frame
+        _, end = decode_response_header(frame, key, version)
+        return API[key].response_type.decode(frame, version, end)[0]
+
+    def receive_frame(self, timeout_s: float = ANSWER_S) -> bytes | str | None:
+        """The same, not decoded."""
         deadline = time.monotonic() + timeout_s
         frames: list[bytes] = []
         while not frames:
@@ -75,8 +83,7 @@ class Connection:
             if not data:
                 return "closed"
             frames += [bytes(frame) for frame in self._splitter.feed(data)]
-        _, end = decode_response_header(frames[0], key, version)
-        return API[key].response_type.decode(frames[0], version, end)[0]
+        return frames[0]
 
 
 class World:

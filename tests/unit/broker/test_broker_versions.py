@@ -105,6 +105,21 @@ def test_features_tell_transactions_of_version_2_and_consumer_groups() -> None:
     }
 
 
+def test_features_that_begin_at_level_0_are_left_out_where_clients_cannot_read_them() -> None:
+    """KAFKA-17011: Java clients up to 3.7 end when they meet one; what is in force they read."""
+    answers = []
+    for version in (3, 4):
+        answer = SocketlessBroker().ask(
+            ApiVersionsRequest(client_software_name="test", client_software_version="1.0"), version
+        )
+        assert isinstance(answer, ApiVersionsResponse)
+        answers.append(answer)
+    older, newer = answers
+    assert older.finalized_features == newer.finalized_features != []
+    assert [feature for feature in older.supported_features if feature.min_version < 1] == []
+    assert {feature.min_version for feature in newer.supported_features} == {0}
+
+
 @pytest.mark.parametrize("name", ["", "-x", "x y", "ünï"])
 def test_software_name_that_is_none_is_refused(name: str) -> None:
     response = SocketlessBroker().ask(
