@@ -63,11 +63,13 @@ def explain_refusal(
     error: KafkaError = error_for(result.error_code, message)
     if not result.record_errors:
         return error, None
-    records: dict[int, KafkaError] = {
-        index: error_for(result.error_code, f"{where}: {text or result.error_message or ''}")
-        for index, text in result.record_errors
-    }
     others = InvalidRecordError(
         f"{where}: another record of the same batch was refused, so none of it was stored"
     )
-    return others, records
+    records: dict[int, KafkaError] = dict.fromkeys(range(batch.count), others)
+    for index, text in result.record_errors:
+        records[index] = error_for(
+            result.error_code, f"{where}: {text or result.error_message or ''}"
+        )
+    # What breaks a transaction or ends a flush is the cause, which is a named record's.
+    return records[result.record_errors[0][0]], records

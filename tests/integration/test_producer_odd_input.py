@@ -7,6 +7,7 @@ any further call, and each record's fate must be told as it is.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,13 @@ import pytest
 from producer_cluster import make_topic, running_cluster, values
 
 from onceflow.sdk import Producer
-from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
+from onceflow.sdk.errors import (
+    ConfigError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    KafkaError,
+    SerializationError,
+)
 from onceflow.sdk.interceptors import ProducerInterceptor, ProducerRecord
 from onceflow.sdk.model import RecordMetadata
 
@@ -61,6 +68,26 @@ def bootstrap() -> Iterator[str]:
     """A broker for all tests of this file."""
     with running_cluster() as address:
         yield address
+
+
+def test_a_record_from_a_clock_that_is_ahead_is_named_as_the_cause(bootstrap: str) -> None:
+    topic = make_topic(bootstrap, partitions=1)
+    ahead_ms = int(time.time() * 1000) + 10 * 86_400_000
+    with Producer(bootstrap_servers=bootstrap, transactional_id=topic, linger_ms=1_000) as producer:
+        producer.begin_transaction()
+        neighbour = producer.send(topic, b"good")
+        guilty = producer.send(topic, b"ahead", timestamp_ms=ahead_ms)
+        with pytest.raises(InvalidTimestampError, match=str(ahead_ms)):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with pytest.raises(InvalidTimestampError, match=str(ahead_ms)):
+            guilty.result()
+        with pytest.raises(InvalidRecordError, match="another record of the same batch"):
+            neighbour.result()
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(topic, b"ahead", timestamp_ms=ahead_ms)
+        with pytest.raises(InvalidTimestampError, match=str(ahead_ms)):
+            producer.flush()
 
 
 def test_what_came_before_a_refused_record_leaves_at_once(bootstrap: str) -> None:
