@@ -53,7 +53,13 @@ class ConfigError(KafkaError, ValueError):
 
 
 class BrokerConnectionError(RetriableError):
-    """The connection to a broker could not be made, or was lost."""
+    """The connection to a broker could not be made, or was lost.
+
+    Attributes:
+        may_have_arrived: Whether a request was on its way, which may have been carried out.
+    """
+
+    may_have_arrived: bool = False
 
 
 class SslAuthenticationError(FatalError):

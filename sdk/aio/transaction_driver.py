@@ -22,13 +22,14 @@ from onceflow.sdk.core.batch import DeliveryHandle
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.transaction_flows import (
     FENCED,
+    EndProgress,
     check_group,
     commit_offsets,
     end_transaction,
     init_producer_id,
 )
 from onceflow.sdk.core.transaction_manager import TransactionState, fenced_error
-from onceflow.sdk.core.transaction_reclaim import still_ours
+from onceflow.sdk.core.transaction_reclaim import Owner, owner_of
 from onceflow.sdk.errors import (
     AbortableError,
     CommitOutcomeUnknownError,
@@ -278,8 +279,8 @@ class TransactionDriver(Generic[D]):
         if (
             identity is not None
             and not self._unanswered
-            and (await self._pool.run(still_ours(identity, self._backoff), timeout_ms=limit_ms))
-            is False
+            and (await self._pool.run(owner_of(identity, self._backoff), timeout_ms=limit_ms))
+            is Owner.TAKEN
         ):
             error = fenced_error(identity.transactional_id)
             self._manager.fatal(error)
@@ -443,11 +444,13 @@ class TransactionDriver(Generic[D]):
         manager, engine = self._manager, self._engine
         identity = manager.identity
         assert identity is not None
+        progress = EndProgress()
         flow = end_transaction(
             identity,
             self._backoff,
             committed=committed,
             protocol_version=manager.protocol_version,
+            progress=progress,
         )
         try:
             producer_id, producer_epoch = await self._pool.run(
@@ -455,7 +458,7 @@ class TransactionDriver(Generic[D]):
             )
         except (*FENCED, InvalidTxnStateError) as error:
             # The last one: it was ended already, with the other result.
-            await self._end_refused(identity, error, deadline_ms, committed=committed)
+            await self._end_refused(identity, error, deadline_ms, progress, committed=committed)
         except (AbortableError, FatalError) as error:
             manager.fail(error) if committed else manager.outcome_unknown()
             if isinstance(error, FatalError):
@@ -477,13 +480,20 @@ class TransactionDriver(Generic[D]):
         identity: ProducerIdentity,
         error: KafkaError,
         deadline_ms: int,
+        progress: EndProgress,
         *,
         committed: bool,
     ) -> None:
         """The epoch is too old: a newer producer took over, or the coordinator timed us out."""
-        await self._require_ours(identity, error, deadline_ms)
+        owner = await self._require_ours(identity, error, deadline_ms)
         why = self._why_aborted()
         self._manager.outcome_unknown()
+        # With version 2 the epoch would be further ahead if ours had been committed.
+        certain = owner is Owner.OURS or (
+            owner is Owner.ABORTED and self._manager.protocol_version != 1
+        )
+        if committed and progress.may_have_arrived and not certain:
+            raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
         if committed:
             self._manager.already_aborted = True
             raise TransactionAbortedError(why) from error
@@ -497,18 +507,19 @@ class TransactionDriver(Generic[D]):
 
     async def _require_ours(
         self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int
-    ) -> None:
+    ) -> Owner:
         """Become fenced for good unless it is certain that nobody took the id (KIP-588)."""
         limit_ms = max(1, deadline_ms - self._engine.now_ms())
         try:
-            lone = await self._pool.run(still_ours(identity, self._backoff), timeout_ms=limit_ms)
+            owner = await self._pool.run(owner_of(identity, self._backoff), timeout_ms=limit_ms)
         except KafkaError:
-            lone = None
-        if not lone:
+            owner = Owner.UNSAID
+        if owner in (Owner.TAKEN, Owner.UNSAID):
             fenced = fenced_error(identity.transactional_id)
             self._manager.fatal(fenced)
             self._engine.gate.update()
             raise fenced from error
+        return owner
 
     def _why_aborted(self) -> str:
         limit_ms = self._engine.config.transaction_timeout_ms

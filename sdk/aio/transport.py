@@ -397,6 +397,8 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.abort()
         if self._on_closed is not None:
             self._on_closed(self)
+        if waiters and isinstance(error, BrokerConnectionError):
+            error.may_have_arrived = True
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)

@@ -8,12 +8,14 @@ transaction's markers that are still being written. The driver bounds the whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Sleep, ask
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for
 from onceflow.sdk.core.transaction_manager import fenced_error
 from onceflow.sdk.errors import (
+    BrokerConnectionError,
     ConcurrentTransactionsError,
     IllegalStateError,
     InvalidProducerEpochError,
@@ -228,8 +230,25 @@ def commit_offsets(
     yield from retrying(attempt, target, backoff)
 
 
+@dataclass(slots=True)
+class EndProgress:
+    """What is known while a transaction is being ended.
+
+    Attributes:
+        may_have_arrived: Whether the coordinator may have carried out an attempt whose answer is
+            lost; a later refusal then says nothing of the outcome.
+    """
+
+    may_have_arrived: bool = False
+
+
 def end_transaction(
-    identity: ProducerIdentity, backoff: Backoff, *, committed: bool, protocol_version: int
+    identity: ProducerIdentity,
+    backoff: Backoff,
+    *,
+    committed: bool,
+    protocol_version: int,
+    progress: EndProgress | None = None,
 ) -> Flow[tuple[int, int]]:
     """Commit or abort; a lost answer is asked for again with the same identity.
 
@@ -238,6 +257,7 @@ def end_transaction(
         backoff: Waits between tries.
         committed: Whether to commit.
         protocol_version: 2 brings the identity for the next transaction.
+        progress: Where to note what is known.
 
     Returns:
         Producer id and epoch for the next transaction, -1 to keep the old.
@@ -246,6 +266,7 @@ def end_transaction(
         KafkaError: The coordinator refuses, or the driver's time ran out.
     """
     target = _transaction_coordinator(identity.transactional_id)
+    known = EndProgress() if progress is None else progress
 
     def attempt() -> Flow[tuple[int, int]]:
         request = EndTxnRequest(
@@ -254,12 +275,17 @@ def end_transaction(
             producer_epoch=identity.producer_epoch,
             committed=committed,
         )
-        reply = yield from ask(
-            request,
-            EndTxnResponse,
-            target,
-            max_version=CLASSIC_END_MAX if protocol_version == 1 else None,
-        )
+        try:
+            reply = yield from ask(
+                request,
+                EndTxnResponse,
+                target,
+                max_version=CLASSIC_END_MAX if protocol_version == 1 else None,
+            )
+        except KafkaError as error:
+            if not isinstance(error, BrokerConnectionError) or error.may_have_arrived:
+                known.may_have_arrived = True
+            raise
         _check_producer_codes({reply.error_code}, identity)
         return reply.producer_id, reply.producer_epoch
 

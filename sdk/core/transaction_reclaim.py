@@ -2,10 +2,13 @@
 
 A coordinator raises the epoch when it aborts a transaction that was open for too long, and also
 when a newer producer takes the id over (KIP-588 wanted to tell the two apart). The difference
-shows in how far the epoch is ahead. This module only asks; what follows is decided by its caller.
+shows in how far the epoch is ahead, and in the state: a takeover begins with `Empty`. This module
+only asks; what follows is decided by its caller.
 """
 
 from __future__ import annotations
+
+import enum
 
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for_code
@@ -18,12 +21,25 @@ from onceflow.sdk.protocol.api.transactions import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
-OWN_BUMPS_MAX = 1
-"""How far the coordinator itself raises the epoch when it ends a transaction."""
-_NOT_BEGUN = ("Empty", "CompleteAbort", "CompleteCommit", "PrepareAbort", "PrepareEpochFence")
+_ABORTED = ("CompleteAbort", "PrepareAbort", "PrepareEpochFence")
 
 
-def still_ours(identity: ProducerIdentity, backoff: Backoff) -> Flow[bool | None]:
+class Owner(enum.Enum):
+    """Who has a transactional id."""
+
+    OURS = "ours"
+    """Nobody raised the epoch: a transaction that can no longer be ended was not committed."""
+    ABORTED = "aborted"
+    """Raised once, with an abort: by the coordinator, which ended our transaction. Under version
+    1 it also looks so when ours was committed, and a newer producer took over and aborted."""
+    FORGOTTEN = "forgotten"
+    """The coordinator does not know the id (any more)."""
+    TAKEN = "taken"
+    UNSAID = "unsaid"
+    """The broker is too old to say, or does not let this user ask."""
+
+
+def owner_of(identity: ProducerIdentity, backoff: Backoff) -> Flow[Owner]:
     """Ask the coordinator who has the id.
 
     Args:
@@ -31,32 +47,34 @@ def still_ours(identity: ProducerIdentity, backoff: Backoff) -> Flow[bool | None
         backoff: Waits between tries.
 
     Returns:
-        Whether no newer producer has taken the id; None when the broker cannot say, because it is
-        too old or does not let this user ask.
+        Who has it.
 
     Raises:
         KafkaError: The coordinator could not be reached.
     """
     target = Coordinator(identity.transactional_id, CoordinatorType.TRANSACTION)
 
-    def attempt() -> Flow[bool | None]:
+    def attempt() -> Flow[Owner]:
         request = DescribeTransactionsRequest(transactional_ids=[identity.transactional_id])
         try:
             reply = yield from ask(request, DescribeTransactionsResponse, target)
         except UnsupportedVersionError:
-            return None
+            return Owner.UNSAID
         for found in reply.transaction_states:
             if found.transactional_id != identity.transactional_id:
                 continue
             if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-                return True  # Forgotten after a long time: nobody has it.
+                return Owner.FORGOTTEN
             if recovery_for_code(found.error_code) is not Recovery.NONE:
                 raise error_for(found.error_code)
             if found.error_code:
-                return None
+                break
             ahead = found.producer_epoch - identity.producer_epoch
-            same = found.producer_id == identity.producer_id and 0 <= ahead <= OWN_BUMPS_MAX
-            return same and (ahead == 0 or found.transaction_state in _NOT_BEGUN)
-        return None
+            if found.producer_id == identity.producer_id and ahead == 0:
+                return Owner.OURS
+            if found.producer_id == identity.producer_id and ahead == 1:
+                return Owner.ABORTED if found.transaction_state in _ABORTED else Owner.TAKEN
+            return Owner.TAKEN
+        return Owner.UNSAID
 
     return (yield from retrying(attempt, target, backoff))

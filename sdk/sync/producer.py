@@ -474,6 +474,8 @@ class Producer:
 
         Raises:
             CommitOutcomeUnknownError: No answer: it may be committed or not, never half.
+            ProducerFencedError: A newer producer has the id. If an earlier answer to this commit
+                was lost, it may be committed or not.
             TransactionAbortedError: The coordinator had aborted it.
             KafkaError: A record of it failed; abort it.
         """

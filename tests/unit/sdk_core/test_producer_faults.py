@@ -541,6 +541,36 @@ async def test_a_refused_end_after_the_coordinators_own_abort_can_go_on(
             await producer.send("t", b"b")
 
 
+@pytest.mark.parametrize(
+    ("version", "bumps", "error"),
+    [
+        (1, 0, TransactionAbortedError),
+        (1, 1, CommitOutcomeUnknownError),
+        (2, 1, TransactionAbortedError),
+        (1, 2, ProducerFencedError),
+    ],
+)
+async def test_a_refusal_after_a_lost_answer_says_aborted_only_if_that_is_certain(
+    broker: ScriptedBroker, version: int, bumps: int, error: type[KafkaError]
+) -> None:
+    """Found by simulation: under version 1 a newer producer may have taken over after the lost
+    commit, and have aborted: that looks as if the coordinator had aborted ours."""
+    broker.transaction_version = version
+    async with producer_for(broker, transactional_id="x") as producer:
+        await producer.begin_transaction()
+        await (await producer.send("t", b"a"))
+        epoch = broker.epoch
+        refused = EndTxnResponse(error_code=E.INVALID_PRODUCER_EPOCH)
+
+        def later(_: Request) -> Response:
+            broker.epoch = epoch + bumps
+            return refused
+
+        broker.next(EndTxnRequest, Fate.CLOSE, later)
+        with pytest.raises(error):
+            await producer.commit_transaction()
+
+
 async def test_an_old_epoch_in_a_produce_is_healed_by_the_abort(broker: ScriptedBroker) -> None:
     async with producer_for(broker, transactional_id="x") as producer:
         await producer.begin_transaction()

@@ -23,7 +23,7 @@ from onceflow.sdk.core.transaction_manager import (
     TransactionManager,
     TransactionState,
 )
-from onceflow.sdk.core.transaction_reclaim import still_ours
+from onceflow.sdk.core.transaction_reclaim import Owner, owner_of
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     ClusterAuthorizationFailedError,
@@ -443,17 +443,20 @@ def test_when_time_runs_out_the_last_answer_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("producer_id", "epoch", "state", "ours"),
+    ("producer_id", "epoch", "state", "owner"),
     [
-        (7, 3, "Ongoing", True),
-        (7, 4, "CompleteAbort", True),
-        (7, 4, "Ongoing", False),
-        (7, 5, "Empty", False),
-        (8, 0, "Empty", False),
+        (7, 3, "Ongoing", Owner.OURS),
+        (7, 4, "CompleteAbort", Owner.ABORTED),
+        (7, 4, "PrepareEpochFence", Owner.ABORTED),
+        (7, 4, "Ongoing", Owner.TAKEN),
+        (7, 4, "Empty", Owner.TAKEN),  # It began with InitProducerId; an abort leaves no Empty.
+        (7, 4, "CompleteCommit", Owner.TAKEN),
+        (7, 5, "Empty", Owner.TAKEN),
+        (8, 0, "Empty", Owner.TAKEN),
     ],
 )
-def test_a_takeover_shows_in_the_epoch(
-    producer_id: int, epoch: int, state: str, ours: bool
+def test_a_takeover_shows_in_the_epoch_and_the_state(
+    producer_id: int, epoch: int, state: str, owner: Owner
 ) -> None:
     answer = DescribeTransactionsResponse(
         transaction_states=[
@@ -465,10 +468,10 @@ def test_a_takeover_shows_in_the_epoch(
             )
         ]
     )
-    result, _ = play(still_ours(ME, BACKOFF), answer)
-    assert result is ours
+    result, _ = play(owner_of(ME, BACKOFF), answer)
+    assert result is owner
 
 
 def test_an_old_broker_cannot_say_who_has_the_id() -> None:
-    result, _ = play(still_ours(ME, BACKOFF), UnsupportedVersionError("no such request"))
-    assert result is None
+    result, _ = play(owner_of(ME, BACKOFF), UnsupportedVersionError("no such request"))
+    assert result is Owner.UNSAID
