@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from onceflow.sdk.errors import LocalProtocolError, RemoteProtocolError
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.sdk.protocol.frame import FrameSplitter, decode_response_header, encode_request
+from onceflow.sdk.protocol.frame import decode_response_header, encode_request
+from onceflow.sdk.protocol.frame_reader import FrameReader
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import Request, Response
 
@@ -54,14 +55,14 @@ class Connection:
         "_client_id",
         "_next_correlation_id",
         "_pending",
-        "_splitter",
+        "_reader",
         "last_used_ms",
         "muted_until_ms",
     )
 
     def __init__(self, client_id: str, max_response_bytes: int, now_ms: int) -> None:
         self._client_id = client_id
-        self._splitter = FrameSplitter(max_response_bytes)
+        self._reader = FrameReader(max_response_bytes)
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 1
         self.last_used_ms: int = now_ms
@@ -113,11 +114,15 @@ class Connection:
             )
         return correlation_id, parts
 
-    def receive(self, data: bytes, now_ms: int) -> list[Answer]:
-        """Take in bytes from the peer.
+    def buffer(self) -> memoryview:
+        """Where the next bytes from the peer are to be written."""
+        return self._reader.buffer()
+
+    def received(self, count: int, now_ms: int) -> list[Answer]:
+        """Take in bytes from the peer that were written to `buffer`.
 
         Args:
-            data: What arrived.
+            count: How many.
             now_ms: The present time.
 
         Returns:
@@ -128,7 +133,7 @@ class Connection:
         """
         self.last_used_ms = now_ms
         answers = []
-        for frame in self._splitter.feed(data):
+        for frame in self._reader.received(count):
             if not self._pending:
                 raise RemoteProtocolError("an answer came that nothing was asked for")
             pending = self._pending.popleft()
