@@ -40,6 +40,9 @@ class Portal:
         Args:
             name: Name of the client, for the thread's name and messages.
             at_end: Sets the attribute.
+
+        Raises:
+            IllegalStateError: The process may not start a thread.
         """
         self.name = name
         self._pid = os.getpid()
@@ -51,7 +54,14 @@ class Portal:
         self._thread = threading.Thread(
             target=self._run, args=(started,), name=f"onceflow-{name}", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loop.close()
+            raise IllegalStateError(
+                f"this {name} needs a thread, and none can be started ({error}): the program has "
+                "too many, or its main thread is over, after which Python 3.12 starts none"
+            ) from error
         started.wait()
 
     @property
@@ -149,7 +159,10 @@ class Portal:
                 if self.at_end is not None:
                     self.loop.run_until_complete(self.at_end())
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-                self.loop.run_until_complete(self.loop.shutdown_default_executor())
+                # It takes a thread, which at the end of a program there is none for; closing the
+                # loop ends the executor as well, without waiting.
+                with contextlib.suppress(RuntimeError):
+                    self.loop.run_until_complete(self.loop.shutdown_default_executor())
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()

@@ -52,6 +52,7 @@ class TlsWorld:
         certificate = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
             .sign(self._key, hashes.SHA256())
         )
         self.authority = folder / "authority.pem"
@@ -66,6 +67,7 @@ class TlsWorld:
         issuer: x509.Name | None = None,
     ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
+        signer = self._key if issuer is None else key
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -74,6 +76,11 @@ class TlsWorld:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now + begins)
             .not_valid_after(now + ends)
+            # Python 3.13 and newer refuse certificates without these (RFC 5280, 4.2.1).
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         )
 
     def issue(
@@ -142,6 +149,22 @@ class TlsWorld:
         if identity is not None:
             context.load_cert_chain(identity.certificate, identity.key)
         return context
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    """The key usage of an authority."""
+    uses = {
+        "digital_signature": True,
+        "content_commitment": False,
+        "key_encipherment": False,
+        "data_encipherment": False,
+        "key_agreement": False,
+        "key_cert_sign": True,
+        "crl_sign": True,
+        "encipher_only": False,
+        "decipher_only": False,
+    }
+    return x509.KeyUsage(**uses)
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -103,3 +103,39 @@ def test_waking_after_the_end_does_nothing() -> None:
     portal.close()
     portal.wake(woken.clear)
     assert woken.is_set()
+
+
+def no_more_threads(self: threading.Thread) -> None:
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def test_without_threads_it_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[asyncio.AbstractEventLoop] = []
+    make = asyncio.new_event_loop
+
+    def remember() -> asyncio.AbstractEventLoop:
+        made.append(make())
+        return made[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", remember)
+    monkeypatch.setattr(threading.Thread, "start", no_more_threads)
+    with pytest.raises(IllegalStateError, match="this producer needs a thread"):
+        Portal("producer")
+    assert [loop.is_closed() for loop in made] == [True]
+
+
+def test_it_ends_in_silence_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So it is in Python 3.12 once the main thread is over; asyncio ends executors by a thread."""
+    portal = Portal("client")
+
+    async def use_executor() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, int)
+
+    portal.call(use_executor)
+    unhandled: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", unhandled.append)
+    monkeypatch.setattr(threading.Thread, "start", no_more_threads)
+    portal.close()
+    assert (portal.loop.is_closed(), unhandled) == (True, [])
