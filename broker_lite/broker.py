@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION, ClusterMetadata
 from onceflow.broker_lite.dispatch import lazy_handlers
 from onceflow.broker_lite.dynamic_config import DynamicConfig
-from onceflow.broker_lite.features import Features, known_features
+from onceflow.broker_lite.features import GROUP_VERSION, Features, known_features
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.nodes import Placement
 from onceflow.broker_lite.nodes.placement import make_nodes
@@ -138,6 +138,9 @@ class BrokerState:
         if self.profile is not None:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
             config = config.replaced(onceflow_transaction_version=level)
+            if self.profile.level(GROUP_VERSION, 1) < 1:
+                # Releases from 3.7 on announce the consumer protocol's requests, and refuse them.
+                config = config.replaced(group_coordinator_rebalance_protocols="classic")
         self.config = config
         self.node_id = config.node_id
         self.random = rng

@@ -118,7 +118,11 @@ def consumer_group_describe(
 ) -> ConsumerGroupDescribeResponse:
     """Members, epochs and assignments of consumer groups."""
     groups = []
+    refused = state.features.level(GROUP_VERSION) < 1
     for group_id in dict.fromkeys(request.group_ids):
+        if refused:
+            groups.append(_Group(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION))
+            continue
         if not group_id:
             groups.append(_Group(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID))
             continue

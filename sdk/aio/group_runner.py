@@ -26,13 +26,15 @@ from onceflow.sdk.core.group_steps import (
     NameTopics,
     Step,
     Wait,
+    leaving_in,
 )
 from onceflow.sdk.core.membership import EXPELLED, Membership
 from onceflow.sdk.errors import BrokerConnectionError, CommitFailedError, KafkaError
 from onceflow.sdk.model import ConsumerGroupMetadata
 from onceflow.sdk.protocol.api.consumer_groups import ConsumerGroupHeartbeatResponse
-from onceflow.sdk.protocol.api.groups import HeartbeatResponse
+from onceflow.sdk.protocol.api.groups import HeartbeatResponse, LeaveGroupRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.schema import Request, Response
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
@@ -100,12 +102,16 @@ class GroupRunner:
         # Not on the group's connection: a JoinGroup may still be waiting there.
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
-                node_id = await self._pool.find_coordinator(
-                    self._group_id, CoordinatorType.GROUP, timeout_ms=timeout_ms
-                )
-                await self._pool.request(
-                    node_id, request, timeout_ms=timeout_ms, connection=OTHER_CONNECTION
-                )
+                await self._ask(request, OTHER_CONNECTION, timeout_ms)
+
+    async def _ask(self, request: Request, connection: str, timeout_ms: int | None) -> Response:
+        node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
+        if isinstance(request, LeaveGroupRequest):
+            await self._pool.connect(node_id, connection)
+            request = leaving_in(request, self._pool.api_version(node_id, LeaveGroupRequest) or 0)
+        return await self._pool.request(
+            node_id, request, timeout_ms=timeout_ms, connection=connection
+        )
 
     # --- the task ---
 
@@ -144,13 +150,7 @@ class GroupRunner:
             elif isinstance(step, NameTopics):
                 await self._name_topics(step)
             elif isinstance(step, Exchange):
-                node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
-                reply = await self._pool.request(
-                    node_id,
-                    step.request,
-                    timeout_ms=step.timeout_ms,
-                    connection=GROUP_CONNECTION,
-                )
+                reply = await self._ask(step.request, GROUP_CONNECTION, step.timeout_ms)
                 self.member.on_response(reply, self._pool.now_ms())
         except KafkaError as error:
             self.member.on_failure(error, self._pool.now_ms())

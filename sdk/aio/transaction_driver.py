@@ -41,6 +41,7 @@ from onceflow.sdk.errors import (
     KafkaError,
     TransactionAbortedError,
     UnknownProducerIdError,
+    UnsupportedVersionError,
 )
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
@@ -343,11 +344,7 @@ class TransactionDriver(Generic[D]):
         except BaseException as error:
             # Some of the offsets may be part of the transaction: only an abort makes it clear.
             if manager.number == number:
-                manager.fail(
-                    error
-                    if isinstance(error, KafkaError)
-                    else TransactionAbortedError("sending offsets was interrupted")
-                )
+                manager.fail(_healed_by_abort(error))
                 engine.gate.update()
             raise
 
@@ -545,3 +542,12 @@ _UNKNOWN = (
     "no certain answer to the commit ({}): it is committed or aborted as a whole. Call "
     "init_transactions(), then read the committed offsets to learn which"
 )
+
+
+def _healed_by_abort(error: BaseException) -> KafkaError:
+    """What a transaction fails with when its offsets could not be sent."""
+    if isinstance(error, UnsupportedVersionError):  # A broker too old for them was not sent them.
+        return TransactionAbortedError(str(error))
+    if isinstance(error, KafkaError):
+        return error
+    return TransactionAbortedError("sending offsets was interrupted")

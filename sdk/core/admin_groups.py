@@ -90,9 +90,11 @@ def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
     description = found[group_id]
     if isinstance(description, GroupDescription) and description.state == "Dead":
         try:  # So a coordinator also speaks of groups of the other protocol.
-            return (yield from _describe_consumer(group_id))
+            other = yield from _describe_consumer(group_id)
         except UnsupportedVersionError:
             return found
+        # Kafka 3.8 and 3.9 announce the request, and refuse it where the protocol is switched off.
+        return found if isinstance(other[group_id], UnsupportedVersionError) else other
     return found
 
 

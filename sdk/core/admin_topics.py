@@ -18,7 +18,7 @@ from onceflow.sdk.admin_model import (
     ResourceType,
 )
 from onceflow.sdk.core.flow import Flow, ask
-from onceflow.sdk.errors import KafkaError, RemoteProtocolError
+from onceflow.sdk.errors import KafkaError, RemoteProtocolError, UnsupportedVersionError
 from onceflow.sdk.model import NewTopic, TopicPartition
 from onceflow.sdk.protocol.api.admin import (
     ConfigOperation,
@@ -34,7 +34,12 @@ from onceflow.sdk.protocol.api.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from onceflow.sdk.protocol.api.cluster import DescribeClusterRequest, DescribeClusterResponse
+from onceflow.sdk.protocol.api.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from onceflow.sdk.protocol.api.offsets import DeleteRecordsRequest, DeleteRecordsResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.primitives import ZERO_UUID
@@ -256,8 +261,17 @@ def describe_cluster() -> Flow[ClusterDescription]:
     Raises:
         BrokerError: The broker refused.
     """
-    reply = yield from ask(DescribeClusterRequest(), DescribeClusterResponse)
+    try:
+        reply = yield from ask(DescribeClusterRequest(), DescribeClusterResponse)
+    except UnsupportedVersionError:  # Before 2.8.
+        return (yield from _describe_cluster_by_metadata())
     if reply.error_code != ErrorCode.NONE:
         raise error_for(reply.error_code, reply.error_message)
     nodes = tuple(BrokerNode(b.broker_id, b.host, b.port, b.rack) for b in reply.brokers)
     return ClusterDescription(reply.cluster_id, reply.controller_id, nodes)
+
+
+def _describe_cluster_by_metadata() -> Flow[ClusterDescription]:
+    reply = yield from ask(MetadataRequest(topics=[]), MetadataResponse)
+    nodes = tuple(BrokerNode(b.node_id, b.host, b.port, b.rack) for b in reply.brokers)
+    return ClusterDescription(reply.cluster_id or "", reply.controller_id, nodes)

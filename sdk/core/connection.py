@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from onceflow.sdk.core.broker_needs import check_values, lacking_field
 from onceflow.sdk.errors import LocalProtocolError, RemoteProtocolError
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.frame import decode_response_header, encode_request
 from onceflow.sdk.protocol.frame_reader import FrameReader
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.schema import Request, Response
+from onceflow.sdk.protocol.schema import AbsentFieldError, Request, Response
 
 API_VERSIONS_KEY = 18
 IN_FLIGHT_MAX = 10_000
@@ -95,17 +96,22 @@ class Connection:
             The correlation id, and the parts to be written in this order.
 
         Raises:
-            LocalProtocolError: A field does not exist in that version, or too many requests wait.
+            LocalProtocolError: Too many requests wait.
+            UnsupportedVersionError: What the request says cannot be said in that version.
         """
         if len(self._pending) >= IN_FLIGHT_MAX:
             raise LocalProtocolError(f"{IN_FLIGHT_MAX} requests wait on one connection")
         correlation_id = self._next_correlation_id
-        parts = encode_request(
-            request,
-            api_version=api_version,
-            correlation_id=correlation_id,
-            client_id=self._client_id,
-        )
+        check_values(request, api_version)
+        try:
+            parts = encode_request(
+                request,
+                api_version=api_version,
+                correlation_id=correlation_id,
+                client_id=self._client_id,
+            )
+        except AbsentFieldError as error:
+            raise lacking_field(type(request), error.field, api_version) from None
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         self.last_used_ms = now_ms
         if expects_answer:

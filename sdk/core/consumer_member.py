@@ -362,7 +362,10 @@ class ConsumerMember(Membership):
         else:
             advice = ""
             if code == ErrorCode.UNSUPPORTED_VERSION:
-                advice = '; this cluster needs group_protocol="classic"'
+                advice = (
+                    '; this cluster needs group_protocol="classic": the consumer protocol '
+                    "(KIP-848) is served from Apache Kafka 4.0 on"
+                )
             self._failure = error_for(
                 code, f"heartbeat in group {group_id!r}: {message or 'refused'}{advice}"
             )

@@ -11,7 +11,11 @@ from uuid import UUID
 
 from onceflow.sdk.core.assignors import ASSIGNORS, Assignor
 from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.api.groups import LeaveGroupRequest
 from onceflow.sdk.protocol.schema import Request
+
+LEAVE_BY_LIST_FROM = 3
+"""First version of LeaveGroup that takes several members."""
 
 
 class MemberState(enum.Enum):
@@ -143,3 +147,11 @@ class GroupSettings:
     rack: str | None = None
     member_id: str = ""
     remote_assignor: str | None = None
+
+
+def leaving_in(request: LeaveGroupRequest, version: int) -> LeaveGroupRequest:
+    """The same LeaveGroup of one member as a version says it: before 3 (Kafka 2.4) by itself."""
+    if version >= LEAVE_BY_LIST_FROM:
+        return request
+    (member,) = request.members
+    return LeaveGroupRequest(group_id=request.group_id, member_id=member.member_id)

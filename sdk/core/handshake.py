@@ -71,8 +71,10 @@ class BrokerVersions:
             has = f"versions {offered[0]}-{offered[1]}" if offered else "no version of it"
             least, most = request_type.versions
             limit = most if max_version is None else min(most, max_version)
+            too_old = offered is None or offered[1] < least
+            since = served_since(request_type, least) if too_old else ""
             raise UnsupportedVersionError(
-                f"{name} is needed in version {least}-{limit}, the broker offers {has}"
+                f"{name} is needed in version {least}-{limit}{since}, the broker offers {has}"
             )
         return version
 
@@ -80,6 +82,14 @@ class BrokerVersions:
     def transaction_version(self) -> int:
         """Level of ``transaction.version``: 2 is KIP-890's protocol; 0 when not told."""
         return self.features.get(TRANSACTION_VERSION, 0)
+
+
+def served_since(request_type: type[Request], version: int) -> str:
+    """Which release has a version of a request, for the middle of a sentence; "" if unknown."""
+    from onceflow.sdk.protocol.releases import first_release  # Late: for errors only.
+
+    release = first_release(request_type.api_key, version)
+    return f", which Apache Kafka serves from {release} on" if release else ""
 
 
 BEFORE_NEGOTIATION = BrokerVersions(ranges={18: (0, 4), 17: (0, 1), 36: (0, 2)})

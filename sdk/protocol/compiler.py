@@ -37,7 +37,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from onceflow.sdk.errors import LocalProtocolError
 from onceflow.sdk.protocol.primitives import (
     SHORT_UVARINTS,
     Buffer,
@@ -46,7 +45,15 @@ from onceflow.sdk.protocol.primitives import (
     encode_uvarint,
     uuid_of,
 )
-from onceflow.sdk.protocol.schema import NEVER, REQUIRED, Decoder, Encoder, Field, Message
+from onceflow.sdk.protocol.schema import (
+    NEVER,
+    REQUIRED,
+    AbsentFieldError,
+    Decoder,
+    Encoder,
+    Field,
+    Message,
+)
 
 FIXED: Final[Mapping[str, tuple[str, int]]] = {
     "boolean": ("?", 1),
@@ -507,10 +514,6 @@ def _long_string_size(data: Buffer, pos: int) -> tuple[int, int]:
     return size_and_one, pos
 
 
-def _absent(name: str) -> LocalProtocolError:
-    return LocalProtocolError(f"{name} is set, but the version to be written has no such field")
-
-
 def _null(name: str) -> MalformedError:
     return MalformedError(f"{name} is null")
 
@@ -529,7 +532,7 @@ def _bad_tag(tag: int) -> MalformedError:
 
 _ENCODER_NAMES: Final = {
     "SHORT": SHORT_UVARINTS,
-    "absent": _absent,
+    "absent": AbsentFieldError,
     "long_string": _long_string,
     "pack": struct.pack,
     "uvarint": encode_uvarint,

@@ -55,6 +55,24 @@ REQUIRED: Final = object()
 """Marks a field without a default."""
 
 VersionRange = tuple[int, int]
+
+
+class AbsentFieldError(LocalProtocolError):
+    """A field is set that the version to be written does not have; leave it out.
+
+    Attributes:
+        field: Name of the field.
+    """
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field)
+        self.field: str = field
+
+    def __str__(self) -> str:
+        """Which field."""
+        return f"{self.field} is set, but the version to be written has no such field"
+
+
 Encoder = Callable[["Message", Callable[[Buffer], object]], None]
 Decoder = Callable[[Buffer, int, int, list[int]], tuple[Any, int]]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from stock_aiokafka import AiokafkaKit
-from stock_clients import Kit
+from stock_clients import Kit, wait_until
 from stock_confluent import ConfluentKit
 from stock_kafka_python import KafkaPythonKit
 from stock_onceflow import OurAsyncKit, OurKit
@@ -24,6 +24,15 @@ from stock_scenarios import (
 )
 
 from onceflow.broker_lite import Broker
+from onceflow.sdk import (
+    Admin,
+    Consumer,
+    ConsumerGroupMetadata,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+from onceflow.sdk.errors import UnsupportedVersionError
 
 pytestmark = pytest.mark.foreign
 
@@ -43,6 +52,69 @@ def play(scenario: Scenario, kit: Kit, profile: str) -> None:
 @pytest.mark.parametrize("kit", KITS[:4], ids=lambda kit: kit.name)
 def test_a_transaction_with_offsets(kit: Kit, profile: str) -> None:
     play(aborted_transactions_are_seen_only_uncommitted, kit, profile)
+
+
+def joined(consumer: Consumer) -> bool:
+    consumer.poll(50)
+    return bool(consumer.assignment())
+
+
+def test_a_member_leaves_its_group_when_it_closes() -> None:
+    """Before 2.4 a LeaveGroup names one member, not a list; otherwise it lingers for a session."""
+    with Broker(profile="2.1") as broker:
+        servers = broker.bootstrap_servers
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topics([NewTopic("t", 1, 1)])
+            with Consumer("t", bootstrap_servers=servers, group_id="g") as consumer:
+                wait_until(lambda: joined(consumer), "a member")
+                assert admin.describe_groups(["g"])["g"].state == "Stable"
+            assert admin.describe_groups(["g"])["g"].state == "Empty"
+
+
+def test_a_transaction_that_an_older_broker_cannot_fence_can_be_aborted() -> None:
+    with Broker(profile="2.4") as broker:
+        servers = broker.bootstrap_servers
+        broker.create_topic("t")
+        with (
+            Producer(bootstrap_servers=servers, transactional_id="t") as producer,
+            Consumer("t", bootstrap_servers=servers, group_id="g") as consumer,
+        ):
+            wait_until(lambda: joined(consumer), "a member")
+            producer.begin_transaction()
+            producer.send("t", b"aborted")
+            offsets = {TopicPartition("t", 0): 1}
+            with pytest.raises(UnsupportedVersionError, match=r"KIP-447.*from 2\.5 on"):
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("t", b"kept")
+                group = ConsumerGroupMetadata("g")
+                producer.send_offsets_to_transaction(offsets, group)
+            assert consumer.committed(list(offsets))[TopicPartition("t", 0)].offset == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("profile", ["2.1", "2.8", "3.9"])
+def test_an_admin_client_describes_the_cluster_and_a_group_that_there_is_not(profile: str) -> None:
+    with Broker(profile=profile) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as a:
+        cluster = a.describe_cluster()
+        assert [(node.host, node.port) for node in cluster.nodes] == [("127.0.0.1", broker.port)]
+        assert cluster.cluster_id
+        assert cluster.controller_id == cluster.nodes[0].node_id
+        assert a.describe_groups(["nobody"])["nobody"].state == "Dead"
+
+
+@pytest.mark.parametrize(("profile", "what"), [("2.8", "from 4.0 on"), ("3.9", "needs group_prot")])
+def test_the_consumer_protocol_on_a_broker_without_it(profile: str, what: str) -> None:
+    with Broker(profile=profile) as broker:
+        broker.create_topic("t")
+        servers = broker.bootstrap_servers
+        with (
+            Consumer(
+                "t", bootstrap_servers=servers, group_id="g", group_protocol="consumer"
+            ) as consumer,
+            pytest.raises(UnsupportedVersionError, match=what),
+        ):
+            wait_until(lambda: joined(consumer), "the refusal")
 
 
 @pytest.mark.chaos

@@ -24,6 +24,7 @@ from onceflow.sdk.errors import (
     InvalidProducerEpochError,
     ProducerFencedError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 
 
@@ -160,7 +161,10 @@ class OurAdmin:
         self._admin.create_topics([NewTopic(topic, partitions, 1, dict(configs))])
 
     def partition_counts(self) -> dict[str, int]:
-        found = self._admin.describe_topics(self._admin.list_topics())
+        try:
+            found = self._admin.describe_topics(self._admin.list_topics())
+        except UnknownTopicOrPartitionError:  # One went between the two questions.
+            return self.partition_counts()
         return {name: topic.partition_count for name, topic in found.items()}
 
     def config(self, topic: str, name: str) -> str | None:
@@ -337,7 +341,10 @@ class OurAsyncAdmin:
 
     def partition_counts(self) -> dict[str, int]:
         async def ask() -> dict[str, int]:
-            found = await self._admin.describe_topics(await self._admin.list_topics())
+            try:
+                found = await self._admin.describe_topics(await self._admin.list_topics())
+            except UnknownTopicOrPartitionError:  # One went between the two questions.
+                return await ask()
             return {name: topic.partition_count for name, topic in found.items()}
 
         return self._loop.run(ask)

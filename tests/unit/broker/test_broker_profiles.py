@@ -1,7 +1,7 @@
 """Goal: with a profile the broker serves and announces what that release has, and nothing more.
 
-Method: what is announced is compared with the table, and with a few ranges that are written down
-here from each release's own documentation; requests beyond them cost the connection.
+Method: what is announced is compared with the answers of the released versions of Apache Kafka,
+recorded from them (``tests/vectors``); requests beyond them cost the connection.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ import itertools
 import pytest
 from broker_requests import produce_request
 from broker_wire import Wire, batch
+from kafka_api_versions import recorded
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.profiles import PROFILES, profile_of
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-KNOWN = {
-    "2.1": {0: 7, 1: 10, 3: 7, 11: 3, 18: 2, 26: 1},
-    "2.8": {0: 9, 1: 12, 2: 6, 3: 11, 8: 8, 10: 3, 11: 7, 18: 3, 22: 4, 26: 3, 60: 0, 61: 0},
-    "3.9": {0: 11, 1: 17, 2: 9, 3: 12, 9: 9, 10: 6, 18: 4, 22: 5, 26: 4, 28: 4, 65: 0, 66: 1},
-    "4.0": {0: 12, 1: 17, 3: 13, 15: 6, 26: 5, 28: 5},
-    "4.4": {0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10},
-}
-"""Highest versions by release and api key."""
+RECORDED = {release.rpartition(".")[0]: served for release, served in recorded().items()}
+OURS = {each.request_type.api_key: each for each in load_handlers().registrations()}
+FEATURES = {"transaction.version", "group.version"}
+"""Those that this broker has; the others are about controllers and what is not served."""
 
 SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
 
@@ -38,30 +41,55 @@ async def announced(broker: Broker, api_version: int = 3) -> ApiVersionsResponse
 
 @pytest.mark.parametrize("profile", PROFILES)
 async def test_what_is_announced_is_in_the_release_and_in_this_broker(profile: str) -> None:
+    released = {key: text for key, text in keys_of(profile).items() if key in OURS}
+    async with Broker(profile=profile) as broker:
+        answer = await announced(broker, min(4, released[18][1]))
+    expected = {
+        key: (max(low, OURS[key].advertised_min_version), min(high, OURS[key].max_version))
+        for key, (low, high) in released.items()
+        if high >= OURS[key].min_version  # WriteTxnMarkers 0 was the only one before 2.8.
+    }
+    assert {e.api_key: (e.min_version, e.max_version) for e in answer.api_keys} == expected
+    levels = {e.name: f"{e.min_version}-{e.max_version}" for e in answer.supported_features}
+    theirs = RECORDED[profile]["supported"]
+    assert levels == {name: text for name, text in theirs.items() if name in FEATURES}
+    in_force = {each.name: each.max_version_level for each in answer.finalized_features}
+    finalized = RECORDED[profile]["finalized"]
+    assert in_force == {name: level for name, level in finalized.items() if name in FEATURES}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_table_of_releases_is_what_they_answer(profile: str) -> None:
+    """Of everything that is in the table; what this broker may serve one day is there too."""
     released = profile_of(profile)
     assert released is not None
-    ours = {each.request_type.api_key: each for each in load_handlers().registrations()}
-    async with Broker(profile=profile) as broker:
-        answer = await announced(broker, min(3, released.versions[18][1]))
-    for each in answer.api_keys:
-        low, high = released.versions[each.api_key]
-        assert low <= each.min_version <= each.max_version <= high
-        assert each.max_version == min(high, ours[each.api_key].max_version)
-    for api_key, high in KNOWN.get(profile, {}).items():
-        found = {each.api_key: each.max_version for each in answer.api_keys}
-        assert found[api_key] == min(high, ours[api_key].max_version)
+    theirs = keys_of(profile)
+    assert released.versions == {key: theirs[key] for key in theirs if key in OURS}
+    levels = {name: f"{low}-{high}" for name, (low, high) in released.features.items()}
+    served = RECORDED[profile]
+    # Levels from 0 on are told from version 4 of the answer on; before 3.9 nobody asks for it.
+    assert levels == served["supported"]
+    assert {name: text for name, text in levels.items() if text[0] != "0"} == served["supported_3"]
 
 
-@pytest.mark.parametrize(
-    ("profile", "features"),
-    [("2.8", set()), ("3.9", set()), ("4.0", {"transaction.version"})],
-)
-async def test_features_begin_with_their_release(profile: str, features: set[str]) -> None:
-    async with Broker(profile=profile) as broker:
-        answer = await announced(broker)
-    found = {each.name for each in answer.finalized_features}
-    assert found & {"transaction.version", "group.version"} >= features
-    assert not (profile < "4" and found & {"transaction.version", "group.version"})
+def keys_of(profile: str) -> dict[int, tuple[int, int]]:
+    found = {}
+    for key, text in RECORDED[profile]["api_keys"].items():
+        low, _, high = text.partition("-")
+        found[int(key)] = (int(low), int(high))
+    return found
+
+
+@pytest.mark.parametrize("profile", ["3.7", "3.8", "3.9"])
+async def test_early_access_to_consumer_groups_is_announced_and_refused(profile: str) -> None:
+    async with Broker(profile=profile) as broker, Wire(broker) as wire:
+        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+        answer = await wire.ask(request, 0, ConsumerGroupHeartbeatResponse)
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        if profile > "3.7":
+            look = ConsumerGroupDescribeRequest(group_ids=["g"])
+            described = await wire.ask(look, 0, ConsumerGroupDescribeResponse)
+            assert [g.error_code for g in described.groups] == [ErrorCode.UNSUPPORTED_VERSION]
 
 
 async def test_a_version_that_the_release_lacks_is_not_served() -> None:
