@@ -230,6 +230,18 @@ class BrokerState:
             self._scram_users = ScramUsers(self.cluster_metadata, first_users)
         return self._scram_users
 
+    def clock_set(self, forward_ms: int, ahead_ms: int) -> None:
+        """The clock was set: no timeout is shorter by that, and nothing is removed before its time.
+
+        Args:
+            forward_ms: By how much ``now_ms`` went forward without that time having gone by.
+            ahead_ms: How far ``now_ms`` is ahead of the system's clock now.
+        """
+        self.timers.shift(forward_ms)
+        self.timers.ahead_ms = ahead_ms
+        if self._coordinators is not None:
+            self.groups.clock_set(forward_ms)
+
     def settle(self, now_ms: int) -> None:
         """Finish what the last event made ready; called after every request and timer run."""
         self.purgatory.settle(now_ms)
@@ -344,7 +356,11 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     """Schedule the periodic work of the logs."""
     config = state.config
     manager = state.log_manager
-    repeat(state.timers, config.log_retention_check_interval_ms, manager.apply_retention, now_ms)
+
+    def apply_retention(now_ms: int) -> None:
+        manager.apply_retention(now_ms - state.timers.ahead_ms)
+
+    repeat(state.timers, config.log_retention_check_interval_ms, apply_retention, now_ms)
     repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
     repeat(state.timers, RECOVERY_POINTS_MS, manager.note_recovery_points, now_ms)
 
@@ -362,7 +378,7 @@ def _start_compaction(state: BrokerState, now_ms: int) -> None:
 
     def run(now_ms: int) -> None:
         try:
-            more = state.log_manager.compact(now_ms)
+            more = state.log_manager.compact(now_ms - state.timers.ahead_ms)
         except OSError as error:  # As in `repeat`: upkeep must not die of one full disk.
             logger.error("compaction: %s", error)
             more = False

@@ -110,14 +110,17 @@ class Timers:
     Attributes:
         on_earlier: Called when a new timer is due before all others, so that whoever drives the
             timers (one event-loop handle in the server) can move its alarm.
+        ahead_ms: How far the times here are ahead of the system's clock, which was set back: what
+            is removed by its age is removed by that one.
     """
 
-    __slots__ = ("_cancelled", "_heap", "_order", "on_earlier")
+    __slots__ = ("_cancelled", "_heap", "_order", "ahead_ms", "on_earlier")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = 0
         self._cancelled = 0
+        self.ahead_ms: int = 0
         self.on_earlier: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -155,6 +158,13 @@ class Timers:
             count += 1
             callback(now_ms)
         return count
+
+    def shift(self, duration_ms: int) -> None:
+        """The clock went forward without that time having gone by: all are due that much later."""
+        for _, _, timer in self._heap:
+            timer.at_ms += duration_ms
+        # In place: `run_due` may be walking this very list. The order stays.
+        self._heap[:] = [(at_ms + duration_ms, order, each) for at_ms, order, each in self._heap]
 
     def next_deadline_ms(self) -> int | None:
         """When the next active timer is due, or None when there is none."""

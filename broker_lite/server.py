@@ -34,6 +34,9 @@ BACKLOG = 128
 ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before each is looked at; fewer than the handles that are kept."""
 
+CLOCK_STEP_NS = 1_000_000_000
+"""From which difference on the system's clock was set; below, the two are read apart."""
+
 
 @runtime_checkable
 class MovableTime(Protocol):
@@ -62,16 +65,53 @@ class MovableTime(Protocol):
         ...
 
 
-class SystemClock:
-    """Wall milliseconds that never go back: read once, then moved by the monotonic clock."""
+@runtime_checkable
+class SettableTime(Protocol):
+    """A clock that follows one which others set.
 
-    __slots__ = ("_offset_ns",)
+    Attributes:
+        on_set: Called when that happened, in the middle of a reading, with the milliseconds that
+            this clock went forward by, and those that it is ahead of the other one now.
+    """
+
+    on_set: Callable[[int, int], None] | None
+
+    def __call__(self) -> int:
+        """Wall milliseconds."""
+        ...
+
+
+class SystemClock:
+    """Wall milliseconds that never go back: the monotonic clock, and each step of the wall's.
+
+    When the system's clock is set forward, or the machine slept, this one follows: clients stamp
+    their records with the former, and a topic refuses what is far ahead. When it is set back, this
+    one stays ahead.
+    """
+
+    __slots__ = ("_ahead_ns", "_offset_ns", "on_set")
 
     def __init__(self) -> None:
         self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._ahead_ns = 0
+        self.on_set: Callable[[int, int], None] | None = None
 
     def __call__(self) -> int:
-        return (time.monotonic_ns() + self._offset_ns) // 1_000_000
+        now_ns = time.monotonic_ns() + self._offset_ns
+        apart_ns = time.time_ns() - now_ns + self._ahead_ns
+        if not -CLOCK_STEP_NS < apart_ns < CLOCK_STEP_NS:
+            now_ns += self._follow(apart_ns)
+        return now_ns // 1_000_000
+
+    def _follow(self, apart_ns: int) -> int:
+        """The system's clock was set by so much; by how much does this one go forward?"""
+        ahead_ns = self._ahead_ns - apart_ns
+        forward_ns = max(0, -ahead_ns)
+        self._ahead_ns = max(0, ahead_ns)
+        self._offset_ns += forward_ns
+        if self.on_set is not None:
+            self.on_set(forward_ns // 1_000_000, self._ahead_ns // 1_000_000)
+        return forward_ns
 
 
 class Endpoint:
@@ -181,6 +221,8 @@ class Server:
             self.broker.log_manager.shared_flush.post = self.loop.call_soon_threadsafe
         if isinstance(self.clock, MovableTime):
             self.clock.subscribe(self._moved)
+        if isinstance(self.clock, SettableTime):
+            self.clock.on_set = self._clock_set
         if self.broker.config.connections_max_idle_ms >= 0:
             self._schedule_idle_check(self.clock())
         for endpoint in self.endpoints:
@@ -286,6 +328,8 @@ class Server:
             self._alarm.cancel()
         if isinstance(self.clock, MovableTime):
             self.clock.unsubscribe(self._moved)
+        if isinstance(self.clock, SettableTime):
+            self.clock.on_set = None
         self.broker.purgatory.on_wake = None
         for connection in list(self._connections):
             if abort:
@@ -379,6 +423,24 @@ class Server:
         if alarm is not None:
             alarm.cancel()
         self.run_timers()
+
+    def _clock_set(self, forward_ms: int, ahead_ms: int) -> None:
+        """The system's clock was set, or the machine slept: nobody was silent for that long."""
+        if forward_ms:
+            logger.warning(
+                "the system's clock went forward by %d ms: it was set, or the machine slept",
+                forward_ms,
+            )
+        if ahead_ms:
+            logger.warning(
+                "the system's clock was set back: the broker's stays %d ms ahead of it until a "
+                "restart; nothing is removed by its age before the system's clock says so",
+                ahead_ms,
+            )
+        self.broker.clock_set(forward_ms, ahead_ms)
+        for connection in self._connections:
+            connection.last_active_ms += forward_ms
+        self._alarm_ms += forward_ms
 
     def arm(self) -> None:
         """Move the alarm to what is due first."""

@@ -117,8 +117,14 @@ class GroupCoordinator:
         )
 
     def _run_cleanup(self, now_ms: int) -> None:
-        self.admin.remove_expired(now_ms)
+        self.admin.remove_expired(now_ms - self._timers.ahead_ms)
         self.start(now_ms)
+
+    def clock_set(self, forward_ms: int) -> None:
+        """The clock went forward without that time having gone by: nobody was silent meanwhile."""
+        for group in self._table.classic():
+            for member in group.members.values():
+                member.session_deadline_ms += forward_ms
 
     def close(self) -> None:
         """Stop every timer and give up every parked answer with COORDINATOR_NOT_AVAILABLE."""

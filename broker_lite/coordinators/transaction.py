@@ -131,7 +131,11 @@ class TransactionCoordinator:
         """Begin the periodic scans for timed-out transactions and idle ids."""
         settings = self._settings
         self._every(settings.abort_timed_out_interval_ms, self.abort_timed_out, now_ms)
-        self._every(settings.remove_expired_interval_ms, self.remove_expired, now_ms)
+
+        def remove_expired(now_ms: int) -> None:
+            self.remove_expired(now_ms - self._timers.ahead_ms)
+
+        self._every(settings.remove_expired_interval_ms, remove_expired, now_ms)
 
     def set_transaction_version(self, level: int) -> None:
         """Go on at another level of the feature; open transactions end as they began."""

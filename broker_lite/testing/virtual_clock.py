@@ -67,6 +67,15 @@ class RunningClock(_Movable):
         self._system = SystemClock()
         self._moved_ms = 0
 
+    @property
+    def on_set(self) -> Callable[[int, int], None] | None:
+        """Called when the system's clock was set; see ``SettableTime``."""
+        return self._system.on_set
+
+    @on_set.setter
+    def on_set(self, callback: Callable[[int, int], None] | None) -> None:
+        self._system.on_set = callback
+
     def __call__(self) -> int:
         return self._system() + self._moved_ms
 
