@@ -22,6 +22,13 @@ T = TypeVar("T")
 CLOSE_MARGIN_S = 5.0
 """How long closing waits for the loop's thread beyond the work that it was given."""
 
+GREENLETS = (
+    "needs a real thread with an event loop, and gevent or eventlet stands in for them: call "
+    "gevent.monkey.patch_all(thread=False, select=False) or eventlet.monkey_patch(thread=False), "
+    "or use workers that are threads or processes (a call that waits holds up its whole thread)"
+)
+"""What a program is told that replaced threads by greenlets."""
+
 
 class Portal:
     """A thread that runs an event loop for one client.
@@ -42,17 +49,21 @@ class Portal:
             at_end: Sets the attribute.
 
         Raises:
-            IllegalStateError: The process may not start a thread.
+            IllegalStateError: The process may not start a thread, or greenlets stand in for them.
         """
         self.name = name
         self._pid = os.getpid()
+        self._is_real = True
         self._closed = False
         self._stopping = False
         self.at_end: Callable[[], Coroutine[object, object, None]] | None = at_end
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(
-            target=self._run, args=(started,), name=f"onceflow-{name}", daemon=True
+            target=self._run,
+            args=(started, threading.get_native_id()),
+            name=f"onceflow-{name}",
+            daemon=True,
         )
         try:
             self._thread.start()
@@ -63,6 +74,9 @@ class Portal:
                 "too many, or its main thread is over, after which Python 3.12 starts none"
             ) from error
         started.wait()
+        if not self._is_real:
+            self.loop.close()
+            raise IllegalStateError(f"this {name} {GREENLETS}")
 
     @property
     def is_closed(self) -> bool:
@@ -122,6 +136,8 @@ class Portal:
             if future.done():
                 raise
             future.cancel()
+            if timeout_s is None:
+                raise  # A signal handler's, in this thread.
             raise RequestTimedOutError(f"no result within {timeout_s} s") from None
         except BaseException:
             # Ctrl-C in this thread: the work must not go on behind the caller's back.
@@ -148,7 +164,12 @@ class Portal:
             self._stopping = True
             self.loop.stop()
 
-    def _run(self, started: threading.Event) -> None:
+    def _run(self, started: threading.Event, maker_id: int) -> None:
+        # A greenlet is in the thread that made it, where another loop may run already.
+        self._is_real = threading.get_native_id() != maker_id and not _is_of_gevent(self.loop)
+        if not self._is_real:
+            started.set()
+            return
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
         try:
@@ -166,6 +187,12 @@ class Portal:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+
+
+def _is_of_gevent(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a loop would wait by gevent's hub, which takes a hub without greenlets for stuck."""
+    selector: object = getattr(loop, "_selector", None)
+    return type(selector).__module__.partition(".")[0] == "gevent"
 
 
 async def _start(function: Callable[[], Coroutine[object, object, T]]) -> T:

@@ -6,7 +6,10 @@ Method: coroutines made for each case, without any client.
 from __future__ import annotations
 
 import asyncio
+import selectors
+import signal
 import threading
+from types import FrameType
 
 import pytest
 
@@ -139,3 +142,46 @@ def test_it_ends_in_silence_where_no_thread_can_be_started(
     monkeypatch.setattr(threading.Thread, "start", no_more_threads)
     portal.close()
     assert (portal.loop.is_closed(), unhandled) == (True, [])
+
+
+def as_greenlet(self: threading.Thread) -> None:
+    """What gevent and eventlet make of it: the work is done in the thread that is there."""
+    self.run()
+
+
+@pytest.mark.parametrize("replaced", ["threads", "selectors"])
+def test_greenlets_in_the_place_of_threads_are_refused(
+    monkeypatch: pytest.MonkeyPatch, replaced: str
+) -> None:
+    if replaced == "threads":
+        monkeypatch.setattr(threading.Thread, "start", as_greenlet)
+    else:
+        theirs = type("GeventSelector", (selectors.DefaultSelector,), {"__module__": "gevent.x"})
+        monkeypatch.setattr(selectors, "DefaultSelector", theirs)
+    with pytest.raises(IllegalStateError, match="this producer needs a real thread"):
+        Portal("producer")
+
+
+def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
+    """Programs end work that takes too long by an alarm whose handler raises TimeoutError."""
+
+    def alarm(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError("the job takes too long")
+
+    portal, cancelled = Portal("client"), threading.Event()
+
+    async def work() -> None:
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        with pytest.raises(TimeoutError, match="the job takes too long"):
+            portal.call(work)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert cancelled.wait(30)
+    portal.close()
