@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from typing import Generic, TypeVar, cast
 
 from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
 
 T = TypeVar("T")
+
+log: logging.Logger = logging.getLogger("onceflow.sdk.portal")
 
 CLOSE_MARGIN_S = 5.0
 """How long closing waits for the loop's thread beyond the work that it was given."""
@@ -127,9 +130,9 @@ class Portal:
         """
         self.check_usable()
         submit = asyncio.run_coroutine_threadsafe
-        future: concurrent.futures.Future[T] = submit(_start(function), self.loop)
+        future: concurrent.futures.Future[_Outcome[T]] = submit(_start(function), self.loop)
         try:
-            return future.result(timeout_s)
+            return future.result(timeout_s).get()
         except concurrent.futures.CancelledError:
             raise ClientClosedError(f"this {self.name} was closed during the call") from None
         except TimeoutError:
@@ -173,7 +176,12 @@ class Portal:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
         try:
-            self.loop.run_forever()
+            while not self._stopping:
+                try:
+                    self.loop.run_forever()
+                except (KeyboardInterrupt, SystemExit):
+                    # Of a user's function that the loop called; it ends no other thread either.
+                    log.exception("a callback within this %s wanted to end the program", self.name)
         finally:
             try:
                 _cancel_all(self.loop)
@@ -195,8 +203,27 @@ def _is_of_gevent(loop: asyncio.AbstractEventLoop) -> bool:
     return type(selector).__module__.partition(".")[0] == "gevent"
 
 
-async def _start(function: Callable[[], Coroutine[object, object, T]]) -> T:
-    return await function()
+class _Outcome(Generic[T]):
+    """What a call returned, or an exception that would end a loop in which it is raised."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, value: T | None, error: BaseException | None) -> None:
+        self._value = value
+        self._error = error
+
+    def get(self) -> T:
+        """Return or raise it."""
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+
+async def _start(function: Callable[[], Coroutine[object, object, T]]) -> _Outcome[T]:
+    try:
+        return _Outcome(await function(), None)
+    except (KeyboardInterrupt, SystemExit) as error:  # As from a deserializer that calls sys.exit.
+        return _Outcome(None, error)
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

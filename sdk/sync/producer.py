@@ -113,6 +113,7 @@ class Producer:
         refuse_positional(given)
         config = ProducerConfig.from_settings(settings)
         self._config = config
+        self._closing = threading.RLock()
         self._portal = Portal("producer")
         try:
             self._engine: ProducerEngine[Delivery] = ProducerEngine(
@@ -157,15 +158,19 @@ class Producer:
         """
         whole_ms(timeout_ms)
         _LIVE.discard(self)
-        if self._portal.is_closed or self._portal.is_foreign:
-            self._portal.close()  # Interrupted before, or the thread is the parent's.
+        if self._portal.is_foreign:
+            self._portal.close()  # The thread is the parent's.
             return
-        try:
-            self._portal.call(lambda: self._transactions.close(timeout_ms))
-        finally:
-            self._portal.close()
-            if self._interception is not None:
-                self._interception.close()
+        with self._closing:  # Whoever comes second must not cut the first one's work short.
+            if self._portal.is_closed:
+                self._portal.close()  # Interrupted before.
+                return
+            try:
+                self._portal.call(lambda: self._transactions.close(timeout_ms))
+            finally:
+                self._portal.close()
+                if self._interception is not None:
+                    self._interception.close()
 
     def __enter__(self) -> Self:
         return self

@@ -300,6 +300,21 @@ def test_wakeup_ends_a_wait_from_another_thread(bootstrap: str) -> None:
         timer.join()
 
 
+def test_a_deserializer_that_ends_the_program_does_so_and_the_consumer_can_be_closed(
+    bootstrap: str,
+) -> None:
+    topic = make_topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap) as producer:
+        producer.send(topic, b"x", partition=0)
+    group = {"group_id": topic, "auto_offset_reset": "earliest"}
+    consumer = Consumer(topic, bootstrap_servers=bootstrap, value_deserializer=exit, **group)
+    with pytest.raises(SystemExit):
+        next(consumer)
+    consumer.close()
+    with Consumer(topic, bootstrap_servers=bootstrap, **group) as successor:
+        assert next(successor).value == b"x"
+
+
 def test_long_polling_answers_soon_after_a_write(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     with assigned(bootstrap, topic) as consumer, Producer(bootstrap_servers=bootstrap) as producer:

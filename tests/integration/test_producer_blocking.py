@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from producer_cluster import (
@@ -313,6 +314,23 @@ def test_no_thread_is_left(bootstrap: str) -> None:
     assert set(threading.enumerate()) - before
     producer.close()
     assert set(threading.enumerate()) <= before
+
+
+def test_two_threads_may_close_at_once(bootstrap: str) -> None:
+    """As the end of a program and a thread that still sends do."""
+    topic = make_topic(bootstrap)
+
+    def close(producer: Producer, both: threading.Barrier) -> None:
+        both.wait(30)
+        producer.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            producer, both = Producer(bootstrap_servers=bootstrap), threading.Barrier(2)
+            sent = producer.send(topic, b"x")
+            for end in [pool.submit(close, producer, both) for _ in range(2)]:
+                end.result(30)
+            assert sent.result(0).topic == topic
 
 
 def test_dead_bootstrap_servers_are_listed_within_the_limit() -> None:

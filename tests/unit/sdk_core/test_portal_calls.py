@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -162,6 +163,14 @@ def test_greenlets_in_the_place_of_threads_are_refused(
         Portal("producer")
 
 
+def waits_on_a_condition(frame: FrameType) -> bool:
+    """Whether a thread is within a condition's wait and has let its lock go."""
+    if frame.f_code.co_name != "wait" or "waiter" not in frame.f_locals:
+        return False
+    with frame.f_locals["self"]:
+        return True
+
+
 def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
     """Programs end work that takes too long by an alarm whose handler raises TimeoutError."""
 
@@ -171,8 +180,11 @@ def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
     portal, cancelled = Portal("client"), threading.Event()
 
     async def work() -> None:
+        main = threading.main_thread().ident or 0
         try:
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            while not waits_on_a_condition(sys._current_frames()[main]):
+                pass
+            signal.pthread_kill(main, signal.SIGUSR1)
             await asyncio.Event().wait()
         finally:
             cancelled.set()
@@ -184,4 +196,28 @@ def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert cancelled.wait(30)
+    portal.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_whoever_ends_the_program_within_a_call_ends_it_in_the_callers_thread(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deserializer that calls sys.exit, for example; the loop serves the close that follows."""
+    portal = Portal("client")
+
+    async def work() -> int:
+        if not caplog.records:
+            raise error
+        return 1
+
+    def callback() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        portal.call(work)
+    portal.wake(callback)  # The same where no call is to blame.
+    portal.call(lambda: asyncio.sleep(0))
+    assert "wanted to end the program" in caplog.text
+    assert portal.call(work) == 1
     portal.close()
