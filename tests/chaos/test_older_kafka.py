@@ -30,13 +30,19 @@ from onceflow.sdk import (
     Admin,
     Consumer,
     ConsumerGroupMetadata,
+    IsolationLevel,
     NewTopic,
     Producer,
     ScramUpsertion,
     TopicPartition,
 )
 from onceflow.sdk.admin_model import ResourceType
-from onceflow.sdk.errors import UnsupportedVersionError
+from onceflow.sdk.errors import (
+    ProducerFencedError,
+    TransactionAbortedError,
+    UnsupportedVersionError,
+)
+from onceflow.transactions import SessionConfig, TransactionSession
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -77,7 +83,9 @@ def older(
     release, is_kafka = request.param
     settings = real_kafka.anybody_may(release)
     if not is_kafka:
-        settings = real_kafka.ANYBODY_MAY
+        # As in `real_kafka`, so that transactions end soon after their time.
+        cleanup = "transaction.abort.timed.out.transaction.cleanup.interval.ms"
+        settings = real_kafka.ANYBODY_MAY | {cleanup: "200"}
         with Broker(profile=release.rpartition(".")[0], settings=settings) as broker:
             yield Older(broker.bootstrap_servers, release, is_kafka)
         return
@@ -296,6 +304,97 @@ def test_a_stale_member_is_fenced_where_the_release_can(older: Older, name: str)
         if older.has("3.0"):
             described = admin.describe_transactions([name])[name]
             assert described.state == "CompleteCommit"
+
+
+def test_a_transaction_that_was_open_for_too_long(older: Older, name: str) -> None:
+    """Who ended it can be asked from 3.0 on; 4.0.0 raises the epoch as far as a takeover would."""
+    make_topic(older.bootstrap_servers, name, 1)
+    partition = TopicPartition(name, 0)
+    cannot_tell = not older.has("3.0") or (older.is_kafka and older.release == "4.0.0")
+    with (
+        Admin(bootstrap_servers=older.bootstrap_servers) as admin,
+        Producer(
+            bootstrap_servers=older.bootstrap_servers,
+            transactional_id=name,
+            transaction_timeout_ms=1_000,
+        ) as producer,
+    ):
+        producer.begin_transaction()
+        producer.send(name, b"late", partition=0).result()
+        level = IsolationLevel.READ_COMMITTED
+        latest: dict[TopicPartition, str | int] = {partition: "latest"}
+        wait_until(
+            lambda: admin.list_offsets(latest, isolation_level=level)[partition].offset == 2,
+            "the coordinator's marker",
+        )
+        with pytest.raises(ProducerFencedError if cannot_tell else TransactionAbortedError):
+            producer.commit_transaction()
+    again = Producer(bootstrap_servers=older.bootstrap_servers, transactional_id=name)
+    with again, again.transaction():
+        again.send(name, b"again", partition=0)
+    with Consumer(
+        bootstrap_servers=older.bootstrap_servers,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign([partition])
+        assert taken(consumer, 1) == [b"again"]
+
+
+def taken(consumer: Consumer, count: int) -> list[object]:
+    found: list[object] = []
+
+    def enough() -> bool:
+        for records in consumer.poll(100).values():
+            found.extend(record.value for record in records)
+        return len(found) >= count
+
+    wait_until(enough, f"{count} records")
+    return found
+
+
+def pass_on(session: TransactionSession, topic: str, count: int) -> None:
+    passed = 0
+
+    def enough() -> bool:
+        nonlocal passed
+        for records in session.poll(200).values():
+            for record in records:
+                session.send(topic, record.value)
+                passed += 1
+        return passed >= count
+
+    wait_until(enough, f"{count} records")
+
+
+def test_a_session_is_exactly_once(older: Older, name: str) -> None:
+    """The first life ends in the middle of a transaction, the second does its work again."""
+    source = f"{name}-in"
+    make_topic(older.bootstrap_servers, source, 1)
+    make_topic(older.bootstrap_servers, name, 1)
+    sent = [b"%d" % number for number in range(50)]
+    with Producer(bootstrap_servers=older.bootstrap_servers) as producer:
+        producer.send_many(source, sent)
+    config = SessionConfig(
+        topics=[source], bootstrap_servers=older.bootstrap_servers, group_id=name
+    )
+    with TransactionSession(config) as session:
+        pass_on(session, name, len(sent))
+        session.abort()
+    with TransactionSession(config) as session:
+        pass_on(session, name, len(sent))
+        if not older.has("2.5"):
+            with pytest.raises(UnsupportedVersionError, match=r"KIP-447.*from 2\.5 on"):
+                session.commit()
+            return
+        assert session.commit()
+    with Consumer(
+        bootstrap_servers=older.bootstrap_servers,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign([TopicPartition(name, 0)])
+        assert taken(consumer, len(sent)) == sent
 
 
 # --- their clients on our broker ---
