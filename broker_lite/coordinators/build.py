@@ -24,6 +24,7 @@ from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EP
 from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -101,6 +102,10 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
     it: it would hold back readers, and become part of the next transaction of its producer. The
     marker raises the epoch: a producer that lives and sends the same records again, because it
     had no answer, would be told under its old one that they are there, and they are aborted.
+
+    Raises:
+        DataFolderError: The disk does not take a marker. Nobody may be served before it does: the
+            producer's next transaction would take the records in.
     """
     for topic in state.topics:
         for index, log in enumerate(topic.partitions):
@@ -121,7 +126,12 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
                     committed=False,
                     coordinator_epoch=max(0, producer.coordinator_epoch),
                 )
-                state.transactions.markers.write(partition, marker, now_ms)
+                code = state.transactions.markers.write(partition, marker, now_ms)
+                if code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise DataFolderError(
+                        f"{partition}: a transaction that a crash left open cannot be ended, since "
+                        "the disk of the data folder takes nothing; make room on it, or mend it"
+                    )
 
 
 def load(state: BrokerState, now_ms: int) -> None:

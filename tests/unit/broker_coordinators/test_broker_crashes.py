@@ -19,7 +19,8 @@ from log_batches import NOW_MS, idempotent, read_all
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.config import BrokerConfig
 from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EPOCH
-from onceflow.broker_lite.log import AppendError, MemoryStorage
+from onceflow.broker_lite.log import AppendError, DataFolderError, MemoryStorage, Storage
+from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.sdk.model import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -83,7 +84,7 @@ def test_clean_restart_goes_on(version: int) -> None:
     assert sorted(again.outputs()) == expected_outputs(2)
 
 
-def opened(storage: MemoryStorage) -> BrokerState:
+def opened(storage: Storage) -> BrokerState:
     return open_broker(storage, BrokerConfig(), random.Random(7), NOW_MS)
 
 
@@ -118,3 +119,25 @@ def test_a_lost_transaction_of_the_last_epoch_is_ended_too() -> None:
     storage.close()
     log = opened(storage).topics.partition("t", 0)
     assert log.last_stable_offset == log.high_watermark
+
+
+def test_nobody_is_served_while_the_disk_does_not_take_the_end_of_a_lost_transaction() -> None:
+    """Else it would hold back readers until the next crash, and become part of the next
+    transaction of its producer."""
+    storage = MemoryStorage()
+    before = opened(storage)
+    before.topics.create("t", 1, {}, NOW_MS)
+    records = idempotent(0, b"a", epoch=2, transactional=True)
+    before.topics.partition("t", 0).append(records, now_ms=NOW_MS)
+    storage.close()
+    refused: list[str] = []
+    for number in range(20):
+        failing = FailingStorage(FailingStorage(storage).disk_after(0))
+        failing.fail_write(number)
+        try:
+            log = opened(failing).topics.partition("t", 0)
+        except (DataFolderError, OSError) as error:
+            refused.append(str(error))
+            log = opened(failing).topics.partition("t", 0)
+        assert log.last_stable_offset == log.high_watermark > 1, number
+    assert any("make room" in text and text.startswith("t-0:") for text in refused), refused
