@@ -34,6 +34,9 @@ BACKLOG = 128
 ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before each is looked at; fewer than the handles that are kept."""
 
+TLS_FILES_PAUSE_MS = 60_000
+"""Time between two looks at the files of keys and certificates."""
+
 CLOCK_STEP_NS = 1_000_000_000
 """From which difference on the system's clock was set; below, the two are read apart."""
 
@@ -225,6 +228,9 @@ class Server:
             self.clock.on_set = self._clock_set
         if self.broker.config.connections_max_idle_ms >= 0:
             self._schedule_idle_check(self.clock())
+        for security in {endpoint.security: None for endpoint in self.endpoints}:
+            if security.reads_tls_files:
+                self._watch_tls_files(security)
         for endpoint in self.endpoints:
             if endpoint.security.jwks is not None:
                 self._watch_keys(endpoint.security.jwks, endpoint.security.jwks_refresh_ms)
@@ -482,6 +488,20 @@ class Server:
 
         pause_ms = min(refresh_ms, MISSING_KEY_PAUSE_MS)
         self.broker.timers.schedule(read_ms + pause_ms, look)
+
+    def _watch_tls_files(self, security: ListenerSecurity) -> None:
+        """Take renewed certificates without a restart."""
+        task: asyncio.Task[None] | None = None
+
+        def look(now_ms: int) -> None:
+            nonlocal task
+            if (task is None or task.done()) and security.tls_files_changed:
+                task = self.loop.create_task(asyncio.to_thread(security.renew_tls))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            self.broker.timers.schedule(now_ms + TLS_FILES_PAUSE_MS, look)
+
+        self.broker.timers.schedule(self.clock() + TLS_FILES_PAUSE_MS, look)
 
     def _schedule_settle(self) -> None:
         if not self._settle_scheduled and not self.handling:

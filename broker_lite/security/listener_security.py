@@ -56,22 +56,57 @@ class ListenerSecurity:
         self._secret = secrets.token_bytes(32)
         self.mechanisms: tuple[str, ...] = ()
         self.tls_context: ssl.SSLContext | None = None
+        self._tls_files: tuple[object, ...] = ()
         self.jwks: JwksKeys | None = None
         self.jwks_refresh_ms: int = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
         self._plain_users: Mapping[str, str] = {}
         self._token_rules: TokenRules | None = None
         if listener.protocol.uses_tls:
             from onceflow.broker_lite.security.principal_rules import parse_rules
-            from onceflow.broker_lite.security.stores import server_context
+            from onceflow.broker_lite.security.stores import file_marks
 
-            client_auth = ssl_client_auth(config, listener.name, listener.protocol)
-            self.tls_context = server_context(self._value, client_auth)
+            self._client_auth = ssl_client_auth(config, listener.name, listener.protocol)
+            # Before they are read, so that whoever replaces them meanwhile is noticed.
+            self._tls_files = file_marks(self._value)
+            self.tls_context = self._make_context()
             self._rules = parse_rules(str(self._value("ssl.principal.mapping.rules")))
         if listener.protocol.uses_sasl:
             self._set_up_sasl()
 
     def _value(self, name: str, mechanism: str = "") -> Value:
         return self._config.listener_value(self._listener.name, name, mechanism)
+
+    def _make_context(self) -> ssl.SSLContext:
+        from onceflow.broker_lite.security.stores import server_context
+
+        return server_context(self._value, self._client_auth)
+
+    @property
+    def reads_tls_files(self) -> bool:
+        """Whether keys or certificates come from files, which may be renewed."""
+        return bool(self._tls_files)
+
+    @property
+    def tls_files_changed(self) -> bool:
+        """Whether one of these files is another one than when it was last read."""
+        from onceflow.broker_lite.security.stores import file_marks
+
+        return file_marks(self._value) != self._tls_files
+
+    def renew_tls(self) -> None:
+        """Read keys and certificates again, for connections to come; may run in a thread.
+
+        What cannot be used is told, and the ones that there are stay in use.
+        """
+        from onceflow.broker_lite.security.stores import file_marks
+
+        self._tls_files = file_marks(self._value)
+        try:
+            self.tls_context = self._make_context()
+        except ConfigError as error:
+            logger.warning("%s goes on with the certificate that it has: %s", self._listener, error)
+        else:
+            logger.info("%s has read its key and certificates again", self._listener)
 
     def _set_up_sasl(self) -> None:
         setting = "sasl.enabled.mechanisms"

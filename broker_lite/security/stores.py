@@ -60,6 +60,25 @@ def server_context(value: Callable[[str], Value], client_auth: str) -> ssl.SSLCo
     return context
 
 
+def file_marks(value: Callable[[str], Value]) -> tuple[tuple[int, int, int] | None, ...]:
+    """What tells whether the files of a listener's TLS settings were replaced or written to.
+
+    Args:
+        value: Gives the listener's value of a Kafka property.
+    """
+    marks: list[tuple[int, int, int] | None] = []
+    for setting in ("ssl.keystore.location", "ssl.truststore.location"):
+        location = str(value(setting))
+        if location:
+            try:
+                found = Path(location).stat()
+            except OSError:
+                marks.append(None)
+            else:
+                marks.append((found.st_ino, found.st_size, found.st_mtime_ns))
+    return tuple(marks)
+
+
 def _reason(error: Exception) -> str:
     return getattr(error, "reason", None) or str(error) or type(error).__name__
 
