@@ -226,8 +226,12 @@ def tool(name: str, *args: str, timeout_s: float = 120, version: str = VERSION) 
 
 
 def new_cluster_id() -> str:
-    """A cluster id as Kafka writes them: a UUID in URL-safe base64."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """A cluster id as Kafka writes them: a UUID in URL-safe base64, which no tool takes for an
+    option.
+    """
+    while (found := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()).startswith("-"):
+        pass
+    return found.rstrip("=")
 
 
 def free_ports(count: int) -> list[int]:
