@@ -108,7 +108,9 @@ def daemon(data: str | None) -> Figures:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="keep data in memory, no folder")
     options = parser.parse_args()

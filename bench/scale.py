@@ -206,8 +206,12 @@ CASES = {"topics": topics, "connections": connections, "log": log}
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=list(CASES))
-    for name in parser.parse_args().cases:
+    which = f"of {', '.join(CASES)}; all by default"
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=which)
+    cases = parser.parse_args().cases or list(CASES)
+    if unknown := [name for name in cases if name not in CASES]:
+        parser.error(f"no such case: {', '.join(unknown)}; give some {which}")
+    for name in cases:
         figures = {
             key: round(value, 1) if isinstance(value, float) else value
             for key, value in CASES[name]().items()

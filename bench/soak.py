@@ -227,7 +227,9 @@ def run(args: argparse.Namespace, daemon: StockDaemon) -> tuple[Soak, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run")
     parser.add_argument("--rate", type=int, default=2_000, help="records a second")
     parser.add_argument("--restart-s", type=float, default=60.0, help="mean time between kills")

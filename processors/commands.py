@@ -89,6 +89,10 @@ def run(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    reads = ", ".join(app.topology().input_topics)
+    servers = app.settings.bootstrap_servers
+    brokers = servers if isinstance(servers, str) else ",".join(servers)
+    click.echo(f"onceflow run {target}: {app.name} reads {reads} at {brokers}", err=True)
     try:
         app.run()
     except KafkaError as error:

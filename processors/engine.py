@@ -370,13 +370,14 @@ class Engine:
         where = f"{record.topic}-{record.partition}@{record.offset}"
         coordinates = (record.topic, record.partition, record.offset, attempts)
         name, cause = self.spec.name, brief(error)
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         if self.spec.on_error is OnError.SKIP:
-            line = f"{name}: skipped {where} after {attempts} attempts: {cause}"
+            line = f"{name}: skipped {where} after {tries}: {cause}"
             self._warnings.note(error, line)
             return
         if self.spec.on_error is OnError.STOP or self._dead_letters is None:
             raise ProcessingError(
-                f"{name} failed at {where} after {attempts} attempts: {cause}. The record is "
+                f"{name} failed at {where} after {tries}: {cause}. The record is "
                 "not committed and comes again after a restart; to go on without it, declare "
                 "dead_letter= or on_error=OnError.SKIP",
                 *coordinates,
@@ -386,7 +387,7 @@ class Engine:
             raise TooManyDeadLettersError(
                 f"{name} stops at {where}: {exceeded}; the last failure: {cause}", *coordinates
             ) from error
-        line = f"{name}: dead letter for {where} after {attempts} attempts: {cause}"
+        line = f"{name}: dead letter for {where} after {tries}: {cause}"
         self._warnings.note(error, line)
         self._dead_letters.add(
             cast("bytes | None", record.value),

@@ -71,19 +71,22 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
     else:
         decode = _structured_decoder(inner, format, what)
     none_allowed = optional
+    shown = inspect.formatannotation(annotation)
 
     def decode_value(data: bytes | None) -> object:
         if data is None:
             if none_allowed:
                 return None
             raise DeserializationError(
-                f"{what} is None (a tombstone) but annotated {annotation!r}; "
+                f"{what} is None (a tombstone) but annotated {shown}; "
                 "annotate it with | None to receive tombstones"
             )
         try:
             return decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DeserializationError(f"{what} does not fit {annotation!r}: {error}") from error
+            raise DeserializationError(
+                f"{what} does not fit {inspect.formatannotation(annotation)}: {error}"
+            ) from error
 
     return decode_value
 
@@ -98,7 +101,9 @@ def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[by
             return msgspec.json.Decoder(typing.cast(type[object], kind)).decode
         return msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
     except TypeError as error:
-        raise DeclarationError(f"{what}: no decoder for {kind!r}: {error}") from error
+        raise DeclarationError(
+            f"{what}: no decoder for {inspect.formatannotation(kind)}: {error}"
+        ) from error
 
 
 def encoder_for(format: Format) -> Encoder:
@@ -137,7 +142,9 @@ class StateCodec:
         try:
             self._decode = msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
         except TypeError as error:
-            raise DeclarationError(f"{what}: no codec for {kind!r}: {error}") from error
+            raise DeclarationError(
+                f"{what}: no codec for {inspect.formatannotation(kind)}: {error}"
+            ) from error
 
     def encode(self, value: object) -> bytes:
         """The stored form."""

@@ -7,6 +7,7 @@ conflict, is decided in ``onceflow.sdk.config``.
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
@@ -117,7 +118,7 @@ def check_choice(field: str, value: object, choices: Iterable[object]) -> None:
     """
     allowed = list(choices)
     if isinstance(value, bool) or value not in allowed:
-        names = ", ".join(repr(choice) for choice in allowed)
+        names = ", ".join(repr(choice) for choice in allowed if not isinstance(choice, enum.Enum))
         raise ConfigError(field, value, f"choose one of {names}")
 
 
@@ -261,5 +262,6 @@ def reject_unknown(
             remedy = f"write {ways[alias]}"
         else:
             near = difflib.get_close_matches(plain, ways, n=1, cutoff=0.6)
-            remedy = f"did you mean {ways[near[0]]}?" if near else "see the configuration reference"
-        raise ConfigError(name, "...", f"a {kind} has no such setting; {remedy}")
+            remedy = f"did you mean {ways[near[0]]}?" if near else "see docs/configuration.md"
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(name, "...", f"{article} {kind} has no such setting; {remedy}")

@@ -17,6 +17,11 @@ _LOGGING = "set the level of the loggers onceflow.* by Python's logging; leave i
 _CALLBACK = "give a function as a keyword argument"
 _SOCKETS = "the operating system's setting is used; leave it out"
 _PUBLIC = "brokers are asked by the addresses that they advertise; leave it out"
+_ON_COMMIT = "use ConsumerInterceptor.on_commit, by interceptors=[...]"
+_KERBEROS = "Kerberos is not spoken; use SCRAM, OAUTHBEARER or TLS"
+_CONTEXT = "use security=SecurityConfig(ssl_context=...)"
+_PROXY = "brokers are reached directly; route their addresses through the proxy, and leave it out"
+_SERDE = "give it to onceflow.sdk.schema_registry.SchemaRegistry"
 _PEM = "convert the store to PEM and give"
 
 NAMED_PARTITIONER: Final = (
@@ -43,7 +48,28 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "sasl_mechanism": "use security=SecurityConfig(sasl_mechanism=...)",
         "sasl_plain_username": "use security=SecurityConfig(sasl_username=...)",
         "sasl_plain_password": "use security=SecurityConfig(sasl_password=...)",
-        "sasl_kerberos_service_name": "Kerberos is not spoken; use SCRAM, OAUTHBEARER or TLS",
+        "sasl_kerberos_name": _KERBEROS,
+        "sasl_kerberos_service_name": _KERBEROS,
+        "sasl_kerberos_domain_name": _KERBEROS,
+        "sasl_kerberos_keytab": _KERBEROS,
+        "sasl_kerberos_principal": _KERBEROS,
+        "sasl_kerberos_kinit_cmd": _KERBEROS,
+        "ssl_password": "use security=SecurityConfig(ssl_key_password=...)",
+        "ssl_ciphers": _CONTEXT,
+        "ssl_crlfile": _CONTEXT,
+        "ssl_crl_location": _CONTEXT,
+        "bootstrap_timeout_ms": "use max_block_ms of a producer, default_api_timeout_ms of others",
+        "metrics_enabled": _METRICS,
+        "metric_group_prefix": _METRICS,
+        "proxy_url": _PROXY,
+        "socks5_proxy": _PROXY,
+        "kafka_client": "clients make their own connections; leave it out",
+        "rebalance_timeout_ms": "use max_poll_interval_ms, which bounds a rebalance as in Java",
+        "enable_incremental_fetch_sessions": "fetch sessions are always used; leave it out",
+        "default_offset_commit_callback": _ON_COMMIT,
+        "offset_commit_cb": _ON_COMMIT,
+        "rebalance_cb": "use subscribe(on_assigned=, on_revoked=, on_lost=)",
+        "oauth_cb": "use security=SecurityConfig(sasl_oauth_token_provider=...)",
         # Java
         "retries": "sends are retried until delivery_timeout_ms is over; set that instead",
         "client_dns_lookup": "all addresses of a name are tried; leave it out",
@@ -81,11 +107,14 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "compression_zstd_level": 'use compression_type="zstd" and compression_level',
         "ssl_truststore_password": f"{_PEM} ssl.truststore.location alone",
         "ssl_keystore_password": f"{_PEM} ssl.keystore.location and ssl.key.location",
-        "ssl_protocol": "use security=SecurityConfig(ssl_context=...)",
-        "ssl_enabled_protocols": "use security=SecurityConfig(ssl_context=...)",
-        "ssl_cipher_suites": "use security=SecurityConfig(ssl_context=...)",
+        "ssl_protocol": _CONTEXT,
+        "ssl_enabled_protocols": _CONTEXT,
+        "ssl_cipher_suites": _CONTEXT,
         "sasl_client_callback_handler_class": _CALLBACK,
         "sasl_login_callback_handler_class": _CALLBACK,
+        "schema_registry_url": _SERDE,
+        "basic_auth_user_info": _SERDE,
+        "basic_auth_credentials_source": f"{_SERDE} as basic_auth_user_info",
         # librdkafka
         "metadata_broker_list": "use bootstrap_servers",
         "message_max_bytes": "use max_request_size",

@@ -1,4 +1,4 @@
-"""Figures of clients for Prometheus; needs ``pip install onceflow[prometheus]``.
+"""Figures of clients for Prometheus; needs ``pip install 'onceflow[prometheus]'``.
 
 A collector asks its clients when it is scraped: nothing runs in between, and nothing is global.
 Names are Kafka's with ``onceflow_producer_`` or ``onceflow_consumer_`` before them; ``*_total`` are
@@ -16,7 +16,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
 from onceflow.sdk.docstrings import docstring
-from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
 
 if TYPE_CHECKING:
@@ -26,8 +25,8 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as _missing:
-    raise ConfigError(
-        "prometheus", "prometheus-client", "it is not installed: pip install onceflow[prometheus]"
+    raise ImportError(
+        "prometheus-client is missing: pip install 'onceflow[prometheus]'"
     ) from _missing
 
 __all__ = ["ClientCollector", "Measured"]

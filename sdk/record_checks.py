@@ -31,9 +31,7 @@ def check_topic_name(name: str) -> None:
             ``[a-zA-Z0-9._-]``.
     """
     if not isinstance(name, str) or not LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
-        raise InvalidTopicError(
-            f"{name!r} is no topic name: 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
-        )
+        raise InvalidTopicError(f"{name!r} is no topic name")
 
 
 def to_headers(headers: Headers) -> RecordHeaders:
@@ -56,7 +54,11 @@ def to_headers(headers: Headers) -> RecordHeaders:
                 f"a header is a pair of name and bytes, not {item!r}"
             ) from None
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
-            raise SerializationError(f"header {name!r} must map text to bytes or None")
+            wrong = content if isinstance(name, str) else name
+            hint = ", as text.encode()" if isinstance(content, str) else ""
+            raise SerializationError(
+                f"header {name!r} must map text to bytes or None, not {type(wrong).__name__}{hint}"
+            )
         found.append((name, content))
     return found
 

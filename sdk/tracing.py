@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry; needs opentelemetry-api (``pip install onceflow[opentelemetry]``).
+"""Spans of OpenTelemetry; needs opentelemetry-api (``pip install 'onceflow[opentelemetry]'``).
 
 Names and attributes follow the semantic conventions for messaging. The context travels in the
 records' headers, by the propagator that the application has set (W3C's ``traceparent`` unless it
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from onceflow.sdk.errors import ConfigError, KafkaError
+from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
 from onceflow.sdk.model import ConsumerRecord, RecordMetadata, TopicPartition
 from onceflow.sdk.record_checks import to_headers
@@ -24,10 +24,8 @@ try:
     from opentelemetry.propagators.textmap import Getter, Setter
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 except ImportError as _missing:
-    raise ConfigError(
-        "opentelemetry",
-        "opentelemetry-api",
-        "it is not installed: pip install onceflow[opentelemetry]",
+    raise ImportError(
+        "opentelemetry-api is missing: pip install 'onceflow[opentelemetry]'"
     ) from _missing
 
 __all__ = ["TracingConsumerInterceptor", "TracingProducerInterceptor", "process_span"]

@@ -38,7 +38,7 @@ class AbortReason(enum.Enum):
 
     REQUESTED = "the caller asked for it"
     PARTITIONS_LOST = "partitions were lost or revoked before the commit"
-    STALE_MEMBERSHIP = "the member was expelled or its generation is over"
+    STALE_MEMBERSHIP = "the membership of the group is over, or has not begun"
     REBALANCE = "a rebalance came before the commit and its budget was too short"
     DELIVERY_FAILED = "a record could not be delivered"
     INVALID_EPOCH = "the coordinator ended the transaction (timeout) or bumped the epoch"

@@ -30,7 +30,7 @@ def present_membership(
         CommitFailedError: The work was done under a membership that is over.
     """
     if polled is None or not polled.member_id or polled.generation_id < 0:
-        raise CommitFailedError("the consumer is not a member of its group")
+        raise CommitFailedError("the consumer is not a member of its group now; poll() joins it")
     if now == polled:
         return polled
     if (

@@ -72,7 +72,9 @@ class JwksKeys:
         try:
             import jwt
         except ImportError:
-            raise ConfigError(SETTING, url, "install onceflow[security] to check tokens") from None
+            raise ConfigError(
+                SETTING, url, "pip install 'onceflow[security]' to check tokens"
+            ) from None
         self._jwt = jwt
 
     def refresh(self) -> None:

@@ -148,7 +148,7 @@ def _from_pkcs12(setting: str, location: str, data: bytes, password: Value) -> b
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise ConfigError(
-            setting, location, "install onceflow[security] to read PKCS12, or give PEM"
+            setting, location, "pip install 'onceflow[security]' to read PKCS12, or give PEM"
         ) from None
     try:
         store = pkcs12.load_pkcs12(data, str(password).encode() if password else None)

@@ -23,7 +23,6 @@ from onceflow.sdk.admin_model import (
     TransactionDescription,
     TransactionListing,
 )
-from onceflow.sdk.aio.admin_base import names_in
 from onceflow.sdk.aio.admin_cluster import ClusterCalls
 from onceflow.sdk.aio.admin_offsets import GroupOffsetCalls
 from onceflow.sdk.aio.admin_security import SecurityCalls
@@ -32,10 +31,18 @@ from onceflow.sdk.aio.offset_reader import OffsetReader
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core import admin_groups, admin_topics
+from onceflow.sdk.core.admin_arguments import (
+    check_settings,
+    name_list,
+    new_topics,
+    numbers_by_partition,
+    totals_by_topic,
+)
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.arguments import limit_of, refuse_positional
+from onceflow.sdk.core.arguments import limit_of, partition_list, partition_of, refuse_positional
 from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.foreign_calls import ForeignAdminCalls
 from onceflow.sdk.model import (
     NewTopic,
     ProducerIdentity,
@@ -49,7 +56,7 @@ Resource = str | ConfigResource
 """A topic's name, or any resource."""
 
 
-class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
+class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCalls):
     """Administers a cluster.
 
     Use it as ``async with AsyncAdmin(bootstrap_servers=...) as admin``. Every call takes
@@ -131,9 +138,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             InvalidTopicError: A name is not allowed.
             BrokerError: Another refusal.
         """
-        given = [topics] if isinstance(topics, str) else topics
-        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in given]
-        by_name = {topic.name: topic for topic in wanted}
+        by_name = new_topics(topics)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, UUID]:
             flow = admin_topics.create_topics(
@@ -168,7 +173,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             flow = admin_topics.delete_topics(names, left_ms, by_state=version >= 6, target=node_id)
             return await self._pool.run(flow, timeout_ms=left_ms)
 
-        await self._asker.complete(names_in(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        await self._asker.complete(name_list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
 
     async def create_partitions(
         self,
@@ -190,6 +195,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             InvalidPartitionsError: A total is not above the present one.
             BrokerError: Another refusal.
         """
+        totals = totals_by_topic(totals)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, None]:
             flow = admin_topics.create_partitions(
@@ -251,7 +257,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
                 found[name] = TopicDescription(name, topic.topic_id, infos, topic.is_internal)
             return found
 
-        return await self._asker.complete(names_in(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        return await self._asker.complete(name_list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
@@ -269,6 +275,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             OffsetOutOfRangeError: An offset is beyond the high watermark.
             BrokerError: Another refusal.
         """
+        before = numbers_by_partition("before", before)
 
         def flow(
             node_id: int, part: list[TopicPartition], left_ms: int
@@ -295,6 +302,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             UnknownTopicOrPartitionError: A topic does not exist.
             BrokerError: Another refusal.
         """
+        if isinstance(resources, str | ConfigResource):
+            resources = [resources]
         given = {_resource(resource): resource for resource in resources}
 
         async def ask(
@@ -328,7 +337,12 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             InvalidConfigError: A setting or value does not exist.
             BrokerError: Another refusal.
         """
+        if not isinstance(changes, Mapping):
+            remedy = "give a dictionary, as {'orders': {'retention.ms': '3600000'}}"
+            raise ConfigError("changes", changes, remedy)
         wanted = {_resource(resource): settings for resource, settings in changes.items()}
+        for resource, settings in wanted.items():
+            check_settings(resource.name, settings)
 
         async def ask(left: list[ConfigResource], left_ms: int) -> Outcomes[ConfigResource, None]:
             found: Outcomes[ConfigResource, None] = {}
@@ -385,7 +399,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return await self._asker.ask_coordinators(
-            names_in(groups), CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
+            name_list(groups), CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
         )
 
     async def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
@@ -400,7 +414,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             GroupIdNotFoundError: One does not exist.
         """
         await self._asker.ask_coordinators(
-            names_in(groups), CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
+            name_list(groups), CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
         )
 
     # --- producers and transactions ---
@@ -420,7 +434,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         ) -> Flow[Outcomes[TopicPartition, list[ProducerState]]]:
             return admin_groups.describe_producers(node_id, part)
 
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partition_list(partitions)
         return await self._asker.ask_leaders(wanted, flow, timeout_ms)
 
     async def describe_transactions(
@@ -436,7 +450,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             TransactionalIdNotFoundError: One is not known to its coordinator.
         """
         return await self._asker.ask_coordinators(
-            names_in(transactional_ids),
+            name_list(transactional_ids),
             CoordinatorType.TRANSACTION,
             admin_groups.describe_transaction,
             timeout_ms,
@@ -491,7 +505,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         """
         if start_offset is None and producer_id is None:
             raise IllegalStateError("abort_transaction() needs start_offset or producer_id")
-        where = TopicPartition(*partition)
+        where = partition_of(partition, "partition")
         producers = (await self.describe_producers([where], timeout_ms=timeout_ms))[where]
         hanging = [
             producer
@@ -529,7 +543,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         """
         limit_ms = limit_of(timeout_ms, self._config.default_api_timeout_ms)
         return await self._asker.ask_coordinators(
-            names_in(transactional_ids),
+            name_list(transactional_ids),
             CoordinatorType.TRANSACTION,
             lambda key: admin_groups.fence_producer(key, limit_ms, self._pool.backoff),
             timeout_ms,
@@ -548,6 +562,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
 def _resource(given: Resource) -> ConfigResource:
     if isinstance(given, str):
         return ConfigResource(ResourceType.TOPIC, given)
+    if not isinstance(given, ConfigResource):
+        raise ConfigError("resources", given, "give topic names, or ConfigResource(type, name)")
     if not isinstance(given.type, ResourceType):
         known = ", ".join(f"ResourceType.{kind.name}" for kind in ResourceType)
         raise ConfigError("ConfigResource.type", given.type, f"give one of {known}")

@@ -15,11 +15,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def names_in(given: Iterable[str]) -> list[str]:
-    """Names, each once. A text is one name: its letters are never what is meant."""
-    return [given] if isinstance(given, str) else list(dict.fromkeys(given))
-
-
 class AdminBase:
     """Connections and questions of one admin client."""
 

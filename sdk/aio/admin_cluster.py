@@ -16,6 +16,7 @@ from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
 from onceflow.sdk.core import admin_cluster
 from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.arguments import partition_list, partition_of
 from onceflow.sdk.core.handshake import SOFTWARE_NAME
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import TopicPartition
@@ -91,7 +92,7 @@ class ClusterCalls(AdminBase):
             LogDirNotFoundError: There is no such folder.
             BrokerError: Another refusal.
         """
-        wanted = {TopicPartition(*partition): path for partition, path in folders.items()}
+        wanted = {partition_of(partition, "folders"): path for partition, path in folders.items()}
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
             flow = admin_cluster.alter_log_dirs(broker, {p: wanted[p] for p in left})
@@ -131,7 +132,7 @@ class ClusterCalls(AdminBase):
                     raise error
             return
         await self._ask_each(
-            dict.fromkeys(TopicPartition(*partition) for partition in partitions),
+            dict.fromkeys(partition_list(partitions)),
             lambda left, left_ms, target: admin_cluster.elect_leaders(left, kind, left_ms, target),
             timeout_ms,
             final=NO_SUCH_TOPIC,
@@ -153,7 +154,9 @@ class ClusterCalls(AdminBase):
             InvalidReplicaAssignmentError: A node is not there, or is named twice.
             NoReassignmentInProgressError: There is nothing to cancel.
         """
-        wanted = {TopicPartition(*partition): nodes for partition, nodes in replicas.items()}
+        wanted = {
+            partition_of(partition, "replicas"): nodes for partition, nodes in replicas.items()
+        }
         await self._ask_each(
             wanted,
             lambda left, left_ms, target: admin_cluster.alter_reassignments(
@@ -175,7 +178,7 @@ class ClusterCalls(AdminBase):
             partitions: Which ones; None for all.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        wanted = None if partitions is None else partition_list(partitions)
         return await self._ask_once(
             lambda left_ms, target: admin_cluster.list_reassignments(wanted, left_ms, target),
             timeout_ms,

@@ -9,7 +9,9 @@ from onceflow.sdk.admin_cluster_model import OffsetReset
 from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
 from onceflow.sdk.core import admin_groups
+from onceflow.sdk.core.admin_arguments import numbers_by_partition
 from onceflow.sdk.core.admin_topics import Outcomes
+from onceflow.sdk.core.arguments import offsets_by_partition, partition_list
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType
 from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError, UnknownMemberIdError
 from onceflow.sdk.model import (
@@ -46,7 +48,7 @@ class GroupOffsetCalls(AdminBase):
             Offsets by partition; partitions without one are left out.
         """
         self._pool.check_usable()
-        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        wanted = None if partitions is None else partition_list(partitions)
         found = await self._reader.committed(
             group, wanted, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -70,12 +72,7 @@ class GroupOffsetCalls(AdminBase):
             UnknownMemberIdError: The group has members.
             BrokerError: Another refusal.
         """
-        wanted = {
-            TopicPartition(*partition): OffsetAndMetadata(offset)
-            if isinstance(offset, int)
-            else offset
-            for partition, offset in offsets.items()
-        }
+        wanted = offsets_by_partition(offsets)
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
             flow = admin_groups.alter_group_offsets(group, {p: wanted[p] for p in left})
@@ -106,17 +103,20 @@ class GroupOffsetCalls(AdminBase):
             Offset by partition; -1 where no record is that late.
 
         Raises:
-            ValueError: A word is none of the three, or no isolation level.
+            ConfigError: A word is none of the three, or no isolation level.
             BrokerError: A leader refused.
         """
         self._pool.check_usable()
         level = _isolation(isolation_level)
-        wanted: dict[TopicPartition, int] = {}
+        if not isinstance(targets, Mapping):
+            raise ConfigError("targets", targets, "give a dictionary of times by TopicPartition")
+        times: dict[TopicPartition, object] = {}
         for partition, spec in targets.items():
             if isinstance(spec, str) and spec not in OFFSET_SPECS:
-                raise ValueError(f"{spec!r} for {partition}: choose from {', '.join(OFFSET_SPECS)}")
-            time = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
-            wanted[TopicPartition(*partition)] = time
+                remedy = f"choose from {', '.join(OFFSET_SPECS)}, or give milliseconds since 1970"
+                raise ConfigError(f"targets of {partition}", spec, remedy)
+            times[partition] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
+        wanted = numbers_by_partition("targets", times)
         found = await self._reader.list_offsets(wanted, level, timeout_ms)
         return {
             partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
@@ -144,7 +144,7 @@ class GroupOffsetCalls(AdminBase):
 
         coordinator = Coordinator(group, CoordinatorType.GROUP)
         await self._asker.complete(
-            dict.fromkeys(TopicPartition(*partition) for partition in partitions),
+            dict.fromkeys(partition_list(partitions)),
             ask,
             timeout_ms,
             final=NO_SUCH_TOPIC,
@@ -187,7 +187,7 @@ class GroupOffsetCalls(AdminBase):
             UnknownMemberIdError: The group has members.
         """
         _check_one_place(to, to_time_ms, shift_by)
-        given = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        given = None if partitions is None else partition_list(partitions)
         committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
         wanted = _wanted(group, given, committed)
         first = await self.list_offsets(dict.fromkeys(wanted, "earliest"), timeout_ms=timeout_ms)

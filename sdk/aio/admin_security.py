@@ -18,8 +18,9 @@ from onceflow.sdk.admin_cluster_model import (
     ScramDeletion,
     ScramUpsertion,
 )
-from onceflow.sdk.aio.admin_base import AdminBase, names_in
+from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.core import admin_security
+from onceflow.sdk.core.admin_arguments import instances, name_list
 from onceflow.sdk.core.admin_security import SCRAM_MECHANISMS, QuotaEntity, quota_entity
 from onceflow.sdk.errors import ConfigError
 
@@ -66,7 +67,7 @@ class SecurityCalls(AdminBase):
             SecurityDisabledError: The cluster has no authorizer.
             BrokerError: Another refusal.
         """
-        wanted = list(dict.fromkeys(bindings))
+        wanted = instances("bindings", bindings, AclBinding)
         for binding in wanted:
             _check_binding(binding)
         await self._ask_each(
@@ -87,7 +88,7 @@ class SecurityCalls(AdminBase):
             BrokerError: Another refusal.
         """
         return await self._ask_each(
-            dict.fromkeys(filters),
+            instances("filters", filters, AclFilter),
             lambda left, _, target: admin_security.delete_acls(left, target),
             timeout_ms,
         )
@@ -110,7 +111,7 @@ class SecurityCalls(AdminBase):
             )
             return {user: infos for user, infos in found.items() if isinstance(infos, dict)}
         return await self._ask_each(
-            names_in(users),
+            name_list(users),
             lambda left, _, target: admin_security.describe_scram_users(left, target),
             timeout_ms,
         )
@@ -150,7 +151,7 @@ class SecurityCalls(AdminBase):
             salted.append(wish._replace(salt=salt))
         users = [wish.user for wish in salted] + [deletion.user for deletion in deletions]
         await self._ask_each(
-            names_in(users),
+            name_list(users),
             lambda left, _, target: admin_security.alter_scram_users(
                 [wish for wish in salted if wish.user in left],
                 [deletion for deletion in deletions if deletion.user in left],

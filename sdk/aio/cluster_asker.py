@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.arguments import limit_of
+from onceflow.sdk.core.arguments import limit_of, partition_list
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
 from onceflow.sdk.core.offset_lookup import by_leader
 from onceflow.sdk.core.retry import Recovery, recovery_for
@@ -70,7 +70,7 @@ class ClusterAsker:
                 milliseconds.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partition_list(partitions)
         self._pool.check_usable()
         if any(self._pool.metadata.partition(partition) is None for partition in wanted):
             await self._pool.refresh_metadata({p.topic for p in wanted}, timeout_ms=timeout_ms)

@@ -25,11 +25,13 @@ from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.arguments import (
     compile_pattern,
+    offset_of,
     partition_list,
     times_by_partition,
     topic_list,
 )
 from onceflow.sdk.core.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.sdk.foreign_calls import ForeignConsumerCalls
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -51,7 +53,7 @@ ITERATION_WAIT_MS: Final = 1_000
 """How long one poll of an iteration waits; iteration itself never ends."""
 
 
-class AsyncConsumer:
+class AsyncConsumer(ForeignConsumerCalls):
     """Reads records from topics.
 
     Use it as ``async with AsyncConsumer("topic", ...) as consumer`` and poll, or iterate with
@@ -326,12 +328,12 @@ class AsyncConsumer:
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ValueError: The offset is negative.
+            ConfigError: The offset is negative, or no whole number.
         """
         if isinstance(offset, OffsetAndMetadata):
             self._engine.seek(partition, offset.offset, offset.leader_epoch)
         else:
-            self._engine.seek(partition, offset, -1)
+            self._engine.seek(partition, offset_of(offset), -1)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on at the first record; None means all assigned partitions.
@@ -432,7 +434,7 @@ class AsyncConsumer:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            ValueError: A time is negative.
+            ConfigError: A time is negative, or no whole number.
         """
         engine = self._engine
         engine.pool.check_usable()

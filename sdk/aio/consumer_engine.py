@@ -295,6 +295,8 @@ class ConsumerEngine:
         self.pool.check_usable()
         if self._polling:
             raise IllegalStateError("this consumer is being polled already: one poll at a time")
+        if done is None:  # A callback of the running poll may unsubscribe.
+            self.subscription.check_chosen()
         self._polling = True
         member = self._member()
         if member is not None:

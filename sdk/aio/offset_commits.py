@@ -186,8 +186,9 @@ class OffsetCommits:
             foreign = sorted(chosen.keys() - self._subscription.assignment())
             if foreign:
                 raise CommitFailedError(
-                    f"{', '.join(map(str, foreign))} is not assigned to this consumer; the group "
-                    "has given it to another member, whose commits must not be overwritten"
+                    f"{', '.join(map(str, foreign))} is not assigned to this consumer, and what "
+                    "another member commits must not be overwritten; poll() until the group has "
+                    "assigned it, or commit without a subscription, after assign([...])"
                 )
         return chosen
 

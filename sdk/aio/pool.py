@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from onceflow.sdk.aio.connector import DEFAULT, Connector
 from onceflow.sdk.aio.transport import BrokerConnection, loop_ms
 from onceflow.sdk.config import ClientConfig
-from onceflow.sdk.core.arguments import limit_of, whole_ms
+from onceflow.sdk.core.arguments import limit_of, wait_ms
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Send, Sleep
 from onceflow.sdk.core.handshake import BrokerVersions
 from onceflow.sdk.core.metadata import ClusterMetadata, Node
@@ -137,7 +137,7 @@ class ConnectionPool:
 
     def deadline_ms(self, timeout_ms: int) -> int:
         """When a time given by the user is over, on the pool's clock."""
-        return self.now_ms() + whole_ms(timeout_ms)
+        return self.now_ms() + wait_ms(timeout_ms)
 
     def check_usable(self) -> None:
         """Raise unless the pool is started, open, and used from its own loop."""

@@ -32,6 +32,7 @@ from onceflow.sdk.core.arguments import refuse_positional, whole_ms
 from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.foreign_calls import ForeignProducerCalls
 from onceflow.sdk.interceptors import ProducerRecord
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
@@ -105,7 +106,7 @@ class AsyncTransaction:
         await self._producer._leave_transaction(error)
 
 
-class AsyncProducer:
+class AsyncProducer(ForeignProducerCalls):
     """Sends records to Kafka from asyncio code.
 
     Construct it anywhere, await ``start`` (or use ``async with``) in the loop that will use it.

@@ -35,6 +35,18 @@ def whole_ms(timeout_ms: object, name: str = "timeout_ms") -> int:
     return timeout_ms.__index__()
 
 
+def wait_ms(timeout_ms: object) -> int:
+    """How long to wait, in milliseconds.
+
+    Raises:
+        ConfigError: See ``whole_ms``; or it is negative, by which others mean to wait for ever.
+    """
+    wait = whole_ms(timeout_ms)
+    if wait < 0:
+        raise ConfigError("timeout_ms", timeout_ms, "give 0, which does not wait, or more")
+    return wait
+
+
 def limit_of(timeout_ms: object, default_ms: int) -> int:
     """The limit of a call in milliseconds.
 
@@ -46,6 +58,17 @@ def limit_of(timeout_ms: object, default_ms: int) -> int:
         ConfigError: See ``whole_ms``.
     """
     return default_ms if timeout_ms is None else whole_ms(timeout_ms)
+
+
+def offset_of(given: object) -> int:
+    """An offset to seek to.
+
+    Raises:
+        ConfigError: It is no whole number.
+    """
+    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+        raise ConfigError("offset", given, "give a whole number, or an OffsetAndMetadata")
+    return given.__index__()
 
 
 def partition_of(given: object, name: str = "partitions") -> TopicPartition:
@@ -79,8 +102,7 @@ def times_by_partition(given: object) -> dict[TopicPartition, int]:
     """Times to look up, by partition.
 
     Raises:
-        ConfigError: It is no mapping, or a time is no whole number.
-        ValueError: A time is negative.
+        ConfigError: It is no mapping, or a time is negative or no whole number.
     """
     if not isinstance(given, Mapping):
         raise ConfigError("timestamps_ms", given, "give a dictionary of times by TopicPartition")
@@ -90,7 +112,9 @@ def times_by_partition(given: object) -> dict[TopicPartition, int]:
     }
     for partition, time in times.items():
         if time < 0:
-            raise ValueError(f"negative timestamp for {partition}")
+            raise ConfigError(
+                "timestamps_ms", time, f"give milliseconds since 1970 for {partition}"
+            )
     return times
 
 
@@ -111,6 +135,9 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
             found[partition_of(partition, "offsets")] = OffsetAndMetadata(offset.__index__())
         else:
             raise ConfigError("offsets", given, remedy)
+    for partition, entry in found.items():
+        if entry.offset < 0:
+            raise ConfigError("offsets", entry.offset, f"give the next offset of {partition}")
     return found
 
 

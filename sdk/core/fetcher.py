@@ -354,10 +354,9 @@ class Fetcher:
         if state.fetch_offset != state.position:
             return  # What was read before comes first; then the leader is asked again.
         logger.warning(
-            "offset %d of %s is out of range (log start offset %d); auto.offset.reset=%s",
+            "offset %d of %s is out of range; auto.offset.reset=%s",
             state.position,
             state.topic_partition,
-            state.log_start_offset,
             self._subscription.auto_offset_reset,
         )
         failure = NoOffsetForPartitionError(

@@ -16,7 +16,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
-from onceflow.sdk.errors import IllegalStateError, KafkaError, NoOffsetForPartitionError
+from onceflow.sdk.errors import (
+    ConfigError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+)
 from onceflow.sdk.model import IsolationLevel, OffsetAndMetadata, TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.subscription")
@@ -233,6 +238,17 @@ class Subscription:
         self.pattern = None
         self._states.clear()
 
+    def check_chosen(self) -> None:
+        """Refuse to read while nobody said what, for nothing would ever arrive.
+
+        Raises:
+            IllegalStateError: Neither topics nor partitions were chosen.
+        """
+        if self.mode is SubscriptionMode.NONE:
+            raise IllegalStateError(
+                "nothing was chosen to be read: call subscribe([...]) or assign([...]) first"
+            )
+
     def _enter(self, mode: SubscriptionMode) -> None:
         group_modes = (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
         compatible = self.mode is SubscriptionMode.NONE or (
@@ -328,10 +344,12 @@ class Subscription:
 
         Raises:
             IllegalStateError: The partition is not assigned to this consumer.
-            ValueError: The offset is negative.
+            ConfigError: The offset is negative.
         """
         if offset < 0:
-            raise ValueError(f"cannot seek {partition} to the negative offset {offset}")
+            raise ConfigError(
+                "offset", offset, f"give the offset to seek {partition} to, 0 or more"
+            )
         state = self.state(partition)
         state.stamp = self.next_stamp()
         state.topic_id = None

@@ -1,4 +1,4 @@
-"""Avro with a schema registry; needs fastavro (``pip install onceflow[avro]``)."""
+"""Avro with a schema registry; needs fastavro (``pip install 'onceflow[avro]'``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from onceflow.sdk.errors import ConfigError, SerializationError
+from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
 from onceflow.sdk.schema_registry.client import SchemaRegistry
 from onceflow.sdk.schema_registry.model import Schema
@@ -29,9 +29,7 @@ from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy
 try:
     import fastavro
 except ImportError as _missing:
-    raise ConfigError(
-        "avro", "fastavro", "it is not installed: pip install onceflow[avro]"
-    ) from _missing
+    raise ImportError("fastavro is missing: pip install 'onceflow[avro]'") from _missing
 
 RECURSIVE_FAST_BYTES_MAX: Final = 2_048
 """Longest value of a recursive schema that the compiled reader is trusted with: it descends on the
@@ -71,7 +69,7 @@ def avro_serde(
         The serde, for ``value_serializer=serde.serialize`` and the like.
 
     Raises:
-        ConfigError: fastavro is missing, or two options contradict each other.
+        ConfigError: Two options contradict each other.
         SerializationError: A schema cannot be read.
     """
     options = SubjectOptions(

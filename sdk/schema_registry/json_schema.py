@@ -1,4 +1,4 @@
-"""JSON Schema with a schema registry; needs jsonschema (``pip install onceflow[json-schema]``)."""
+"""JSON Schema with a registry; needs jsonschema (``pip install 'onceflow[json-schema]'``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-from onceflow.sdk.errors import ConfigError, SerializationError
+from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
 from onceflow.sdk.schema_registry.client import SchemaRegistry
 from onceflow.sdk.schema_registry.model import Schema
@@ -30,9 +30,7 @@ try:
     import referencing
     import referencing.jsonschema
 except ImportError as _missing:
-    raise ConfigError(
-        "json_schema", "jsonschema", "it is not installed: pip install onceflow[json-schema]"
-    ) from _missing
+    raise ImportError("jsonschema is missing: pip install 'onceflow[json-schema]'") from _missing
 
 
 def json_schema_serde(
@@ -66,7 +64,7 @@ def json_schema_serde(
         The serde, for ``value_serializer=serde.serialize`` and the like.
 
     Raises:
-        ConfigError: jsonschema is missing, or two options contradict each other.
+        ConfigError: Two options contradict each other.
         SerializationError: The schema cannot be read.
     """
     options = SubjectOptions(

@@ -1,4 +1,4 @@
-"""Protobuf with a schema registry; needs protobuf (``pip install onceflow[protobuf]``).
+"""Protobuf with a schema registry; needs protobuf (``pip install 'onceflow[protobuf]'``).
 
 A file's descriptor goes to the registry in base64, which every registry of Confluent's interface
 takes; files that it imports are registered under their import path and referenced. A reader finds
@@ -11,7 +11,7 @@ import base64
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from onceflow.sdk.errors import ConfigError, SerializationError
+from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
 from onceflow.sdk.schema_registry.client import SchemaRegistry
 from onceflow.sdk.schema_registry.model import Schema, SchemaReference
@@ -29,9 +29,7 @@ from onceflow.sdk.schema_registry.wire import read_indexes, write_indexes
 try:
     from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 except ImportError as _missing:
-    raise ConfigError(
-        "protobuf", "protobuf", "it is not installed: pip install onceflow[protobuf]"
-    ) from _missing
+    raise ImportError("protobuf is missing: pip install 'onceflow[protobuf]'") from _missing
 
 BUILT_IN = "google/protobuf/"
 """Import paths that every registry and every reader has."""
@@ -65,7 +63,7 @@ def protobuf_serde(
         The serde, for ``value_serializer=serde.serialize`` and the like.
 
     Raises:
-        ConfigError: protobuf is missing, or two options contradict each other.
+        ConfigError: Two options contradict each other.
     """
     options = SubjectOptions(
         subject_name_strategy=subject_name_strategy,

@@ -24,6 +24,7 @@ from onceflow.sdk.admin_model import (
 from onceflow.sdk.aio.admin import AsyncAdmin, Resource
 from onceflow.sdk.config import AdminConfig
 from onceflow.sdk.core.arguments import refuse_positional
+from onceflow.sdk.foreign_calls import ForeignAdminCalls
 from onceflow.sdk.model import (
     NewTopic,
     ProducerIdentity,
@@ -39,7 +40,7 @@ CLOSE_LIMIT_S: Final = 5.0
 """Longest wait for the connections to close."""
 
 
-class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
+class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCalls):
     """Administers a cluster; see `onceflow.sdk.AsyncAdmin` for the rules.
 
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.

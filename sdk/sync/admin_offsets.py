@@ -84,7 +84,7 @@ class GroupOffsetCalls(AdminBase):
             Offset by partition; -1 where no record is that late.
 
         Raises:
-            ValueError: A word is none of the three, or no isolation level.
+            ConfigError: A word is none of the three, or no isolation level.
             BrokerError: A leader refused.
         """
         return self._portal.call(

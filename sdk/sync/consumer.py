@@ -1,8 +1,8 @@
 """Consumer: reading topics with blocking calls.
 
-A thin face over the engine that the asyncio consumer uses too: one background loop per consumer
-does the work, callbacks run in the caller's thread. Records are decoded some way ahead and handed
-out without crossing threads; a call goes to the loop only when there is more to do than that.
+A thin face over the engine that the asyncio consumer uses too: a background loop does the work,
+callbacks run in the caller's thread. Records are decoded some way ahead and handed out without
+crossing threads; a call goes to the loop only when there is more to do.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from onceflow.sdk.aio.consumer_engine import Form, PendingCallback, Polled, Reba
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.group_steps import RebalanceEvent
+from onceflow.sdk.foreign_calls import ForeignConsumerCalls
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
     ConsumerRecord,
@@ -44,12 +45,11 @@ CLOSE_MARGIN_S: Final = 1.0
 """How much longer than its timeout closing may take to end the background loop."""
 
 
-class Consumer:
+class Consumer(ForeignConsumerCalls):
     """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
-    thread at a time, not always the same one; `wakeup` may be called from any thread and from a
-    signal handler.
+    thread at a time, not always the same one; `wakeup` is for any thread and for signal handlers.
     """
 
     def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -349,7 +349,7 @@ class Consumer:
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ValueError: The offset is negative.
+            ConfigError: The offset is negative, or no whole number.
         """
 
         async def seek() -> None:
@@ -473,7 +473,7 @@ class Consumer:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            ValueError: A time is negative.
+            ConfigError: A time is negative, or no whole number.
         """
         return self._portal.call(
             lambda: self._async.offsets_for_times(timestamps_ms, timeout_ms=timeout_ms)

@@ -37,6 +37,7 @@ from onceflow.sdk.core.arguments import refuse_positional, whole_ms
 from onceflow.sdk.core.batch import DeliveryHandle, locations
 from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
 from onceflow.sdk.errors import IllegalStateError, KafkaError
+from onceflow.sdk.foreign_calls import ForeignProducerCalls
 from onceflow.sdk.interceptors import ProducerRecord
 from onceflow.sdk.model import (
     ConsumerGroupMetadata,
@@ -95,7 +96,7 @@ class Transaction:
         self._producer._leave_transaction(error)
 
 
-class Producer:
+class Producer(ForeignProducerCalls):
     """Sends records to Kafka from blocking code.
 
     Thread-safe, and connected when the constructor returns. Idempotent with ``acks="all"`` unless

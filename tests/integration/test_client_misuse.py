@@ -186,6 +186,12 @@ def test_arguments_of_other_clients_are_refused_by_name(broker: Broker) -> None:
         for mappings in (consumer.commit, consumer.commit_async, consumer.offsets_for_times):
             with pytest.raises(ConfigError, match="give a dictionary"):
                 mappings([PART])  # type: ignore[operator]
+        with pytest.raises(ConfigError, match="timeout_ms=-1: give 0"):
+            consumer.poll(-1)
+        consumer.unsubscribe()
+        for read in (consumer.poll, consumer.poll_columns, consumer.__next__):
+            with pytest.raises(IllegalStateError, match=r"call subscribe\(\[...\]\)"):
+                read()
     with Producer(bootstrap_servers=address, transactional_id="arguments") as producer:
         with pytest.raises(ConfigError, match=r"10\.5 seconds are 10500"):
             producer.flush(10.5)  # type: ignore[arg-type]

@@ -304,6 +304,14 @@ def test_command_line_explains_itself_and_prints_the_topology(
     assert "json has no App named 'app'; make one" in wrong.output
 
 
+def test_the_command_says_what_it_reads_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(App, "run", lambda self: None)
+    target = "examples.task2_count.app:app"
+    done = CliRunner().invoke(run_command, [target, "--bootstrap", "kafka-1:9092"])
+    assert done.exit_code == 0
+    assert f"onceflow run {target}: task2-count reads clicks at kafka-1:9092" in done.output
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -5,6 +5,7 @@ Method: what newcomers from other clients write, in a table; no broker is needed
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from typing import Any, cast
@@ -35,6 +36,14 @@ SETTINGS = {"bootstrap.servers": "localhost:1", "sasl.password": "secret"}
 
 def grouped() -> Any:
     return AsyncConsumer(group_id="g")
+
+
+def admin(call: str, *given: object) -> object:
+    return asyncio.run(getattr(AsyncAdmin(), call)(*given))
+
+
+def created(topic: object) -> object:
+    return admin("create_topics", [topic])
 
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
@@ -69,6 +78,31 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: ProducerConfig.from_properties({"partitioner": "consistent_random"}),
         "murmur2.*keys go to other partitions",
     ),
+    "negative offset": (lambda: arguments.offsets_by_partition({PART: -1}), "next offset of t-0"),
+    "negative time": (lambda: arguments.times_by_partition({PART: -1}), "timestamps_ms=-1"),
+    "offset to seek to": (lambda: arguments.offset_of("5"), "offset='5': give a whole number"),
+    "for ever": (lambda: arguments.wait_ms(-1), "timeout_ms=-1: give 0"),
+    "number as a setting": (
+        lambda: created(NewTopic("t", configs=cast("Any", {"retention.ms": 5}))),
+        "retention.ms=5: give '5'",
+    ),
+    "switch as a setting": (
+        lambda: admin("alter_configs", {"t": {"unclean.leader.election.enable": True}}),
+        "enable=True: give 'true'",
+    ),
+    "settings in a list": (lambda: admin("alter_configs", {"t": ["a"]}), "configs of t=.*dict"),
+    "changes in a list": (lambda: admin("alter_configs", ["t"]), "changes=.*dictionary"),
+    "partitions as a text": (lambda: created(NewTopic("t", cast("Any", "3"))), "partitions of t"),
+    "a pair for a topic": (lambda: created(("t", 3)), "list of NewTopic"),
+    "a number for a topic": (lambda: admin("delete_topics", [5]), "names=5: give each name"),
+    "no group": (lambda: admin("describe_groups", [None]), "names=None: give each name"),
+    "a list of totals": (lambda: admin("create_partitions", ["t"]), "totals=.*dictionary"),
+    "a total as a text": (lambda: admin("create_partitions", {"t": "6"}), "totals of t='6'"),
+    "records by topic": (lambda: admin("delete_records", {"t": 5}), "before='t'.*partitions"),
+    "an end as a text": (lambda: admin("delete_records", {PART: "5"}), "before of t-0='5'"),
+    "a partition as a name": (lambda: admin("describe_producers", ["t"]), "list of partitions"),
+    "a rule as a text": (lambda: admin("create_acls", ["t"]), "bindings='t'.*AclBinding"),
+    "a resource as a number": (lambda: admin("describe_configs", [5]), "resources=5.*topic names"),
     "smallest": (lambda: ConsumerConfig(auto_offset_reset="smallest"), "write 'earliest'"),
 }
 

@@ -74,7 +74,12 @@ def test_an_ipv6_address_is_printed_in_brackets() -> None:
         ("security_protocol", "SecurityConfig"),
         ("sasl_user", r"security=SecurityConfig\(sasl_username=...\)"),
         ("ssl_ca_location", r"security=SecurityConfig\(ssl_cafile=...\)"),
-        ("quite_another_thing", "configuration reference"),
+        ("quite_another_thing", r"a producer has no such setting; see docs/configuration\.md"),
+        ("rebalance_timeout_ms", "max_poll_interval_ms"),
+        ("ssl_password", r"SecurityConfig\(ssl_key_password=...\)"),
+        ("ssl_ciphers", r"SecurityConfig\(ssl_context=...\)"),
+        ("bootstrap_timeout_ms", "max_block_ms"),
+        ("schema.registry.url", "SchemaRegistry"),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest_name(name: str, hint: str) -> None:
@@ -104,6 +109,13 @@ def test_every_configuration_explains_a_name_that_it_does_not_have(
         settings(**{name: "secret"})
     assert caught.value.field == name
     assert "secret" not in str(caught.value)
+
+
+def test_messages_are_english_and_choices_can_be_written() -> None:
+    with pytest.raises(ConfigError, match="an admin has no such setting"):
+        AdminConfig.from_settings({"group_id": "g"})
+    with pytest.raises(ConfigError, match=r"choose one of 'read_committed', 'read_uncommitted'$"):
+        ConsumerConfig(isolation_level="committed")
 
 
 def test_configurations_can_be_copied_and_pickled() -> None:

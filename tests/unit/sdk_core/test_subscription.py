@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from onceflow.sdk.core.record_cursor import RecordCursor
 from onceflow.sdk.core.subscription import PartitionPhase, Subscription, SubscriptionMode
-from onceflow.sdk.errors import IllegalStateError, NoOffsetForPartitionError
+from onceflow.sdk.errors import ConfigError, IllegalStateError, NoOffsetForPartitionError
 from onceflow.sdk.model import (
     ConsumerRecord,
     IsolationLevel,
@@ -148,7 +148,7 @@ def test_only_the_answer_to_the_newest_question_counts(steps: list[str]) -> None
 
 
 def test_a_negative_offset_is_refused() -> None:
-    with pytest.raises(ValueError, match="negative offset -1"):
+    with pytest.raises(ConfigError, match="offset=-1: give the offset to seek"):
         assigned().seek(P0, -1)
 
 
