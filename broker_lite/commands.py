@@ -83,7 +83,7 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
     "use_environment",
     is_flag=True,
     help="Take settings from variables too, as Kafka's image does: KAFKA_NUM_PARTITIONS is "
-    "num.partitions. They go before --config and behind --set.",
+    "num.partitions. They override --config, and --set overrides them.",
 )
 @click.option(
     "--profile",

@@ -20,6 +20,7 @@ from consumer_worlds import (
     read,
     read_to_end,
     running_broker,
+    wait_for_end,
     write,
     write_in_transaction,
 )
@@ -80,6 +81,7 @@ def test_position_and_lag_step_over_a_marker_at_the_end(bootstrap: str) -> None:
         write_in_transaction(bootstrap, topic, ["a", "b", "c"], commit=commit)
         group = fresh("group")
         with assigned(bootstrap, topic, group_id=group, enable_auto_commit=False) as consumer:
+            wait_for_end(consumer, partition, 4)
             assert read_to_end(consumer, partition) == (["a", "b", "c"] if commit else [])
             assert consumer.position(partition) == 4
             assert consumer.lag(partition) == 0

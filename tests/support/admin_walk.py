@@ -89,9 +89,12 @@ def walk_replicas(admin: Admin) -> None:
     admin.create_topics([NewTopic(topic, 2)])
     node_id = admin.describe_cluster().nodes[0].node_id
     partitions = [TopicPartition(topic, number) for number in range(2)]
-    folders = admin.describe_log_dirs()[node_id]
-    ((path, folder),) = [(p, f) for p, f in folders.items() if partitions[0] in f.replicas]
-    assert set(partitions) <= set(folder.replicas)
+    for _ in range(200):  # A leader is known before its log is there.
+        folders = admin.describe_log_dirs()[node_id]
+        shown = [(p, f) for p, f in folders.items() if set(partitions) <= set(f.replicas)]
+        if shown:
+            break
+    ((path, folder),) = shown
     assert not folder.replicas[partitions[0]].is_future
     admin.alter_replica_log_dirs(node_id, {partitions[0]: path})
     admin.elect_leaders(partitions)

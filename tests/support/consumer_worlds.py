@@ -93,6 +93,11 @@ def read(consumer: Consumer, count: int, seconds: float = PATIENCE_S) -> list[st
     return values
 
 
+def wait_for_end(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
+    """Wait for an end of a partition: brokers answer a commit before its markers are written."""
+    poll_until(lambda: consumer.end_offsets([partition])[partition] == offset)
+
+
 def read_to_end(consumer: Consumer, partition: TopicPartition) -> list[str]:
     """Read until the position reaches the end (not until some record: markers have none)."""
     end = consumer.end_offsets([partition])[partition]
