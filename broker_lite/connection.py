@@ -301,6 +301,14 @@ class ClientConnection(asyncio.Protocol):
     # --- requests
 
     @property
+    def file_handle(self) -> int:
+        """Handle of the socket, -1 without one."""
+        if self._transport is None:
+            return -1
+        sock = self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
+    @property
     def busy(self) -> bool:
         """True while a request waits, is parked or throttled, unless the peer takes no answers."""
         waits = self._deferred is not None or bool(self._waiting) or self._muted is not None

@@ -392,6 +392,17 @@ class Server:
         self._last_connection_id += 1
         return self._last_connection_id
 
+    def file_handles(self) -> list[int]:
+        """Handles of all sockets that are open."""
+        sockets = [
+            each
+            for endpoint in self.endpoints
+            if endpoint.acceptor is not None
+            for each in endpoint.acceptor.sockets
+        ]
+        handles = [each.fileno() for each in sockets]
+        return handles + [connection.file_handle for connection in list(self._connections)]
+
     @property
     def connection_count(self) -> int:
         """Open connections."""

@@ -398,6 +398,11 @@ class RealStorage:
         """Handles that are open now."""
         return len(self._pool)
 
+    @property
+    def lock_handle(self) -> int:
+        """Handle that holds the lock, -1 without one."""
+        return self._lock_fd
+
     def volume(self) -> Volume:
         found = os.statvfs(self.root)
         return Volume(

@@ -98,6 +98,12 @@ class ControlServer:
         self._server = await asyncio.start_server(self._serve, HOST, port, limit=HEAD_BYTES_MAX)
         self.port = int(self._server.sockets[0].getsockname()[1])
 
+    def file_handles(self) -> list[int]:
+        """Handles of all sockets that are open."""
+        listening = () if self._server is None else self._server.sockets
+        open_ = (writer.get_extra_info("socket") for writer in list(self._open))
+        return [each.fileno() for each in (*listening, *open_) if each is not None]
+
     async def stop(self) -> None:
         """Close the port and every connection."""
         if self._server is not None:

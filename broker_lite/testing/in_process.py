@@ -22,6 +22,7 @@ from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
 from onceflow.broker_lite.nodes.moves import coordinator_of, describe_nodes, known_topic
 from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.server import MovableTime, Server
+from onceflow.broker_lite.testing import forks
 from onceflow.broker_lite.testing.capture import Capture
 from onceflow.broker_lite.testing.control import HOST, ControlServer
 from onceflow.broker_lite.testing.control_calls import make_answer
@@ -239,12 +240,7 @@ class Broker:
         storage = with_faults(self._storage, self.faults.check_write)
         now_ms = self._clock()
         state = open_broker(
-            storage,
-            self._config,
-            self._random,
-            now_ms,
-            nodes=self._nodes,
-            racks=self._racks,
+            storage, self._config, self._random, now_ms, nodes=self._nodes, racks=self._racks
         )
         state.interceptor = self.faults
         state.wire = self._wire
@@ -260,6 +256,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._state = state
         self._server = server
+        forks.watch(self)
         self.disk.begin(state.log_manager, lambda: self._stop_state(state))
 
     async def _stop_state(self, state: BrokerState) -> None:
@@ -330,9 +327,8 @@ class Broker:
         if self._thread is not None:
             raise RuntimeError("the broker is running already")
         loop = asyncio.new_event_loop()
-        thread = threading.Thread(
-            target=_run_loop, args=(loop,), name="onceflow-broker", daemon=True
-        )
+        name = "onceflow-broker"
+        thread = threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True)
         thread.start()
         self._loop, self._thread = loop, thread
         try:
@@ -548,11 +544,7 @@ class Broker:
         return future.result(CALL_TIMEOUT_SECONDS)
 
     def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int = 1,
-        configs: Mapping[str, str] | None = None,
+        self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic without a client.
 
@@ -589,6 +581,14 @@ class Broker:
             clock.advance(duration_ms)
         else:
             self.call(lambda state, now_ms: clock.advance(duration_ms))
+
+    def leave_to_parent(self) -> list[int]:
+        """In a forked child: the broker runs in the parent only; see :mod:`forks`."""
+        handles = [] if self._server is None else self._server.file_handles()
+        handles += [] if self._control is None else self._control.file_handles()
+        handles += [self._storage.lock_handle] if isinstance(self._storage, RealStorage) else []
+        self._state = self._server = self._control = self._thread = self._loop = None
+        return handles
 
     def _call_if_running(self, function: Callable[[BrokerState, int], None]) -> None:
         if self._state is not None:
