@@ -396,7 +396,9 @@ class Broker:
         self.stop()
 
     def _in_loop(self, coroutine: Coroutine[object, object, T]) -> T:
-        assert self._loop is not None
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("the broker is not running")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     # --- several nodes

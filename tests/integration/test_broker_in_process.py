@@ -195,3 +195,11 @@ def test_seed_makes_ids_repeatable() -> None:
             return broker.state.cluster_id, topic.topic_id
 
     assert ids() == ids()
+
+
+def test_what_needs_a_running_broker_says_so() -> None:
+    broker = Broker()
+    for call in (broker.restart, lambda: broker.stop_node(1), lambda: broker.create_topic("t")):
+        with pytest.raises(RuntimeError, match="the broker is not running"):
+            call()
+    broker.stop()
