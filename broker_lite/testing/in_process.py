@@ -527,8 +527,7 @@ class Broker:
         Args:
             function: Called with the state of the broker and the present time in milliseconds.
         """
-        state, server, loop = self.state, self._server, self._loop
-        assert server is not None
+        state, server, loop = self.state, self._running_server(), self._loop
         assert loop is not None
 
         def run() -> T:
@@ -542,8 +541,7 @@ class Broker:
         async def run_async() -> T:
             return run()
 
-        future = asyncio.run_coroutine_threadsafe(run_async(), loop)
-        return future.result(CALL_TIMEOUT_SECONDS)
+        return asyncio.run_coroutine_threadsafe(run_async(), loop).result(CALL_TIMEOUT_SECONDS)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
