@@ -179,7 +179,8 @@ class KafkaRecords:
 def _committed(state: BrokerState, name: str) -> CommittedRecords:
     topic = state.topics.get(name)
     if topic is None:
-        raise KeyError(f"there is no topic {name!r}")
+        names = ", ".join(sorted(topic.name for topic in state.topics)) or "none"
+        raise KeyError(f"there is no topic {name!r} yet; create it before (there are: {names})")
     found: list[Committed] = []
     for index, log in enumerate(topic.partitions):
         found.extend(_of_log(log, index))

@@ -17,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from onceflow.broker_lite.testing.committed import KafkaRecords
     from onceflow.broker_lite.testing.in_process import Broker
-    from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
+    from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 
 MARKER = "kafka_broker"
 TOPIC_NAME_MAX = 200
@@ -159,15 +159,34 @@ def kafka_producer(kafka: Broker) -> Iterator[Callable[..., Producer]]:
 
 
 @pytest.fixture
+def kafka_admin(kafka: Broker) -> Iterator[Admin]:
+    """An admin client of the broker of this test."""
+    from onceflow.sdk import Admin
+
+    with Admin(bootstrap_servers=kafka.bootstrap_servers) as admin:
+        yield admin
+
+
+def _complete(config: dict[str, Any], broker: Broker, topics: tuple[str, ...]) -> None:
+    """Add what a consumer in a test needs to read what is there, where it was not said."""
+    import uuid
+
+    config.setdefault("bootstrap_servers", broker.bootstrap_servers)
+    config.setdefault("auto_offset_reset", "earliest")
+    if topics:  # A subscription needs a group.
+        config.setdefault("group_id", f"test-{uuid.uuid4()}")
+
+
+@pytest.fixture
 def kafka_consumer(kafka: Broker) -> Iterator[Callable[..., Consumer]]:
-    """Makes consumers, which read from the start unless told otherwise, and closes them."""
+    """Makes consumers, which read from the start and in groups of their own unless told otherwise,
+    and closes them."""
     from onceflow.sdk import Consumer
 
     with ExitStack() as stack:
 
         def make(*topics: str, **config: Any) -> Consumer:
-            config.setdefault("bootstrap_servers", kafka.bootstrap_servers)
-            config.setdefault("auto_offset_reset", "earliest")
+            _complete(config, kafka, topics)
             return stack.enter_context(Consumer(*topics, **config))
 
         yield make
@@ -197,12 +216,18 @@ class AsyncClients:
         config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
         return await self._stack.enter_async_context(AsyncProducer(**config))
 
-    async def consumer(self, *topics: str, **config: Any) -> AsyncConsumer:
-        """A consumer that reads from the start unless told otherwise; closed with the block."""
-        from onceflow.sdk import AsyncConsumer
+    async def admin(self, **config: Any) -> AsyncAdmin:
+        """An admin client; closed at the end of the block."""
+        from onceflow.sdk import AsyncAdmin
 
         config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
-        config.setdefault("auto_offset_reset", "earliest")
+        return await self._stack.enter_async_context(AsyncAdmin(**config))
+
+    async def consumer(self, *topics: str, **config: Any) -> AsyncConsumer:
+        """A consumer that reads from the start, in a group of its own, unless told otherwise."""
+        from onceflow.sdk import AsyncConsumer
+
+        _complete(config, self._broker, topics)
         return await self._stack.enter_async_context(AsyncConsumer(*topics, **config))
 
 

@@ -28,11 +28,11 @@ class TransactionState(enum.Enum):
     """Where a producer stands; the words are the ones of Kafka's own client."""
 
     UNINITIALIZED = "has no producer id yet"
-    INITIALIZING = "asks for its producer id"
-    READY = "may begin a transaction"
-    IN_TRANSACTION = "takes records for the open transaction"
-    COMMITTING_TRANSACTION = "waits for the commit"
-    ABORTING_TRANSACTION = "waits for the abort"
+    INITIALIZING = "is asking for its producer id"
+    READY = "has no open transaction"
+    IN_TRANSACTION = "has an open transaction"
+    COMMITTING_TRANSACTION = "is waiting for the commit"
+    ABORTING_TRANSACTION = "is waiting for the abort"
     ABORTABLE_ERROR = "must abort the open transaction"
     FATAL_ERROR = "cannot be used any more"
 
@@ -65,7 +65,7 @@ _NEXT_STEP = {
     S.UNINITIALIZED: "call init_transactions() first",
     S.INITIALIZING: "wait for init_transactions() to return",
     S.READY: "call begin_transaction() first",
-    S.IN_TRANSACTION: "commit or abort the open transaction first",
+    S.IN_TRANSACTION: "commit or abort it first",
     S.COMMITTING_TRANSACTION: "wait for the commit to return",
     S.ABORTING_TRANSACTION: "wait for the abort to return",
     S.ABORTABLE_ERROR: "call abort_transaction()",

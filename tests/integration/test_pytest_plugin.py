@@ -57,6 +57,30 @@ def test_clients(kafka_topic, kafka_producer, kafka_consumer, kafka_records):
     consumer.commit()
     assert kafka_records.offsets("g", topic) == {0: 1}
 
+def test_no_group_is_needed(kafka_topic, kafka_admin, kafka_consumer, kafka_records):
+    topic = kafka_topic()
+    kafka_records.put(topic, b"1")
+    for _ in range(2):
+        assert next(kafka_consumer(topic)).value == b"1"
+    assert topic in kafka_admin.list_topics()
+
+def test_admin_for_asyncio(kafka_topic, kafka_async):
+    topic = kafka_topic()
+    async def run():
+        async with kafka_async:
+            assert topic in await (await kafka_async.admin()).list_topics()
+            assert (await anext(await consumer())).value == b"2"
+    async def consumer():
+        producer = await kafka_async.producer()
+        await producer.send_and_wait(topic, b"2")
+        return await kafka_async.consumer(topic)
+    asyncio.run(run())
+
+def test_a_topic_that_is_missing(kafka_broker, kafka_records):
+    kafka_broker.create_topic("there")
+    with pytest.raises(KeyError, match="no topic 'missing' yet.*there are: there"):
+        kafka_records.committed("missing")
+
 def test_async(kafka_topic, kafka_async, kafka_records):
     topic = kafka_topic()
     async def run():
@@ -103,7 +127,7 @@ def run(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_fixtures_give_what_they_say(tmp_path: Path) -> None:
     done = run(tmp_path, GOOD)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 def test_an_option_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None:
