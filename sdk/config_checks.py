@@ -175,8 +175,12 @@ def check_callable(field: str, value: object) -> None:
     """
     if field == "partitioner" and isinstance(value, str):
         raise ConfigError(field, value, NAMED_PARTITIONER)
-    if value is not None and not callable(value):
-        raise ConfigError(field, value, "give a function or None")
+    if value is None or callable(value):
+        return
+    action = field.rpartition("_")[2].removesuffix("r")
+    if callable(getattr(value, action, None)):  # A serde, or a serializer of another client.
+        raise ConfigError(field, type(value).__name__, f"give its function, as {field}=X.{action}")
+    raise ConfigError(field, value, "give a function or None")
 
 
 def check_instances(field: str, value: object, kind: type) -> None:

@@ -29,6 +29,7 @@ from onceflow.sdk import (
 from onceflow.sdk.core import arguments
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.record_checks import check_topic_name
+from onceflow.sdk.serde import JSON
 
 PART = TopicPartition("t", 0)
 SETTINGS = {"bootstrap.servers": "localhost:1", "sasl.password": "secret"}
@@ -103,6 +104,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a partition as a name": (lambda: admin("describe_producers", ["t"]), "list of partitions"),
     "a rule as a text": (lambda: admin("create_acls", ["t"]), "bindings='t'.*AclBinding"),
     "a resource as a number": (lambda: admin("describe_configs", [5]), "resources=5.*topic names"),
+    "a serde to write": (
+        lambda: ProducerConfig(value_serializer=cast("Any", JSON)),
+        "value_serializer='Serde': give its function, as value_serializer=X.serialize",
+    ),
+    "a serde to read": (
+        lambda: ConsumerConfig(key_deserializer=cast("Any", JSON)),
+        "key_deserializer='Serde': give its function, as key_deserializer=X.deserialize",
+    ),
     "smallest": (lambda: ConsumerConfig(auto_offset_reset="smallest"), "write 'earliest'"),
 }
 
