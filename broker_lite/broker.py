@@ -22,7 +22,7 @@ from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.setting import LONG_MAX
-from onceflow.broker_lite.topic_config import log_config
+from onceflow.broker_lite.topic_config import log_config, usable_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, TopicRegistry
 
 if TYPE_CHECKING:
@@ -300,6 +300,7 @@ def open_broker(
         node_id=config.node_id,
         new_uuid=lambda: uuid.UUID(int=rng.getrandbits(128), version=4),
         config_for=lambda overrides: log_config(overrides, state.config),
+        usable=usable_overrides,
     )
     try:
         state.cluster_metadata = ClusterMetadata(storage)

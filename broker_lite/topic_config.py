@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -30,6 +31,8 @@ from onceflow.broker_lite.setting import (
 )
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
+
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.topics")
 
 
 class ConfigSource(enum.IntEnum):
@@ -370,6 +373,17 @@ def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
             "min.compaction.lag.ms", low, f"give at most max.compaction.lag.ms ({high})"
         )
     return checked
+
+
+def usable_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
+    """Those of a topic's settings in Apache Kafka that can be used here; the others are told."""
+    usable = {}
+    for name, text in overrides.items():
+        try:
+            usable.update(validate_overrides({name: text}))
+        except ConfigError as error:
+            logger.warning("a setting of a topic is left out: %s", error)
+    return usable
 
 
 def broker_synonyms(

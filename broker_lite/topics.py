@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.setting import PARTITIONS_MAX
 from onceflow.broker_lite.slices import finished
 from onceflow.broker_lite.topic_config import log_config
@@ -189,9 +190,13 @@ class TopicRegistry:
         """Refuse a name that is illegal, taken, or collides with a taken one.
 
         Raises:
-            TopicError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
+            TopicError: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS or INVALID_REQUEST.
         """
         check_topic_name(name)
+        if name == METADATA_TOPIC:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic '{name}' is prohibited."
+            )
         if name in self._by_name or self.in_making(name):
             raise TopicError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:

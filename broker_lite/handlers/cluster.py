@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import (
@@ -239,6 +240,8 @@ def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
     """
     if name in INTERNAL_TOPICS:
         return state.topics.ensure_internal(name, now_ms)
+    if name == METADATA_TOPIC:
+        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Nobody makes '{name}'.")
     if state.topics.in_making(name):
         raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"Topic '{name}' is being created.")
     return state.topics.create(name, state.config.num_partitions, {}, now_ms)

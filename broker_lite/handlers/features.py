@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.features import FeatureUpdate
+from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.sdk.protocol.api.admin_cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -25,7 +26,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
 
-METADATA_TOPIC = "__cluster_metadata"
 QUORUM_EPOCH = 1
 ONE_OUTCOME_MIN_VERSION = 2
 

@@ -1,5 +1,6 @@
 """Partition logs on disk or in memory, in Kafka's own formats."""
 
+from onceflow.broker_lite.log.checkpoints import METADATA_TOPIC
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import (
     AppendError,
@@ -16,6 +17,7 @@ from onceflow.broker_lite.log.producer_state import ProducerSnapshot
 from onceflow.broker_lite.log.storage import Buffer, LogFile, RealStorage, Storage
 
 __all__ = [
+    "METADATA_TOPIC",
     "AppendError",
     "AppendResult",
     "Buffer",

@@ -7,7 +7,7 @@ manager.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.log_errors import DataFolderError
@@ -61,13 +61,28 @@ def settle_meta(
     return settled
 
 
-def read_overrides(storage: Storage) -> dict[str, dict[str, str]]:
+def read_overrides(
+    storage: Storage, usable: Callable[[Mapping[str, str]], dict[str, str]]
+) -> dict[str, dict[str, str]]:
     """The settings of topics, as text by topic and name.
+
+    In a folder that was Apache Kafka's so far they are taken over from its metadata log.
+
+    Args:
+        storage: The data folder.
+        usable: Those of a topic's settings in Kafka that can be used here.
 
     Raises:
         DataFolderError: The file is damaged.
     """
     data = storage.read_bytes(checkpoints.TOPIC_CONFIGS_FILE)
+    if data is None and storage.names(checkpoints.METADATA_FOLDER):
+        from onceflow.broker_lite.log.kafka_metadata import topic_settings
+
+        found = {topic: usable(settings) for topic, settings in topic_settings(storage).items()}
+        taken = {topic: settings for topic, settings in found.items() if settings}
+        data = checkpoints.render_topic_configs(taken)
+        storage.replace(checkpoints.TOPIC_CONFIGS_FILE, data, durable=True)
     try:
         return {} if data is None else checkpoints.parse_topic_configs(data)
     except (ValueError, TypeError) as error:

@@ -46,6 +46,7 @@ class LogManager:
         node_id: This node; must be what the folder says, if it says so.
         cluster_id: Cluster that the folder must belong to; None takes the folder's, or a new one.
         config_for: Turns a topic's settings, as text, into those of its logs.
+        usable: Of a topic's settings in Apache Kafka, those that can be used here.
 
     Attributes:
         cluster_id: Cluster that the folder belongs to.
@@ -70,6 +71,7 @@ class LogManager:
         node_id: int = 1,
         cluster_id: str | None = None,
         config_for: Callable[[Mapping[str, str]], LogConfig] = _default_config,
+        usable: Callable[[Mapping[str, str]], dict[str, str]] = dict,
     ) -> None:
         self._storage = storage
         self._new_uuid = new_uuid
@@ -89,7 +91,7 @@ class LogManager:
         storage.lock()
         try:
             self.cluster_id: str = settle_meta(storage, node_id, cluster_id, new_uuid)
-            self._overrides = read_overrides(storage)
+            self._overrides = read_overrides(storage, usable)
             self._folders = PartitionFolders(storage, new_uuid)
             self._changes = TopicChanges(storage)
             self.clean_start: bool = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None

@@ -43,7 +43,7 @@ class PartitionFolders:
                 self.remove(directory)
                 continue
             topic, _, number = directory.rpartition("-")
-            if not topic or not number.isdecimal():
+            if not topic or not number.isdecimal() or topic == checkpoints.METADATA_TOPIC:
                 continue
             data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
             content = data or b""

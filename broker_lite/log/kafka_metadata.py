@@ -1,0 +1,119 @@
+"""The metadata log that Apache Kafka (KRaft) leaves in a data folder: what topics were told to do.
+
+Kafka keeps settings of topics in ``__cluster_metadata`` and nowhere else. A broker that did not
+know them would remove by its defaults what a topic was told to keep. Read here, never written, so
+that Kafka finds it as it was. Which of the settings can be used is decided by whoever asks.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+
+from onceflow.broker_lite.log.checkpoints import METADATA_FOLDER
+from onceflow.broker_lite.log.log_errors import DataFolderError
+from onceflow.broker_lite.log.storage import Storage
+from onceflow.sdk.protocol.batch_header import InvalidBatchError, iter_batch_headers
+from onceflow.sdk.protocol.primitives import MalformedError, decode_uvarint, uuid_of
+from onceflow.sdk.protocol.records import decode_batch
+
+_LOG_SUFFIX = ".log"
+_SNAPSHOT_SUFFIX = ".checkpoint"
+_TOPIC_RECORD, _CONFIG_RECORD, _REMOVE_TOPIC_RECORD = 2, 4, 9
+_TOPIC_RESOURCE = 2
+_UUID_SIZE = 16
+
+_logger = logging.getLogger("onceflow.broker_lite.log")
+
+
+def topic_settings(storage: Storage) -> dict[str, dict[str, str]]:
+    """What each topic of Kafka's folder was told, as text; nothing for a folder without the log.
+
+    Raises:
+        DataFolderError: A record in it cannot be read.
+    """
+    found = _Settings()
+    for value in _values(storage):
+        try:
+            found.take(value)
+        except (MalformedError, IndexError, UnicodeDecodeError) as error:
+            raise DataFolderError(
+                f"{METADATA_FOLDER}, where Apache Kafka keeps what topics were told, is damaged "
+                f"({error}): restore it from a copy, or write {{}} to topic-configs.json, and "
+                "every topic has the broker's settings"
+            ) from None
+    return {topic: settings for topic, settings in found.by_topic.items() if settings}
+
+
+class _Settings:
+    """What the records that were read so far say.
+
+    Attributes:
+        by_topic: Settings by topic and name.
+    """
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, dict[str, str]] = {}
+        self._names: dict[uuid.UUID, str] = {}
+
+    def take(self, value: bytes) -> None:
+        """Go on with the next record: the number of its kind, of its version, and its fields."""
+        position = 0
+        _, position = decode_uvarint(value, position)
+        kind, position = decode_uvarint(value, position)
+        _, position = decode_uvarint(value, position)
+        if kind == _TOPIC_RECORD:
+            name, position = _text(value, position)
+            self._names[_id(value, position)] = name or ""
+        elif kind == _REMOVE_TOPIC_RECORD:
+            self.by_topic.pop(self._names.pop(_id(value, position), ""), None)
+        elif kind == _CONFIG_RECORD and value[position] == _TOPIC_RESOURCE:
+            topic, position = _text(value, position + 1)
+            name, position = _text(value, position)
+            text, _ = _text(value, position)
+            settings = self.by_topic.setdefault(topic or "", {})
+            if text is None:
+                settings.pop(name or "", None)
+            else:
+                settings[name or ""] = text
+
+
+def _text(value: bytes, position: int) -> tuple[str | None, int]:
+    size, position = decode_uvarint(value, position)
+    if not size:
+        return None, position
+    end = position + size - 1
+    if end > len(value):
+        raise MalformedError(f"a text of {size - 1} bytes is cut")
+    return value[position:end].decode(), end
+
+
+def _id(value: bytes, position: int) -> uuid.UUID:
+    if position + _UUID_SIZE > len(value):
+        raise MalformedError("an id is cut")
+    return uuid_of(value[position : position + _UUID_SIZE])
+
+
+def _values(storage: Storage) -> Iterator[bytes]:
+    """Records of the newest snapshot, and of the log behind it."""
+    names = sorted(storage.names(METADATA_FOLDER))
+    snapshots = [name for name in names if name.endswith(_SNAPSHOT_SUFFIX)]
+    begin = 0
+    if snapshots:
+        begin = int(snapshots[-1].partition("-")[0])
+        yield from _values_of(storage, snapshots[-1], 0)
+    for name in names:
+        if name.endswith(_LOG_SUFFIX):
+            yield from _values_of(storage, name, begin)
+
+
+def _values_of(storage: Storage, name: str, begin: int) -> Iterator[bytes]:
+    data = storage.read_bytes(f"{METADATA_FOLDER}/{name}") or b""
+    try:
+        for position, header in iter_batch_headers(data):
+            if not header.is_control and header.base_offset >= begin:
+                for record in decode_batch(data, position, header=header):
+                    yield bytes(record.value or b"")
+    except InvalidBatchError as error:  # A crash leaves that at the end.
+        _logger.warning("%s/%s is read up to where it is torn: %s", METADATA_FOLDER, name, error)
