@@ -1,7 +1,7 @@
 """Goal: a folder that was Apache Kafka's keeps what its topics were told, and its metadata log.
 
-Method: records that Apache Kafka wrote (``vectors/kafka_metadata_records.json``) are laid out as its
-log and its snapshots, whole and torn, and a broker is started on them.
+Method: records that Apache Kafka wrote (``vectors/kafka_metadata_records.json``) are laid out as
+its log and its snapshots, whole and torn, and a broker is started on them.
 """
 
 from __future__ import annotations
