@@ -1,18 +1,37 @@
 """Goal: programs do the same however their interpreter is run and whatever stands around them.
 
 Method: one program in processes of its own, under switches and settings that real services have;
-what it prints is compared with what it prints without them.
+what it prints is compared with what it prints without them. Values and errors cross processes.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+
+import onceflow.processors.errors as processor_errors
+import onceflow.sdk.errors as sdk_errors
+import onceflow.transactions.errors as transaction_errors
+from onceflow.sdk import (
+    ConsumerConfig,
+    ConsumerRecord,
+    NewTopic,
+    OffsetAndMetadata,
+    ProducerConfig,
+    RecordMetadata,
+    SecurityConfig,
+    TopicPartition,
+    serde,
+)
 
 PROGRAM = """
 import asyncio
@@ -108,3 +127,51 @@ def usual() -> str:
 )
 def test_the_interpreters_switches_change_nothing(usual: str, switches: tuple[str, ...]) -> None:
     assert output(*switches) == usual
+
+
+def errors_of_users() -> list[type[BaseException]]:
+    """Every exception class that the clients' packages have."""
+    modules = (sdk_errors, transaction_errors, processor_errors)
+    found = [each for module in modules for each in vars(module).values()]
+    return sorted(
+        {each for each in found if isinstance(each, type) and issubclass(each, BaseException)},
+        key=lambda each: each.__name__,
+    )
+
+
+def made(kind: type[BaseException]) -> BaseException:
+    """An error with every argument that its class takes."""
+    values = {"int": 7, "str": "what happened", "object": b"what was refused"}
+    taken = [*inspect.signature(kind.__init__).parameters.values()][1:]
+    return kind(
+        *(
+            values.get(str(each.annotation), "what happened")
+            for each in taken
+            if each.kind is not each.VAR_KEYWORD
+        )
+    )
+
+
+def test_every_error_reaches_the_parent_of_a_worker_process_whole() -> None:
+    errors = [made(kind) for kind in errors_of_users()]
+    assert len(errors) > 130
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for error, again in zip(errors, pool.map(copy.copy, errors, chunksize=500), strict=True):
+            assert type(again) is type(error)
+            assert (str(again), again.args) == (str(error), error.args)
+            assert vars(again) == vars(error)
+
+
+def test_values_reach_a_worker_process_whole() -> None:
+    partition = TopicPartition("t", 3)
+    values = [
+        partition,
+        RecordMetadata("t", 3, 5, 1_000),
+        ConsumerRecord("t", 3, 5, 1_000, key=b"k", value={"a": [1]}, headers=(("h", b"1"),)),
+        {partition: OffsetAndMetadata(5)},
+        NewTopic("t", partitions=3),
+        ProducerConfig(bootstrap_servers="localhost:9092", value_serializer=serde.JSON.serialize),
+        ConsumerConfig(bootstrap_servers="localhost:9092", security=SecurityConfig()),
+    ]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        assert list(pool.map(copy.copy, values)) == values
