@@ -67,15 +67,15 @@ def claim_slot(directory: Path, given: str | None) -> Slot:
 
 def _host_id(path: Path) -> str:
     """Read the directory's id, or write one; the first of several writers wins."""
-    if path.exists() and not path.read_text().strip():
+    if path.exists() and not path.read_text("ascii").strip():
         # A power loss at the wrong moment. Without an id, all such hosts would share one name.
         path.unlink(missing_ok=True)
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    draft.write_text(uuid.uuid4().hex[:8])
+    draft.write_text(uuid.uuid4().hex[:8], "ascii")
     try:
         path.hardlink_to(draft)
     except FileExistsError:
         pass
     finally:
         draft.unlink()
-    return path.read_text().strip()
+    return path.read_text("ascii").strip()

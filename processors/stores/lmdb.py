@@ -73,7 +73,7 @@ class StoreInfo(msgspec.Struct, frozen=True):
 def boot_id() -> str:
     """Changes with every start of the machine; empty where the system does not tell."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return ""
 
@@ -85,7 +85,7 @@ def try_lock(path: Path) -> TextIO | None:
         The open file, which holds the lock until it is closed; None if somebody else has it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+")
+    file = path.open("a+", encoding="ascii")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

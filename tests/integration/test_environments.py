@@ -34,12 +34,15 @@ from onceflow.sdk import (
 )
 
 PROGRAM = """
-import asyncio
+import asyncio, tempfile
+from pathlib import Path
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 from onceflow.broker_lite import Broker
 from onceflow.cli import main
 from onceflow.processors import App, State
+from onceflow.processors.identity import claim_slot
+from onceflow.processors.stores.lmdb import boot_id
 from onceflow.processors.testing import TestDriver
 from onceflow.sdk import Admin, AsyncConsumer, AsyncProducer, Consumer, KafkaError, NewTopic
 from onceflow.sdk import Producer
@@ -87,6 +90,9 @@ with Broker() as broker:
 print(CommitOutcomeUnknownError())
 driver = TestDriver(app)
 driver.send("clicks", b"a", key=b"u")
+with tempfile.TemporaryDirectory() as folder:
+    claim_slot(Path(folder), None).release()
+    print(len(boot_id()))
 print(driver.values("counts"))
 for command in ([], ["broker"], ["run"]):
     print(CliRunner().invoke(main, [*command, "--help"]).output)
@@ -122,7 +128,7 @@ def usual() -> str:
 
 @pytest.mark.parametrize(
     "switches",
-    [("-OO",), ("-X", "dev", "-W", "error", "-bb")],
+    [("-OO",), ("-X", "dev", "-X", "warn_default_encoding", "-W", "error", "-bb")],
     ids=["without asserts and docstrings", "everything that looks wrong is an error"],
 )
 def test_the_interpreters_switches_change_nothing(usual: str, switches: tuple[str, ...]) -> None:
