@@ -75,6 +75,11 @@ _NOTHING = FetchedOffset()
 _UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
+def _java_length(text: str) -> int:
+    """Length as Kafka counts it: characters above U+FFFF are two."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 class OffsetCommits:
     """Offsets of every group of the broker."""
 
@@ -274,7 +279,7 @@ class OffsetCommits:
         accepted: list[tuple[TopicPartition, CommittedOffset]] = []
         for partition, offset, leader_epoch, metadata in offsets:
             text = metadata or ""
-            if len(text) > self._settings.offset_metadata_max_bytes:
+            if _java_length(text) > self._settings.offset_metadata_max_bytes:
                 result[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             result[partition] = ErrorCode.NONE

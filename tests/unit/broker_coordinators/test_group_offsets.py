@@ -82,10 +82,14 @@ class TestPlainCommit:
         commit(bench, 1)
         assert fetch(bench, P1) == (ErrorCode.NONE, -1, -1, "")
 
-    def test_metadata_too_large_fails_only_its_partition_trap_37(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("of_two", ["xx", "éé", "\N{GRINNING FACE}"])  # As Java counts them.
+    def test_metadata_too_large_fails_only_its_partition_trap_37(
+        self, bench: Bench, of_two: str
+    ) -> None:
+        fits = of_two * 2_048
         codes = bench.groups.offsets.commit(
             SIMPLE,
-            [OffsetToCommit(P0, 1, -1, "x" * 4_097), OffsetToCommit(P1, 2, -1, "x" * 4_096)],
+            [OffsetToCommit(P0, 1, -1, fits + "x"), OffsetToCommit(P1, 2, -1, fits)],
             bench.now_ms,
         )
         assert codes == {P0: ErrorCode.OFFSET_METADATA_TOO_LARGE, P1: ErrorCode.NONE}
