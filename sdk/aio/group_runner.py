@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from onceflow.sdk.aio import unclosed
 from onceflow.sdk.aio.pool import ConnectionPool
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.core.consumer_member import ConsumerMember
@@ -70,6 +71,8 @@ class GroupRunner:
         self._waker = Waker()
         self._task: asyncio.Task[None] | None = None
         self._crash: KafkaError | None = None
+        self._stays = settings.group_instance_id is not None  # A static member may mean to.
+        self._unclosed: unclosed.MemberWatch | None = None
 
     def start(self) -> None:
         """Start the task; calling it again does nothing."""
@@ -77,6 +80,8 @@ class GroupRunner:
             self._task = asyncio.get_running_loop().create_task(
                 self._run(), name=f"onceflow-group-{self._group_id}"
             )
+            if not self._stays:
+                self._unclosed = unclosed.watch_member(self, self.member, self._group_id)
 
     def wake(self) -> None:
         """The application changed something that the member must act on."""
@@ -93,6 +98,8 @@ class GroupRunner:
             timeout_ms: Longest wait for the coordinator's answer.
             leave_group: See `Membership.closing_request`.
         """
+        if self._unclosed is not None:
+            self._unclosed.detach()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,7 +1,8 @@
-"""Asyncio producers that were started and never closed: what they took and did not send is told.
+"""Clients that were started and never closed: what asyncio producers took and did not send, and
+consumers whose group waits for them, is told.
 
-An event loop that ends takes their tasks along, and nobody is left to raise an error to. It is told
-in one line when nothing refers to the producer any more, or at the end of the program.
+An event loop or a program that ends takes their tasks along, and nobody is left to raise an error
+to. It is told in one line when nothing refers to the client any more, or at the end of the program.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from onceflow.sdk.core.batch import ProducerBatch
+from onceflow.sdk.core.membership import Membership
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 
+consumer_log: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
+
 Watch: TypeAlias = "weakref.finalize[[Mapping[ProducerBatch, None], int], object]"
+MemberWatch: TypeAlias = "weakref.finalize[[Membership, str, int], object]"
 
 
 def watch(owner: object, incomplete: Mapping[ProducerBatch, None]) -> Watch:
@@ -37,4 +42,25 @@ def _tell(incomplete: Mapping[ProducerBatch, None], process_id: int) -> None:
     log.warning(
         "an AsyncProducer was not closed%s: await its close() or use async with",
         f", and {records}" if count else "",
+    )
+
+
+def watch_member(owner: object, member: Membership, group_id: str) -> MemberWatch:
+    """Tell of a consumer in a group that nobody closes; whoever does detaches what this gives.
+
+    Args:
+        owner: What lives as long as the consumer is a member.
+        member: The member; must not refer to ``owner``.
+        group_id: Its group.
+    """
+    return weakref.finalize(owner, _tell_group, member, group_id, os.getpid())
+
+
+def _tell_group(member: Membership, group_id: str, process_id: int) -> None:
+    if os.getpid() != process_id or not member.is_member:
+        return
+    consumer_log.warning(
+        "a consumer of group %s was not closed, so its partitions go to nobody until its session "
+        "times out: call close() or use with",
+        group_id,
     )

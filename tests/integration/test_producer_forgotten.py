@@ -1,5 +1,6 @@
-"""Goal: a program that ends without closing its producer is told how many records were not sent,
-in one line each, without traces; and the blocking producer that is closed for it does not rage.
+"""Goal: a program that ends without closing its producer is told how many records were not sent, and
+one that ends without closing its consumer that the group waits for it, in one line each, without
+traces; and the blocking producer that is closed for it does not rage.
 
 Method: small programs, whose standard error is read.
 """
@@ -55,6 +56,33 @@ with Broker() as broker:
     loop.run_until_complete(producer.close())
     loop.close()
 """
+CONSUMERS = """
+import asyncio
+from onceflow.broker_lite import Broker
+from onceflow.sdk import AsyncConsumer, Consumer, Producer
+
+async def main(group, close):
+    consumer = AsyncConsumer("t", group_id=group, **settings)
+    await consumer.start()
+    print((await anext(consumer)).value)
+    if close:
+        await consumer.close()
+
+broker = Broker()
+broker.start()
+servers = broker.bootstrap_servers
+settings = {"bootstrap_servers": servers, "auto_offset_reset": "earliest"}
+with Producer(bootstrap_servers=servers) as producer:
+    producer.send("t", b"x")
+asyncio.run(main("asyncio", False))
+asyncio.run(main("closed", True))
+with Consumer("t", group_id="with", **settings) as consumer:
+    print(next(consumer).value)
+static = Consumer("t", group_id="static", group_instance_id="a", **settings)
+print(next(static).value)
+forgotten = Consumer("t", group_id="blocking", **settings)
+print(next(forgotten).value)
+"""
 BLOCKING = """
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Producer
@@ -91,6 +119,14 @@ def test_a_blocking_producer_is_closed_at_the_end_without_brokers_in_few_lines()
     assert len(lines) < 12, lines
     assert lines[0].startswith("a producer was not closed")
     assert lines[-1].startswith("records of a producer that was not closed are lost"), lines
+
+
+def test_a_consumer_that_was_not_closed_says_that_its_group_waits() -> None:
+    lines, out = stderr_of(CONSUMERS)
+    assert out == "b'x'\n" * 5
+    told = [re.findall("consumer of group (.*) was not closed", line) for line in lines]
+    assert sorted(group for found in told for group in found) == ["asyncio", "blocking"], lines
+    assert "Traceback" not in "\n".join(lines)
 
 
 def test_a_forked_child_says_nothing_of_its_parents_producers() -> None:
