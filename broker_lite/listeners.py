@@ -118,7 +118,7 @@ def check_openness(listeners: Sequence[Listener], *, allowed: bool) -> None:
                 "listeners",
                 str(listener),
                 f"{listener.host or 'every address'} can be reached from other machines, and this "
-                "listener asks nobody who they are: give --allow-insecure-network (setting "
+                "listener does not authenticate them: give --allow-insecure-network (setting "
                 "onceflow.allow.insecure.network=true) if that network is trusted, or "
                 "authenticate clients by SASL or ssl.client.auth=required",
             )

@@ -228,5 +228,5 @@ def unknown_setting(name: str, value: object, known: Iterable[str]) -> ConfigErr
     import difflib  # Only a mistake needs it.
 
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    remedy = f"did you mean {nearest[0]}?" if nearest else "there is no such setting here"
+    remedy = f"did you mean {nearest[0]}?" if nearest else "there is no such setting; leave it out"
     return ConfigError(name, value, remedy)

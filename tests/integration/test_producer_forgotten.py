@@ -1,5 +1,5 @@
 """Goal: a program that ends without closing its producer is told how many records were not sent,
-and one that ends without closing its consumer that the group waits for it, in one line each, without
+and one that ends without closing its consumer that the group waits for it: one line each, and no
 traces; and the blocking producer that is closed for it does not rage.
 
 Method: small programs, whose standard error is read.
