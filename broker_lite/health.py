@@ -1,7 +1,8 @@
 """Asks a broker whether it answers: ``python -m onceflow.broker_lite.health [HOST:PORT]``.
 
 For health checks of containers: one ApiVersions request on a connection of its own. Without an
-address it takes the first listener of ``KAFKA_LISTENERS``. The exit code is 0 for an answer.
+address it takes the first listener of ``KAFKA_LISTENERS`` that is no controller's. The exit code is
+0 for an answer; to ask for a certificate, which there is none of here, is an answer too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import sys
 
 TIMEOUT_SECONDS = 5.0
 DEFAULT = "PLAINTEXT://127.0.0.1:9092"
+ASKS_FOR_A_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_HANDSHAKE_FAILURE")
+"""How the reasons end that TLS 1.3 and 1.2 give for a client without a certificate."""
+
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 API_VERSIONS_KEY = 18
 CORRELATION_ID = 1
 
@@ -33,6 +38,8 @@ def is_healthy(host: str, port: int, *, tls: bool = False) -> bool:
             with connection:
                 connection.sendall(struct.pack(">i", len(request)) + request)
                 head = _read(connection, 10)
+    except ssl.SSLError as error:
+        return tls and (error.reason or "").endswith(ASKS_FOR_A_CERTIFICATE)
     except OSError:
         return False
     # Length, correlation id, error code: 0 comes from a broker that is ready.
@@ -55,21 +62,30 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def main() -> int:
     """Check the broker that the command line or the environment names."""
-    listener = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("KAFKA_LISTENERS", DEFAULT)
-    listener = listener.split(",")[0].strip()
+    listener = sys.argv[1] if len(sys.argv) > 1 else _first_listener()
     name, _, address = listener.rpartition("://")
+    name = name.upper()
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not port.isdigit():
         print(f"{listener!r} is no HOST:PORT", file=sys.stderr)
         return 2
     protocols = dict(
-        entry.strip().partition(":")[::2]
+        entry.strip().upper().partition(":")[::2]
         for entry in os.environ.get("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "").split(",")
     )
     tls = protocols.get(name, name).endswith("SSL")
-    wildcard = host in ("", "0.0.0.0", "::")
-    return 0 if is_healthy("127.0.0.1" if wildcard else host, int(port), tls=tls) else 1
+    return 0 if is_healthy(LOOPBACK.get(host, host), int(port), tls=tls) else 1
+
+
+def _first_listener() -> str:
+    """The first listener that the environment names and that this broker serves."""
+    controllers = os.environ.get("KAFKA_CONTROLLER_LISTENER_NAMES", "").upper().split(",")
+    left_out = {name.strip() for name in controllers}
+    for entry in os.environ.get("KAFKA_LISTENERS", DEFAULT).split(","):
+        if entry.strip().partition(":")[0].upper() not in left_out:
+            return entry.strip()
+    return DEFAULT
 
 
 if __name__ == "__main__":

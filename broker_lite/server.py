@@ -298,10 +298,12 @@ class Server:
         """Bind one listener and tell its address; it does not serve yet."""
         endpoint = Endpoint(listener, node_id, security)
         port = listener.port
+        # Everywhere means IPv4 too, as in Java; by its name asyncio would take IPv6 alone.
+        host = None if listener.host == "::" else listener.host
         while True:
             acceptor = await self.loop.create_server(
                 lambda: ClientConnection(self, endpoint),
-                listener.host,
+                host,
                 port,
                 backlog=ACCEPTED_AT_ONCE,
                 start_serving=False,

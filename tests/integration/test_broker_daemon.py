@@ -21,8 +21,9 @@ import pytest
 from broker_requests import fetch, produce, topic_metadata
 from broker_wire import Wire, batch, values_of
 from click.testing import CliRunner
+from tls_world import TlsWorld
 
-from onceflow.broker_lite import health
+from onceflow.broker_lite import Broker, health
 from onceflow.broker_lite.commands import broker
 from onceflow.broker_lite.log.storage import RealStorage
 
@@ -329,6 +330,46 @@ def test_health_is_an_answer_of_the_broker(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(health, "TIMEOUT_SECONDS", 0.05)
         assert not health.is_healthy("127.0.0.1", silent.getsockname()[1])
+
+
+def test_health_asks_the_listener_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["health"])
+    monkeypatch.setenv("KAFKA_CONTROLLER_LISTENER_NAMES", "Other,CONTROLLER")
+    with daemon() as (_, port, _):
+        monkeypatch.setenv("KAFKA_LISTENERS", f"controller://:1, PLAINTEXT://localhost:{port}")
+        assert health.main() == 0
+        monkeypatch.delenv("KAFKA_CONTROLLER_LISTENER_NAMES")
+        assert health.main() == 1
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+def test_a_broker_that_asks_for_a_certificate_is_healthy(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = TlsWorld(tmp_path)
+    settings = {
+        "ssl.keystore.location": str(world.issue("broker").both),
+        "ssl.truststore.location": str(world.authority),
+        "ssl.client.auth": "required",
+        "ssl.enabled.protocols": protocol,
+    }
+    monkeypatch.setattr(sys, "argv", ["health"])
+    with Broker(listeners="SSL://127.0.0.1:0", settings=settings) as asks:
+        monkeypatch.setenv("KAFKA_LISTENERS", f"clients://127.0.0.1:{asks.port}")
+        monkeypatch.setenv("KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "Clients:ssl")
+        assert health.main() == 0
+    assert health.main() == 1
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["", "::"])
+def test_everywhere_is_by_ipv4_and_ipv6(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"onceflow.allow.insecure.network": True}
+    with Broker(listeners=f"PLAINTEXT://[{host}]:0", settings=settings) as everywhere:
+        assert health.is_healthy("127.0.0.1", everywhere.port)
+        assert health.is_healthy("::1", everywhere.port)
+        monkeypatch.setattr(sys, "argv", ["health", f"[{host}]:{everywhere.port}"])
+        assert health.main() == 0
 
 
 def test_help_shows_an_example() -> None:
