@@ -7,9 +7,11 @@ called and tested like any other.
 from __future__ import annotations
 
 import enum
+import inspect
 import sys
+import typing
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
@@ -21,6 +23,9 @@ from onceflow.sdk.record_checks import check_topic_name
 
 E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])
+
+_PLAIN_VALUES: Final = (bytes, str, int, float, bool, dict)
+"""What a handler returns as a value; never an Output, and never several."""
 
 
 def build_spec(
@@ -57,6 +62,7 @@ def build_spec(
         raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
     localns = sys._getframe(scope_depth).f_locals
     signature = read_signature(function, localns)
+    _check_returns(called, signature.returns, to)
     layout = _choice(Format, called, "format", format)
     for argument in signature.arguments:
         if argument.kind.value in ("value", "key"):
@@ -83,6 +89,15 @@ def build_spec(
         states=state_specs(app, called, signature),
         store=_choice(StoreKind, called, "store", store),
     )
+
+
+def _check_returns(called: str, returns: object, to: str | None) -> None:
+    """Refuse a value that every call would return and that has nowhere to go."""
+    if to is None and (typing.get_origin(returns) or returns) in _PLAIN_VALUES:
+        raise DeclarationError(
+            f"{called} returns {inspect.formatannotation(returns)} but has no to= topic; declare "
+            "one, or return None or Output(..., topic=...)"
+        )
 
 
 def _check_topic(called: str, parameter: str, topic: str | None) -> None:

@@ -50,11 +50,13 @@ class Signature:
         function: The decorated function itself.
         arguments: Its parameters in order.
         is_async: Whether calling it gives a coroutine or an asynchronous generator.
+        returns: What it is annotated to return; None also where it is not annotated.
     """
 
     function: Handler
     arguments: tuple[Argument, ...]
     is_async: bool
+    returns: object = None
 
     def states(self) -> list[Argument]:
         """The parameters that are states."""
@@ -103,7 +105,7 @@ def read_signature(function: Handler, localns: Mapping[str, object] | None = Non
             "(ConsumerRecord, Context, State[...]) or name them key or headers"
         )
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-    return Signature(function, tuple(arguments), is_async)
+    return Signature(function, tuple(arguments), is_async, hints.get("return"))
 
 
 def _kind(name: str, annotation: object) -> ArgumentKind:

@@ -90,6 +90,8 @@ class SessionConfig(NamedSettings):
                 raise ConfigError("topics", topic, str(error)) from error
         if not self.group_id:
             raise ConfigError("group_id", self.group_id, "offsets are kept by group: name one")
+        if not self.slot:
+            raise ConfigError("slot", self.slot, "name this process within its group, such as '0'")
         check_choice("start_from", self.start_from, ("earliest", "latest"))
         check_choice("auto_offset_reset", self.auto_offset_reset, ("none", "earliest", "latest"))
         for name in ("max_poll_records", "operation_timeout_ms", "fence_window_ms"):

@@ -162,11 +162,25 @@ def test_returned_value_without_a_topic_is_an_error() -> None:
     app = App("nowhere")
 
     @app.processor("in")
-    def handle(value: str) -> str:
+    def handle(value: str) -> object:
         return value
 
     with pytest.raises(ProcessingError, match="has no to= topic"):
         TestDriver(app).send("in", "a")
+
+
+def test_an_annotated_return_without_a_topic_is_refused_when_it_is_declared() -> None:
+    app = App("nowhere-declared")
+
+    def text(value: str) -> str:
+        return value
+
+    def mapping(value: str) -> dict[str, int]:
+        return {value: 1}
+
+    for handler, shown in ((text, "str"), (mapping, r"dict\[str, int\]")):
+        with pytest.raises(DeclarationError, match=f"returns {shown} but has no to= topic"):
+            app.processor("in")(handler)
 
 
 def test_send_after_the_record_is_refused() -> None:

@@ -599,6 +599,7 @@ def test_time_limits_that_contradict_are_refused(changes: dict[str, int], field:
     [
         ({"topics": "in"}, "topics"),
         ({"group_id": ""}, "group_id"),
+        ({"slot": ""}, "slot"),
         ({"start_from": "now"}, "start_from"),
         ({"auto_offset_reset": "now"}, "auto_offset_reset"),
         ({"consumer_settings": {"isolation_level": "read_uncommitted"}}, "consumer_settings"),
