@@ -24,8 +24,14 @@ KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_HOME KAFKA_VERSION KAFKA_LOG_DIR KAFKA_CLUSTER_
 FOR_THE_JVM = frozenset(_FOR_THE_JVM.split())
 """Variables for the scripts around Apache Kafka; no properties."""
 
+_OF_A_SERVICE = re.compile(
+    r"KAFKA_(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?|(?P<address>PORT))"
+)
+"""Variables that Kubernetes makes in every container for a service whose name begins with kafka."""
+
 _WITHOUT_EFFECT = """
 process.roles inter.broker.listener.name security.inter.broker.protocol
+sasl.mechanism.inter.broker.protocol sasl.mechanism.controller.protocol
 inter.broker.protocol.version early.start.listeners broker.id.generation.enable
 offsets.topic.replication.factor transaction.state.log.replication.factor
 transaction.state.log.min.isr share.coordinator.state.topic.replication.factor
@@ -100,9 +106,13 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Properties from variables, as Kafka's own image reads them.
 
     ``KAFKA_NUM_PARTITIONS`` is ``num.partitions``; two underscores stand for one, three for a dash.
+    What Kubernetes tells of a service named ``kafka``, as ``KAFKA_SERVICE_HOST``, is no property.
     """
     properties = {}
     for variable in sorted(environment):
+        of_service = _OF_A_SERVICE.fullmatch(variable)
+        if of_service and (not of_service["address"] or "://" in environment[variable]):
+            continue
         if variable.startswith(VARIABLE_PREFIX) and variable not in FOR_THE_JVM:
             name = variable.removeprefix(VARIABLE_PREFIX).lower()
             name = name.replace("___", "-").replace("__", "\0").replace("_", ".")

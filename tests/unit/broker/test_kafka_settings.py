@@ -54,12 +54,37 @@ def test_variables_are_read_as_kafkas_image_reads_them() -> None:
     assert found == {"num.partitions": "3", "listener.name.sasl_x.scram-sha-256.a": "v"}
 
 
+def test_what_kubernetes_tells_of_a_service_is_no_setting() -> None:
+    told = {
+        f"KAFKA{service}_{name}": value
+        for service in ("", "_BROKER_0")
+        for name, value in {
+            "SERVICE_HOST": "10.0.0.1",
+            "SERVICE_PORT": "9092",
+            "SERVICE_PORT_CLIENTS_TLS": "9093",
+            "PORT": "tcp://10.0.0.1:9092",
+            "PORT_9092_TCP": "tcp://10.0.0.1:9092",
+            "PORT_9092_TCP_PROTO": "tcp",
+            "PORT_9092_TCP_ADDR": "10.0.0.1",
+        }.items()
+    }
+    assert read_environment(told) == {}
+    # An old setting of Kafka's is refused later, like everything that there is not.
+    assert read_environment({"KAFKA_PORT": "9092"}) == {"port": "9092"}
+    assert not any(
+        read_environment({name: "x"}) == {}
+        for name in ("KAFKA_" + setting.replace(".", "_").upper() for setting in BROKER_SETTINGS)
+    )
+
+
 KRAFT_EXAMPLE = """
 process.roles=broker,controller
 node.id=7
 controller.quorum.bootstrap.servers=localhost:9093
 listeners=PLAINTEXT://:9092,CONTROLLER://:9093
 inter.broker.listener.name=PLAINTEXT
+sasl.mechanism.inter.broker.protocol=PLAIN
+sasl.mechanism.controller.protocol=PLAIN
 advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
