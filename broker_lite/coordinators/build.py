@@ -22,9 +22,8 @@ from onceflow.broker_lite.coordinators.state_log import (
 from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
 from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
-from onceflow.broker_lite.log import DataFolderError
+from onceflow.broker_lite.log import AppendError, DataFolderError
 from onceflow.sdk.model import TopicPartition
-from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
@@ -104,7 +103,7 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
     had no answer, would be told under its old one that they are there, and they are aborted.
 
     Raises:
-        DataFolderError: The disk does not take a marker. Nobody may be served before it does: the
+        OSError: The disk does not take a marker. Nobody may be served before it does: the
             producer's next transaction would take the records in.
     """
     for topic in state.topics:
@@ -126,12 +125,12 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
                     committed=False,
                     coordinator_epoch=max(0, producer.coordinator_epoch),
                 )
-                code = state.transactions.markers.write(partition, marker, now_ms)
-                if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                    raise DataFolderError(
-                        f"{partition}: a transaction that a crash left open cannot be ended, since "
-                        "the disk of the data folder takes nothing; make room on it, or mend it"
-                    )
+                try:
+                    state.transactions.markers.append(partition, log, marker, now_ms)
+                except AppendError as error:
+                    if isinstance(error.__cause__, OSError):
+                        raise error.__cause__ from None
+                    logger.error("%s: it cannot be aborted: %s", partition, error)
 
 
 def load(state: BrokerState, now_ms: int) -> None:

@@ -91,24 +91,39 @@ class TransactionMarkers:
         if log is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            log.append_control(
-                marker.producer_id,
-                marker.producer_epoch,
-                marker.coordinator_epoch,
-                marker.committed,
-                now_ms,
-            )
+            self.append(partition, log, marker, now_ms)
         except AppendError as error:
             logger.warning("%s: marker %s was refused: %s", partition, marker, error)
             return error.code
         except OSError as error:
             logger.error("%s: marker %s could not be written: %s", partition, marker, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def append(
+        self,
+        partition: TopicPartition,
+        log: MarkerPartition,
+        marker: TransactionMarker,
+        now_ms: int,
+    ) -> None:
+        """Write one marker to a partition's log.
+
+        Raises:
+            AppendError: The log refuses it.
+            OSError: Storage failed.
+        """
+        log.append_control(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.committed,
+            now_ms,
+        )
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._listener.on_transaction_marker(
                 partition.partition, marker.producer_id, marker.committed
             )
-        return ErrorCode.NONE
 
     def already_written(self, partition: TopicPartition, marker: TransactionMarker) -> bool:
         """True when a marker that was decided before a restart is in the partition already.
