@@ -8,6 +8,7 @@ that Kafka finds it as it was. Which of the settings can be used is decided by w
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterator
 
@@ -18,8 +19,8 @@ from onceflow.sdk.protocol.batch_header import InvalidBatchError, iter_batch_hea
 from onceflow.sdk.protocol.primitives import MalformedError, decode_uvarint, uuid_of
 from onceflow.sdk.protocol.records import decode_batch
 
-_LOG_SUFFIX = ".log"
-_SNAPSHOT_SUFFIX = ".checkpoint"
+_LOG_NAME = re.compile(r"\d{20}\.log")
+_SNAPSHOT_NAME = re.compile(r"(\d{20})-\d{10}\.checkpoint")
 _TOPIC_RECORD, _CONFIG_RECORD, _REMOVE_TOPIC_RECORD = 2, 4, 9
 _TOPIC_RESOURCE = 2
 _UUID_SIZE = 16
@@ -98,13 +99,13 @@ def _id(value: bytes, position: int) -> uuid.UUID:
 def _values(storage: Storage) -> Iterator[bytes]:
     """Records of the newest snapshot, and of the log behind it."""
     names = sorted(storage.names(METADATA_FOLDER))
-    snapshots = [name for name in names if name.endswith(_SNAPSHOT_SUFFIX)]
+    snapshots = [found for found in map(_SNAPSHOT_NAME.fullmatch, names) if found]
     begin = 0
     if snapshots:
-        begin = int(snapshots[-1].partition("-")[0])
-        yield from _values_of(storage, snapshots[-1], 0)
+        begin = int(snapshots[-1][1])
+        yield from _values_of(storage, snapshots[-1][0], 0)
     for name in names:
-        if name.endswith(_LOG_SUFFIX):
+        if _LOG_NAME.fullmatch(name):
             yield from _values_of(storage, name, begin)
 
 

@@ -6,11 +6,14 @@ its log and its snapshots, whole and torn, and a broker is started on them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from log_batches import NOW_MS
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
@@ -64,6 +67,8 @@ def test_settings_of_topics_are_taken_over_from_log_and_snapshot(cut: int) -> No
     files = {
         f"{FOLDER}/{0:020}-{0:010}.checkpoint": batches([]),
         f"{FOLDER}/{end:020}-{1:010}.checkpoint": batches(RECORDS[:cut]),
+        f"{FOLDER}/{end + 9:020}-{1:010}.checkpoint.part": b"not whole",
+        f"{FOLDER}/notes.checkpoint": b"somebody else's",
         # What the snapshot holds is still there too; it must not be taken twice.
         LOG: batches(RECORDS[:cut]),
         f"{FOLDER}/{end:020}.log": batches(RECORDS[cut:], end),
@@ -90,6 +95,20 @@ def test_they_are_taken_over_once() -> None:
     state.log_manager.set_topic_overrides("kept", {"retention.ms": "1"})
     state.close(NOW_MS)
     assert told(opened(storage)) == {**TOLD, "kept": {"retention.ms": "1"}}
+
+
+@given(damage=st.data())
+def test_damaged_bytes_are_told_or_cut_and_never_anything_else(damage: st.DataObject) -> None:
+    """Where the checksum holds the broken record is told; elsewhere the log ends there."""
+    records = [bytearray(record) for record in RECORDS]
+    for _ in range(damage.draw(st.integers(0, 2))):
+        record = damage.draw(st.sampled_from(records))
+        del record[damage.draw(st.integers(0, len(record))) :]
+    log = bytearray(batches([bytes(record) for record in records]))
+    for _ in range(damage.draw(st.integers(0, 3))):
+        log[damage.draw(st.integers(0, len(log) - 1))] = damage.draw(st.integers(0, 255))
+    with contextlib.suppress(DataFolderError):
+        opened(folder({LOG: bytes(log)}))
 
 
 def test_a_torn_end_is_left_out_and_a_malformed_record_is_told() -> None:
