@@ -380,7 +380,8 @@ class RealStorage:
     def __init__(
         self, root: str | Path, *, open_files_max: int | None = None, durable: bool = False
     ) -> None:
-        self.root: str = str(root)
+        # The folder stays the same one when the process changes its own.
+        self.root: str = os.path.abspath(root)
         os.makedirs(self.root, exist_ok=True)
         self._durable = durable
         if open_files_max is None:

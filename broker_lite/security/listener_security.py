@@ -7,6 +7,7 @@ its clients. Which requests a client may send before is decided by the dispatche
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -59,12 +60,17 @@ class ListenerSecurity:
         self._tls_files: tuple[object, ...] = ()
         self.jwks: JwksKeys | None = None
         self.jwks_refresh_ms: int = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
+        self._locations: dict[str, str] = {}
         self._plain_users: Mapping[str, str] = {}
         self._token_rules: TokenRules | None = None
         if listener.protocol.uses_tls:
             from onceflow.broker_lite.security.principal_rules import parse_rules
             from onceflow.broker_lite.security.stores import file_marks
 
+            # They are read again later, when the process may be in another folder.
+            for name in ("ssl.keystore.location", "ssl.truststore.location"):
+                if location := str(self._value(name)):
+                    self._locations[name] = os.path.abspath(location)
             self._client_auth = ssl_client_auth(config, listener.name, listener.protocol)
             # Before they are read, so that whoever replaces them meanwhile is noticed.
             self._tls_files = file_marks(self._value)
@@ -74,7 +80,8 @@ class ListenerSecurity:
             self._set_up_sasl()
 
     def _value(self, name: str, mechanism: str = "") -> Value:
-        return self._config.listener_value(self._listener.name, name, mechanism)
+        found = self._locations.get(name)
+        return found or self._config.listener_value(self._listener.name, name, mechanism)
 
     def _make_context(self) -> ssl.SSLContext:
         from onceflow.broker_lite.security.stores import server_context

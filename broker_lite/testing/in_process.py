@@ -118,7 +118,7 @@ class Broker:
         self._nodes = nodes
         self._racks = tuple(racks)
         self._node_ports: dict[tuple[int, str], int] = {}
-        self._data = data
+        self._data = None if data is None else Path(data).absolute()
         self._clock: Callable[[], int] = clock or RunningClock()
         self._random = random.Random(seed)
         self._storage = storage

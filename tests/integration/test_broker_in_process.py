@@ -203,3 +203,18 @@ def test_what_needs_a_running_broker_says_so() -> None:
         with pytest.raises(RuntimeError, match="the broker is not running"):
             call()
     broker.stop()
+
+
+def test_a_relative_folder_is_the_same_one_after_the_process_changed_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    broker = Broker("data")
+    with broker:
+        broker.create_topic("before")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        broker.create_topic("after")
+    with broker:
+        assert broker.topic_names() == ["after", "before"]
+    assert not list((tmp_path / "elsewhere").iterdir())

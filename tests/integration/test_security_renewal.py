@@ -83,6 +83,19 @@ async def test_a_renewed_certificate_is_shown_to_new_connections(
             await (await producer.send("t", b"1"))  # On the connection that it has.
 
 
+async def test_a_relative_location_is_found_again(
+    world: TlsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(world.issue("first").both, tmp_path / "keystore")
+    monkeypatch.chdir(tmp_path)
+    settings = {"ssl.keystore.location": "keystore"}
+    async with Broker(listeners="SSL://127.0.0.1:0", settings=settings) as broker:
+        monkeypatch.chdir("/")
+        identity = world.issue("second")
+        replace(tmp_path / "keystore", identity.both)
+        await renewed(broker, world, identity)
+
+
 async def test_a_file_that_cannot_be_used_is_told_and_the_certificate_stays(
     served: tuple[Broker, Path, str], world: TlsWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
