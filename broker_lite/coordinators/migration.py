@@ -113,13 +113,32 @@ class Migration:
         members = [self._converted(classic, member, epoch) for member in classic.members.values()]
         for member in members:
             draft.add(SubscriptionChange(member.member_id, member))
-        digest = self._topics.digest(draft.group.subscribed_topics())
+        topics = draft.group.subscribed_topics()
+        # Between the two rounds of a cooperative rebalance some partitions belong to nobody. A
+        # digest of no topics has the next heartbeat divide anew: members that only take the place
+        # of others (static ones) would never ask for it.
+        digest = self._topics.digest(topics) if self._is_whole(members, topics) else 0
         draft.add(EpochChange(epoch, digest))
         for member in members:
             draft.add(TargetChange(member.member_id, plain(member.assigned)))
         draft.add(TargetEpochChange(epoch))
         for member in members:
             draft.add(StandingChange(member.member_id, member))
+
+    def _is_whole(self, members: Iterable[ConsumerMember], topics: Collection[str]) -> bool:
+        """Whether somebody owns each partition of the group's topics."""
+        owned = {
+            (topic_id, number)
+            for member in members
+            for topic_id, numbers in member.assigned.items()
+            for number in numbers
+        }
+        counts = self._topics.ids_of(topics)
+        return all(
+            (topic_id, number) in owned
+            for topic_id, count in counts.items()
+            for number in range(count)
+        )
 
     def _converted(self, classic: ClassicGroup, member: Member, epoch: int) -> ConsumerMember:
         protocol = classic.protocol_name or member.protocols[0].name

@@ -229,6 +229,19 @@ def test_static_classic_member_goes_on_where_its_predecessor_stopped(
     assert sorted(twin.owned + other.numbers()) == [0, 1, 2, 3]
 
 
+def test_partitions_that_nobody_owned_between_two_rounds_are_divided(bench: Bench) -> None:
+    """Found by simulation seed 209634: a cooperative group was turned between its two rounds, by a
+    member that takes another's place, which asks for no division."""
+    old = Classic(bench, "i")
+    old.join()
+    old.sync({old.member_id: write_assignment({"a": range(2)}, 3)})
+    twin = Peer(bench, "n1", "a", instance="i")
+    assert old.owned == [0, 1]
+    for _ in range(4):
+        twin.step()
+    assert twin.numbers() == [0, 1, 2, 3]
+
+
 def test_parked_requests_are_sent_back(bench: Bench) -> None:
     classic_group(bench)
     second = Classic(bench)
