@@ -62,7 +62,8 @@ class JwksKeys:
             parts = urlsplit(url)
         except ValueError as error:
             raise ConfigError(SETTING, url, f"give a URL: {error}") from None
-        self._path = Path(unquote(parts.path)) if parts.scheme in ("file", "") else None
+        local = parts.scheme in ("file", "")
+        self._path = Path(unquote(parts.path)).absolute() if local else None
         if self._path is None and not (
             parts.scheme == "https" or (parts.scheme == "http" and _is_local(parts.hostname))
         ):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from broker_wire import Wire, until
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from security_world import jwks, token
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.security.jwks import JwksKeys
 from onceflow.broker_lite.testing import RunningClock
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.security import (
@@ -178,3 +180,16 @@ async def test_a_broker_does_not_start_when_nobody_answers(keys: KeyServer) -> N
 async def test_keys_do_not_come_from_other_machines_in_plain_text(url: str) -> None:
     with pytest.raises(ConfigError, match="this machine"):
         await broker_of(url).start_async()
+
+
+def test_keys_of_a_relative_path_are_found_again_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2048)
+    (tmp_path / "keys.json").write_text(jwks(key))
+    monkeypatch.chdir(tmp_path)
+    keys = JwksKeys("keys.json")
+    keys.refresh()
+    monkeypatch.chdir("/")
+    keys.refresh()
+    assert keys.verify("RS256", "one", token(key))
