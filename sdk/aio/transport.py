@@ -91,7 +91,7 @@ class _Held(NamedTuple):
     future: asyncio.Future[Response] | AnswerCallback
 
 
-class BrokerConnection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.Protocol):
     """A connected, negotiated socket.
 
     Attributes:
@@ -310,7 +310,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
 
-    # asyncio.BufferedProtocol
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
@@ -321,16 +321,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Where bytes are to be received."""
-        return self._machine.buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         now_ms = loop_ms(self._loop)
-        self._traffic.received.add(nbytes, now_ms)
+        self._traffic.received.add(len(data), now_ms)
         try:
-            answers = self._machine.received(nbytes, now_ms)
+            answers = self._machine.receive(data, now_ms)
         except RemoteProtocolError as error:
             log.warning("%s sent what is no answer: %s", self.name, error)
             # Whoever waits lost an answer, as with any broken connection: a commit that was told

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from onceflow.sdk.core.broker_needs import check_values, lacking_field
 from onceflow.sdk.errors import LocalProtocolError, RemoteProtocolError
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.sdk.protocol.frame import decode_response_header, encode_request
-from onceflow.sdk.protocol.frame_reader import FrameReader
+from onceflow.sdk.protocol.frame import FrameSplitter, decode_response_header, encode_request
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import AbsentFieldError, Request, Response
 
@@ -56,14 +55,14 @@ class Connection:
         "_client_id",
         "_next_correlation_id",
         "_pending",
-        "_reader",
+        "_splitter",
         "last_used_ms",
         "muted_until_ms",
     )
 
     def __init__(self, client_id: str, max_response_bytes: int, now_ms: int) -> None:
         self._client_id = client_id
-        self._reader = FrameReader(max_response_bytes)
+        self._splitter = FrameSplitter(max_response_bytes)
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 1
         self.last_used_ms: int = now_ms
@@ -120,15 +119,11 @@ class Connection:
             )
         return correlation_id, parts
 
-    def buffer(self) -> memoryview:
-        """Where the next bytes from the peer are to be written."""
-        return self._reader.buffer()
-
-    def received(self, count: int, now_ms: int) -> list[Answer]:
-        """Take in bytes from the peer that were written to `buffer`.
+    def receive(self, data: bytes, now_ms: int) -> list[Answer]:
+        """Take in bytes from the peer.
 
         Args:
-            count: How many.
+            data: What arrived.
             now_ms: The present time.
 
         Returns:
@@ -139,7 +134,7 @@ class Connection:
         """
         self.last_used_ms = now_ms
         answers = []
-        for frame in self._reader.received(count):
+        for frame in self._splitter.feed(data):
             if not self._pending:
                 raise RemoteProtocolError("an answer came that nothing was asked for")
             pending = self._pending.popleft()

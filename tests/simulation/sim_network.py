@@ -171,16 +171,8 @@ class SimTransport(asyncio.Transport):
 
     def receive(self, data: bytes) -> None:
         """In its own process: bytes arrived."""
-        if not isinstance(self.protocol, asyncio.BufferedProtocol):
-            if not self.lost and not (self.closing and self.eof_after):
-                self.protocol.data_received(data)
-            return
-        while data and not self.lost and not (self.closing and self.eof_after):
-            memory = self.protocol.get_buffer(len(data))
-            taken = min(len(memory), len(data))
-            memory[:taken] = data[:taken]
-            self.protocol.buffer_updated(taken)
-            data = data[taken:]
+        if not self.lost and not (self.closing and self.eof_after):
+            self.protocol.data_received(data)
 
 
 @dataclass

@@ -6,7 +6,6 @@ Method: the connection machine fed with bytes by hand, and the handshake flows w
 from __future__ import annotations
 
 import pytest
-from fed import feed
 from producer_flows import play
 
 from onceflow.sdk.core.connection import Connection
@@ -56,7 +55,7 @@ def test_answers_come_back_in_order_however_the_bytes_are_cut() -> None:
     data = b"".join(metadata_answer(i) for i in ids)
     found = []
     for start in range(0, len(data), 7):
-        found += feed(connection, data[start : start + 7], 5)
+        found += connection.receive(data[start : start + 7], 5)
     assert [a.correlation_id for a in found] == ids
     assert connection.in_flight_count == 0
     assert connection.last_used_ms == 5
@@ -67,20 +66,20 @@ def test_an_answer_out_of_order_breaks_the_connection() -> None:
     ask_metadata(connection)
     second = ask_metadata(connection)
     with pytest.raises(RemoteProtocolError, match="expected"):
-        feed(connection, metadata_answer(second), 0)
+        connection.receive(metadata_answer(second), 0)
 
 
 def test_an_answer_without_a_request_breaks_the_connection() -> None:
     connection = Connection("me", 1 << 20, 0)
     with pytest.raises(RemoteProtocolError, match="nothing was asked"):
-        feed(connection, metadata_answer(1), 0)
+        connection.receive(metadata_answer(1), 0)
 
 
 def test_a_frame_above_the_limit_breaks_the_connection() -> None:
     connection = Connection("me", 100, 0)
     ask_metadata(connection)
     with pytest.raises(RemoteProtocolError):
-        feed(connection, (101).to_bytes(4, "big"), 0)
+        connection.receive((101).to_bytes(4, "big"), 0)
 
 
 def test_a_request_without_an_answer_in_time_is_overdue() -> None:
@@ -104,7 +103,7 @@ def test_a_throttled_answer_mutes_the_connection() -> None:
     """Trap 68, the client's half."""
     connection = Connection("me", 1 << 20, 0)
     number = ask_metadata(connection)
-    feed(connection, metadata_answer(number, throttle_time_ms=250), 100)
+    connection.receive(metadata_answer(number, throttle_time_ms=250), 100)
     assert connection.muted_until_ms == 350
 
 
@@ -114,7 +113,7 @@ def test_a_refused_version_question_is_answered_in_the_oldest_form() -> None:
         ApiVersionsRequest(client_software_name="a", client_software_version="1"), 4, 0, 1_000
     )
     refusal = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[])
-    (found,) = feed(connection, answer(refusal, 0, number), 0)
+    (found,) = connection.receive(answer(refusal, 0, number), 0)
     assert isinstance(found.response, ApiVersionsResponse)
     assert found.response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
