@@ -517,5 +517,7 @@ class RealStorage:
         self._flusher.close()
         self._pool.close_below(self.root)
         if self._lock_fd >= 0:
+            # Said aloud: a process that was just forked may still hold a copy of the handle.
+            fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             os.close(self._lock_fd)
             self._lock_fd = -1

@@ -19,7 +19,7 @@ from onceflow.sdk.core.arguments import (
     whole_ms,
 )
 from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.core.transaction_flows import (
     FENCED,
     EndProgress,
@@ -280,8 +280,7 @@ class TransactionDriver(Generic[D]):
         if (
             identity is not None
             and not self._unanswered
-            and (await self._pool.run(owner_of(identity, self._backoff), timeout_ms=limit_ms))
-            is Owner.TAKEN
+            and await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms) is Owner.TAKEN
         ):
             error = fenced_error(identity.transactional_id)
             self._manager.fatal(error)
@@ -489,7 +488,7 @@ class TransactionDriver(Generic[D]):
         certain = owner is Owner.OURS or (
             owner is Owner.ABORTED and self._manager.protocol_version != 1
         )
-        if committed and progress.may_have_arrived and not certain:
+        if committed and not certain and (progress.may_have_arrived or owner is Owner.COMMITTED):
             raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
         if committed:
             self._manager.already_aborted = True
@@ -508,7 +507,7 @@ class TransactionDriver(Generic[D]):
         """Become fenced for good unless it is certain that nobody took the id (KIP-588)."""
         limit_ms = max(1, deadline_ms - self._engine.now_ms())
         try:
-            owner = await self._pool.run(owner_of(identity, self._backoff), timeout_ms=limit_ms)
+            owner = await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms)
         except KafkaError:
             owner = Owner.UNSAID
         if owner in (Owner.TAKEN, Owner.UNSAID):
@@ -517,6 +516,10 @@ class TransactionDriver(Generic[D]):
             self._engine.gate.update()
             raise fenced from error
         return owner
+
+    def _ask_owner(self, identity: ProducerIdentity) -> Flow[Owner]:
+        version = self._manager.protocol_version
+        return owner_of(identity, self._backoff, protocol_version=version)
 
     def _why_aborted(self) -> str:
         limit_ms = self._engine.config.transaction_timeout_ms

@@ -22,6 +22,7 @@ from onceflow.sdk.protocol.api.transactions import (
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 _ABORTED = ("CompleteAbort", "PrepareAbort", "PrepareEpochFence")
+_COMMITTED = ("CompleteCommit", "PrepareCommit")
 
 
 class Owner(enum.Enum):
@@ -32,6 +33,8 @@ class Owner(enum.Enum):
     ABORTED = "aborted"
     """Raised once, with an abort: by the coordinator, which ended our transaction. Under version
     1 it also looks so when ours was committed, and a newer producer took over and aborted."""
+    COMMITTED = "committed"
+    """Raised once, with a commit: under version 2 our own, whose answer was lost."""
     FORGOTTEN = "forgotten"
     """The coordinator does not know the id (any more)."""
     TAKEN = "taken"
@@ -39,12 +42,14 @@ class Owner(enum.Enum):
     """The broker is too old to say, or does not let this user ask."""
 
 
-def owner_of(identity: ProducerIdentity, backoff: Backoff) -> Flow[Owner]:
+def owner_of(identity: ProducerIdentity, backoff: Backoff, *, protocol_version: int) -> Flow[Owner]:
     """Ask the coordinator who has the id.
 
     Args:
         identity: What this producer last knew.
         backoff: Waits between tries.
+        protocol_version: 2 raises the epoch with every end of a transaction, so that a takeover
+            is further ahead; 1 does not, and a newer producer may have committed.
 
     Returns:
         Who has it.
@@ -72,8 +77,12 @@ def owner_of(identity: ProducerIdentity, backoff: Backoff) -> Flow[Owner]:
             ahead = found.producer_epoch - identity.producer_epoch
             if found.producer_id == identity.producer_id and ahead == 0:
                 return Owner.OURS
-            if found.producer_id == identity.producer_id and ahead == 1:
-                return Owner.ABORTED if found.transaction_state in _ABORTED else Owner.TAKEN
+            if found.producer_id != identity.producer_id or ahead != 1:
+                return Owner.TAKEN
+            if found.transaction_state in _ABORTED:
+                return Owner.ABORTED
+            if found.transaction_state in _COMMITTED and protocol_version != 1:
+                return Owner.COMMITTED
             return Owner.TAKEN
         return Owner.UNSAID
 

@@ -443,20 +443,23 @@ def test_when_time_runs_out_the_last_answer_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("producer_id", "epoch", "state", "owner"),
+    ("version", "producer_id", "epoch", "state", "owner"),
     [
-        (7, 3, "Ongoing", Owner.OURS),
-        (7, 4, "CompleteAbort", Owner.ABORTED),
-        (7, 4, "PrepareEpochFence", Owner.ABORTED),
-        (7, 4, "Ongoing", Owner.TAKEN),
-        (7, 4, "Empty", Owner.TAKEN),  # It began with InitProducerId; an abort leaves no Empty.
-        (7, 4, "CompleteCommit", Owner.TAKEN),
-        (7, 5, "Empty", Owner.TAKEN),
-        (8, 0, "Empty", Owner.TAKEN),
+        (1, 7, 3, "Ongoing", Owner.OURS),
+        (1, 7, 4, "CompleteAbort", Owner.ABORTED),
+        (2, 7, 4, "PrepareEpochFence", Owner.ABORTED),
+        (1, 7, 4, "Ongoing", Owner.TAKEN),
+        (2, 7, 4, "Empty", Owner.TAKEN),  # It began with InitProducerId; no end leaves Empty.
+        (1, 7, 4, "CompleteCommit", Owner.TAKEN),
+        (2, 7, 4, "CompleteCommit", Owner.COMMITTED),
+        (2, 7, 4, "PrepareCommit", Owner.COMMITTED),
+        (2, 7, 5, "CompleteCommit", Owner.TAKEN),
+        (2, 7, 5, "Empty", Owner.TAKEN),
+        (1, 8, 0, "Empty", Owner.TAKEN),
     ],
 )
 def test_a_takeover_shows_in_the_epoch_and_the_state(
-    producer_id: int, epoch: int, state: str, owner: Owner
+    version: int, producer_id: int, epoch: int, state: str, owner: Owner
 ) -> None:
     answer = DescribeTransactionsResponse(
         transaction_states=[
@@ -468,10 +471,12 @@ def test_a_takeover_shows_in_the_epoch_and_the_state(
             )
         ]
     )
-    result, _ = play(owner_of(ME, BACKOFF), answer)
+    result, _ = play(owner_of(ME, BACKOFF, protocol_version=version), answer)
     assert result is owner
 
 
 def test_an_old_broker_cannot_say_who_has_the_id() -> None:
-    result, _ = play(owner_of(ME, BACKOFF), UnsupportedVersionError("no such request"))
+    result, _ = play(
+        owner_of(ME, BACKOFF, protocol_version=2), UnsupportedVersionError("no such request")
+    )
     assert result is Owner.UNSAID
