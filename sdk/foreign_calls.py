@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Never
 
 _CONNECTED = "a client that was started has reached a broker; leave it out"
 _NEXT = "use next(consumer), with asyncio await anext(consumer), or iterate over the consumer"
@@ -88,38 +88,55 @@ ADMIN_CALLS: Final[Mapping[str, str]] = MappingProxyType(
 """Calls of other admin clients, and what to write here instead."""
 
 
+class _ForeignCall:
+    """In the place of a call that only others have: asking for it says what to write here.
+
+    A class with ``__getattr__`` could do that too, and every other access would be slower for it.
+    """
+
+    __slots__ = ("_name", "_remedy")
+
+    def __init__(self, name: str, remedy: str) -> None:
+        self._name = name
+        self._remedy = remedy
+
+    def __get__(self, instance: object, owner: type | None = None) -> Never:
+        kind = (owner or type(instance)).__name__
+        raise AttributeError(f"{kind} has no {self._name!r}; {self._remedy}")
+
+
 class _NamesForeignCalls:
     """Base of clients: a call that only others have is refused with what to write here."""
 
     __slots__ = ()
-    _foreign_calls: Mapping[str, str] = MappingProxyType({})
 
-    if not TYPE_CHECKING:  # A type checker must go on seeing which names there are.
-
-        def __getattr__(self, name: str) -> object:
-            remedy = self._foreign_calls.get(name)
-            kind = type(self).__name__
-            if remedy is not None:
-                raise AttributeError(f"{kind} has no {name!r}; {remedy}")
-            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+    def __dir__(self) -> list[str]:
+        foreign = {name for name in super().__dir__() if not hasattr(self, name)}
+        return sorted(set(super().__dir__()) - foreign)
 
 
 class ForeignProducerCalls(_NamesForeignCalls):
     """Base of producers."""
 
     __slots__ = ()
-    _foreign_calls = PRODUCER_CALLS
 
 
 class ForeignConsumerCalls(_NamesForeignCalls):
     """Base of consumers."""
 
     __slots__ = ()
-    _foreign_calls = CONSUMER_CALLS
 
 
 class ForeignAdminCalls(_NamesForeignCalls):
     """Base of admin clients."""
 
     __slots__ = ()
-    _foreign_calls = ADMIN_CALLS
+
+
+for _client, _calls in (
+    (ForeignProducerCalls, PRODUCER_CALLS),
+    (ForeignConsumerCalls, CONSUMER_CALLS),
+    (ForeignAdminCalls, ADMIN_CALLS),
+):
+    for _name, _remedy in _calls.items():
+        setattr(_client, _name, _ForeignCall(_name, _remedy))

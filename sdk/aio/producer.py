@@ -10,7 +10,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self, Unpack, cast
 
@@ -135,6 +136,10 @@ class AsyncProducer(ForeignProducerCalls):
                 self._config.interceptors, self._engine.sender.counters
             )
         self._started = False
+        # Who asks for the running loop asks the system for its process id too: too dear for each
+        # record. In the thread of a loop that runs, it is that loop.
+        self._thread_ident = 0
+        self._loop_runs: Callable[[], bool] = bool
         self._unclosed: unclosed.Watch | None = None
         self._starting: asyncio.Lock | None = None
         self._closed = False
@@ -161,6 +166,8 @@ class AsyncProducer(ForeignProducerCalls):
                 await self._engine.close(0)
                 raise
             self._started = True
+            self._thread_ident = get_ident()
+            self._loop_runs = asyncio.get_running_loop().is_running
             self._unclosed = unclosed.watch(self._engine, self._engine.accumulator.incomplete)
 
     async def stop(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
@@ -247,7 +254,7 @@ class AsyncProducer(ForeignProducerCalls):
                 failure was not looked at.
             IllegalStateError: This is not the event loop that started the producer.
         """
-        if asyncio.get_running_loop() is not self._engine.loop:
+        if get_ident() != self._thread_ident or not self._loop_runs():
             self._engine.check_usable()
         if self._is_plain and partition is None and timestamp_ms is None and not headers:
             try:

@@ -25,7 +25,7 @@ ONLY_BLOCKING = {
 
 
 def public(face: type) -> set[str]:
-    return {name for name in dir(face) if not name.startswith("_")}
+    return {name for name in dir(face) if not name.startswith("_") and hasattr(face, name)}
 
 
 def both(name: str) -> tuple[type, type]:

@@ -38,6 +38,7 @@ NOT_OF_THE_CLIENT = {"next", "anext", "NewTopic", "SecurityConfig"}
 def test_a_foreign_name_says_what_to_write(face: type, name: str) -> None:
     client = face.__new__(face)
     assert not hasattr(client, name)
+    assert name not in dir(client)
     with pytest.raises(AttributeError) as raised:
         getattr(client, name)
     assert str(raised.value) == f"{face.__name__} has no {name!r}; {FACES[face][name]}"
