@@ -31,6 +31,8 @@ from typing import Any
 
 PARTITIONS = 6
 KEYS = [b"key-%05d" % number for number in range(10_000)]
+FIRST = b"first"
+"""A record before the clock runs: librdkafka waits up to half a second for its producer id."""
 WORDS = [
     "amber",
     "birch",
@@ -111,7 +113,7 @@ def run_onceflow(args: argparse.Namespace, values: list[bytes], clock: Clock) ->
         compression_type=args.compression,
         **settings,  # type: ignore[arg-type]
     ) as producer:
-        producer.partitions_for(args.topic)
+        producer.send(args.topic, FIRST, key=FIRST).result()
         send, topic, keys = producer.send, args.topic, KEYS
         key_count, value_count = len(keys), len(values)
         clock.start()
@@ -133,7 +135,7 @@ def run_onceflow_async(args: argparse.Namespace, values: list[bytes], clock: Clo
             compression_type=args.compression,
             **settings,  # type: ignore[arg-type]
         ) as producer:
-            await producer.partitions_for(args.topic)
+            await producer.send_and_wait(args.topic, FIRST, key=FIRST)
             send, topic, keys = producer.send, args.topic, KEYS
             key_count, value_count = len(keys), len(values)
             clock.start()
@@ -191,7 +193,7 @@ def send_chunks(
         compression_type=args.compression,
         **settings,  # type: ignore[arg-type]
     ) as producer:
-        producer.partitions_for(args.topic)
+        producer.send(args.topic, FIRST, key=FIRST).result()
         clock.start()
         for values, keys in parts():
             producer.send_many(args.topic, values, keys)  # type: ignore[arg-type]
@@ -257,7 +259,8 @@ def confluent_producer(args: argparse.Namespace, failures: list[object]) -> Any:
             **settings_of(args.set),
         }
     )
-    producer.list_topics(args.topic, timeout=30)
+    producer.produce(args.topic, FIRST, FIRST)
+    producer.flush(30)
     return producer
 
 
@@ -275,7 +278,7 @@ def run_aiokafka(args: argparse.Namespace, values: list[bytes], clock: Clock) ->
             **{"linger_ms": 20, "max_batch_size": 262_144, **settings_of(args.set)},
         )
         await producer.start()
-        await producer.partitions_for(args.topic)
+        await producer.send_and_wait(args.topic, FIRST, FIRST)
         topic, keys = args.topic, KEYS
         key_count, value_count = len(keys), len(values)
         clock.start()
@@ -301,7 +304,7 @@ def run_kafka_python(args: argparse.Namespace, values: list[bytes], clock: Clock
         compression_type=compression,
         **{"linger_ms": 20, "batch_size": 262_144, **settings_of(args.set)},
     )
-    producer.partitions_for(args.topic)
+    producer.send(args.topic, FIRST, FIRST).get(30)
     topic, keys = args.topic, KEYS
     clock.start()
     for i in range(args.records):
