@@ -51,6 +51,7 @@ class Ending:
         mixed_groups: Whether groups had members of both protocols; an empty group that becomes one
             of the other kind counts its generations anew.
         session_group: The group whose inputs are copied to ``b``, if there is one.
+        static_members: Whether the groups' members have instance ids.
     """
 
     logs: dict[str, list[StoredRecord]] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class Ending:
     compacted: frozenset[str] = frozenset()
     short_lived: frozenset[str] = frozenset()
     mixed_groups: bool = False
+    static_members: bool = False
     session_group: str = ""
 
 
@@ -390,7 +392,12 @@ class Checker:
             if event.what == "committing":
                 asked[details[0]] = place
             elif event.what == "assigned":
-                owners |= dict.fromkeys(details[1], (place, details[0]))
+                for partition in details[1]:
+                    _, owner = owners.get(partition, (place, details[0]))
+                    # A static member that froze may hear late, in the same generation, what its
+                    # successor has by now; the coordinator refuses it everything.
+                    if not (self.ending.static_members and _succeeds(owner, details[0])):
+                        owners[partition] = (place, details[0])
             elif event.what == "group commit":
                 life, generation, offsets = details
                 for partition in offsets:
@@ -430,3 +437,11 @@ class Checker:
                 kept = [r.offset for r in log if r.key == key and r.visible]
                 if not kept or max(kept) < offset:
                     self._wrong("compacted away", f"{partition}: {key!r} of {offset}")
+
+
+def _succeeds(life: str, other: str) -> bool:
+    """Whether one life (``group0/2:id``) is of a later process of the same worker as another."""
+    worker, _, rest = life.partition("/")
+    other_worker, _, other_rest = other.partition("/")
+    number, other_number = rest.partition(":")[0], other_rest.partition(":")[0]
+    return worker == other_worker and int(number) > int(other_number)

@@ -139,6 +139,7 @@ def look(sim: Simulation) -> Ending:
     ending.compacted = frozenset({"compact"})
     ending.short_lived = frozenset({"short"})
     ending.mixed_groups = len(sim.protocols) > 1
+    ending.static_members = sim.static_members
     if any(isinstance(worker, SessionWorker) for worker in sim.workers):
         ending.session_group = "session"
     return ending
