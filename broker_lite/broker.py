@@ -233,6 +233,9 @@ class BrokerState:
     def clock_set(self, forward_ms: int, ahead_ms: int) -> None:
         """The clock was set: no timeout is shorter by that, and nothing is removed before its time.
 
+        Open transactions are the exception: when they began is stored, and they time out by the
+        system's clock, as with Apache Kafka.
+
         Args:
             forward_ms: By how much ``now_ms`` went forward without that time having gone by.
             ahead_ms: How far ``now_ms`` is ahead of the system's clock now.

@@ -111,8 +111,14 @@ class _NamesForeignCalls:
     __slots__ = ()
 
     def __dir__(self) -> list[str]:
-        foreign = {name for name in super().__dir__() if not hasattr(self, name)}
-        return sorted(set(super().__dir__()) - foreign)
+        from inspect import getattr_static  # Late: nothing else here needs it.
+
+        kind = type(self)
+        return [
+            name
+            for name in super().__dir__()
+            if not isinstance(getattr_static(kind, name, None), _ForeignCall)
+        ]
 
 
 class ForeignProducerCalls(_NamesForeignCalls):

@@ -226,6 +226,11 @@ class GroupMember(Membership):
         if isinstance(error, UnsupportedVersionError) and self.state is MemberState.STABLE:
             self._looks_at_group = False  # A coordinator that does not describe its groups.
             return
+        if self.state is MemberState.STABLE and self._check is not None:
+            # The look is nobody's wish: it is taken again, and its failure is no news.
+            self._check, self._looks_at_group = None, True
+            self._rediscover(now_ms)
+            return
         if not error.retriable:
             self._failure = error
         self._rediscover(now_ms)

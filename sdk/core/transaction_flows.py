@@ -52,6 +52,12 @@ CONCURRENT_FIRST_MS = 2
 CONCURRENT_LONGEST_MS = 20
 """Waits while the last transaction's markers are being written: milliseconds on a healthy broker,
 so Kafka's ``retry.backoff.ms`` of 100 would be most of a transaction's time."""
+_MAYBE_WRITTEN = (
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""Refusals of a coordinator whose log did not confirm the decision in time: it may be there."""
 CLIENT_ADD_PARTITIONS_MAX = 3
 CLASSIC_END_MAX = 4
 CLASSIC_OFFSETS_MAX = 4
@@ -286,6 +292,8 @@ def end_transaction(
             if not isinstance(error, BrokerConnectionError) or error.may_have_arrived:
                 known.may_have_arrived = True
             raise
+        if reply.error_code in _MAYBE_WRITTEN:
+            known.may_have_arrived = True
         _check_producer_codes({reply.error_code}, identity)
         return reply.producer_id, reply.producer_epoch
 

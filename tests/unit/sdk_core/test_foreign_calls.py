@@ -60,3 +60,12 @@ def test_other_names_are_missing_as_ever() -> None:
     client = AsyncProducer.__new__(AsyncProducer)
     with pytest.raises(AttributeError, match="'AsyncProducer' object has no attribute 'sned'"):
         client.sned  # type: ignore[attr-defined]  # noqa: B018 - it is asked for
+
+
+def test_listing_the_names_of_a_client_asks_for_none_of_them() -> None:
+    class Careful(Producer):
+        @property
+        def careful(self) -> None:
+            raise RuntimeError("asked for")
+
+    assert "careful" in dir(Careful.__new__(Careful))

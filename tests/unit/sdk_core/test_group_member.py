@@ -32,6 +32,7 @@ from onceflow.sdk.errors import (
     BrokerConnectionError,
     FencedInstanceIdError,
     InconsistentGroupProtocolError,
+    NoBrokersAvailableError,
     UnsupportedVersionError,
 )
 from onceflow.sdk.model import TopicPartition
@@ -612,6 +613,15 @@ def test_a_coordinator_that_describes_nothing_is_not_asked_again() -> None:
     rig.member.on_failure(UnsupportedVersionError("no DescribeGroups"), rig.now_ms)
     assert isinstance(rig.step(), Wait)
     assert rig.member.take_failure() is None
+
+
+def test_a_look_that_fails_is_taken_again_and_raised_to_nobody() -> None:
+    rig = returned((P0,), ())
+    assert isinstance(rig.step(), LookUpTopics)
+    rig.member.on_failure(NoBrokersAvailableError("none answers"), rig.now_ms)
+    assert rig.member.take_failure() is None
+    rig.now_ms += 1_000
+    assert isinstance(rig.request(), DescribeGroupsRequest)
 
 
 @pytest.mark.parametrize(("cooperative", "instance"), [(True, None), (False, "i1")])

@@ -571,6 +571,24 @@ async def test_a_refusal_after_a_lost_answer_says_aborted_only_if_that_is_certai
             await producer.commit_transaction()
 
 
+async def test_a_coordinator_that_could_not_confirm_a_commit_may_have_made_it(
+    broker: ScriptedBroker,
+) -> None:
+    """Its log may hold the decision although it answered an error."""
+    broker.transaction_version = 1
+    async with producer_for(broker, transactional_id="x") as producer:
+        await producer.begin_transaction()
+        await (await producer.send("t", b"a"))
+        broker.epoch += 1
+        broker.next(
+            EndTxnRequest,
+            EndTxnResponse(error_code=E.COORDINATOR_NOT_AVAILABLE),
+            EndTxnResponse(error_code=E.INVALID_PRODUCER_EPOCH),
+        )
+        with pytest.raises(CommitOutcomeUnknownError):
+            await producer.commit_transaction()
+
+
 async def test_an_old_epoch_in_a_produce_is_healed_by_the_abort(broker: ScriptedBroker) -> None:
     async with producer_for(broker, transactional_id="x") as producer:
         await producer.begin_transaction()
