@@ -33,6 +33,16 @@ class RemoteProtocolError(KafkaError):
     """The other side sent bytes that are not Kafka's protocol; drop the connection."""
 
 
+class _Shown:
+    """Stands for a value that cannot go to another process: its text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 class ConfigError(KafkaError, ValueError):
     """A setting has a value that cannot work.
 
@@ -50,6 +60,16 @@ class ConfigError(KafkaError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.field}={self.value!r}: {self.remedy}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        import pickle  # Late: most programs never need it.
+
+        value = self.value
+        try:
+            pickle.dumps(value)
+        except Exception:  # noqa: BLE001 - a lock, a lambda: each refuses in its own way
+            value = _Shown(repr(value))
+        return type(self), (self.field, value, self.remedy), {**vars(self), "value": value}
 
 
 class BrokerConnectionError(RetriableError):

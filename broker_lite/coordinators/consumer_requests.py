@@ -23,11 +23,16 @@ class GroupError(Exception):
 
     Attributes:
         code: What the client is told.
+        message: The words to it.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
+        super().__init__(code, message)
         self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class TopicRights(NamedTuple):

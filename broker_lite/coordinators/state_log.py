@@ -59,8 +59,11 @@ class StateLogError(Exception):
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
-        super().__init__(message or code.name)
+        super().__init__(code, message)
         self.code = code
+
+    def __str__(self) -> str:
+        return str(self.args[1]) or self.code.name
 
 
 class StateLog(Protocol):

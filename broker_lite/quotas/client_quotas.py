@@ -59,9 +59,12 @@ class QuotaError(Exception):
     """
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
-        super().__init__(message)
+        super().__init__(message, code)
         self.code = code
         self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class QuotaFilter(NamedTuple):

@@ -60,11 +60,16 @@ class ControlError(Exception):
 
     Attributes:
         status: HTTP status.
+        message: What is wrong.
     """
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
-        super().__init__(message)
+        super().__init__(status, message)
         self.status = status
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 Answer = Callable[[ControlRequest], Awaitable[object]]

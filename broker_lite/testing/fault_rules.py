@@ -91,6 +91,17 @@ class FaultRule:
     hits: int = 0
     held: list[Callable[[int], None]] = field(default_factory=list)
 
+    def fits(self, request: Request, context: RequestContext) -> bool:
+        """Whether the condition, if there is one, is met.
+
+        Raises:
+            RuntimeError: The condition wanted to end the program: that is not for the broker.
+        """
+        try:
+            return self.condition is None or self.condition(request, context)
+        except (KeyboardInterrupt, SystemExit) as error:
+            raise RuntimeError(f"a condition of {self.fault.name} raised {error!r}") from error
+
     def hit(self) -> None:
         """Count one more that the rule met."""
         self.hits += 1

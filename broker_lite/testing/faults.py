@@ -287,7 +287,7 @@ class FaultInjector:
                 and rule.client_id in (None, context.client_id)
                 and rule.node_id in (None, context.connection.node_id)
                 and (rule.only == ANYTHING or _named(rule, state, request, context))
-                and (rule.condition is None or rule.condition(request, context))
+                and rule.fits(request, context)
             ):
                 rule.hit()
                 return rule

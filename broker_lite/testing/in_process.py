@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +29,7 @@ from onceflow.broker_lite.testing.disk_watch import DiskWatch
 from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
 from onceflow.broker_lite.testing.journal import Journal
+from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
 from onceflow.broker_lite.testing.virtual_clock import RunningClock
 from onceflow.broker_lite.testing.wire import WireWatch
 from onceflow.broker_lite.topic_config import validate_overrides
@@ -132,7 +132,7 @@ class Broker:
         self._state: BrokerState | None = None
         self._server: Server | None = None
         self.disk: DiskWatch = DiskWatch()
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- addresses and state
@@ -326,11 +326,8 @@ class Broker:
         """
         if self._thread is not None:
             raise RuntimeError("the broker is running already")
-        loop = asyncio.new_event_loop()
-        name = "onceflow-broker"
-        thread = threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True)
-        thread.start()
-        self._loop, self._thread = loop, thread
+        self._thread = LoopThread("onceflow-broker")
+        self._loop = self._thread.loop
         try:
             self._in_loop(self.start_async())
         except BaseException:
@@ -362,6 +359,7 @@ class Broker:
             await self.stop_async(clean=not kill)
             await self.start_async()
 
+        check_outside(self._loop)
         try:
             self._in_loop(again())
         except BaseException:
@@ -369,6 +367,8 @@ class Broker:
             raise
 
     def _stop_thread(self, *, clean: bool) -> None:
+        if self._state is not None:
+            check_outside(self._loop)
         if self._thread is None:
             return
         try:
@@ -377,12 +377,10 @@ class Broker:
             self._end_thread()
 
     def _end_thread(self) -> None:
-        loop, thread = self._loop, self._thread
+        thread = self._thread
         self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+        if thread is not None:
+            thread.end()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -396,9 +394,13 @@ class Broker:
         self.stop()
 
     def _in_loop(self, coroutine: Coroutine[object, object, T]) -> T:
-        if self._loop is None:
+        try:
+            check_outside(self._loop)
+            if self._loop is None:
+                raise RuntimeError("the broker is not running")
+        except RuntimeError:
             coroutine.close()
-            raise RuntimeError("the broker is not running")
+            raise
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     # --- several nodes
@@ -526,22 +528,20 @@ class Broker:
 
         Args:
             function: Called with the state of the broker and the present time in milliseconds.
+
+        Raises:
+            BaseException: What the function raises, a ``SystemExit`` too; the broker goes on.
         """
-        state, server, loop = self.state, self._running_server(), self._loop
-        assert loop is not None
+        state, server = self.state, self._running_server()
 
         def run() -> T:
             result = function(state, self._clock())
             server.after_event()
             return result
 
-        if self._thread is None or threading.current_thread() is self._thread:
+        if self._thread is None or self._thread.is_current:
             return run()
-
-        async def run_async() -> T:
-            return run()
-
-        return asyncio.run_coroutine_threadsafe(run_async(), loop).result(CALL_TIMEOUT_SECONDS)
+        return self._thread.call(run, CALL_TIMEOUT_SECONDS)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -593,8 +593,3 @@ class Broker:
     def _call_if_running(self, function: Callable[[BrokerState, int], None]) -> None:
         if self._state is not None:
             self.call(function)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()

@@ -7,6 +7,7 @@ Method: raw clients against brokers in memory and on disk; starts, stops and kil
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,8 +18,10 @@ from broker_wire import Wire, batch, values_of
 
 from onceflow.broker_lite import Broker, VirtualClock
 from onceflow.broker_lite.log import StorageLockedError
+from onceflow.broker_lite.testing import Fault
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.api.cluster import MetadataRequest
 from onceflow.sdk.protocol.api.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 START_SECONDS_MAX = 0.5
@@ -184,6 +187,83 @@ def test_virtual_clock_is_moved_from_outside_of_the_thread() -> None:
         assert fired == [clock()]
     with pytest.raises(ValueError, match="does not go back"):
         clock.advance(-1)
+
+
+class OddEnd(BaseException):
+    """Of a kind that no library knows."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        StopIteration(5),
+        TimeoutError("of the function"),
+        OddEnd("odd"),
+        ValueError("plain"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_called_function_raises_comes_to_the_caller(error: BaseException) -> None:
+    """Also what would end the broker's loop; the broker goes on."""
+
+    def function(state: object, now_ms: int) -> None:
+        raise error
+
+    with Broker() as broker:
+        with pytest.raises(type(error)) as raised:
+            broker.call(function)
+        assert raised.value is error
+        asyncio.run(write(broker, b"a"))
+        assert asyncio.run(read(broker)) == [b"a"]
+
+
+def test_functions_that_the_broker_calls_later_end_it_neither(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A timer's costs nothing, a fault's condition costs the connection that it was asked for."""
+
+    def leave(*_: object) -> bool:
+        sys.exit(3)
+
+    async def send() -> None:
+        async with Wire(broker) as wire:
+            await topic_metadata(wire, "t")
+
+    with Broker(clock=VirtualClock()) as broker:
+        broker.call(lambda state, now_ms: state.timers.schedule(now_ms + 1000, leave))
+        with pytest.raises(SystemExit):
+            broker.advance(1000)
+        broker.call(lambda state, now_ms: asyncio.get_running_loop().call_soon(leave))
+        asyncio.run(write(broker, b"a"))
+        assert "wanted to end the program" in caplog.text
+        broker.faults.add(MetadataRequest, Fault.ERROR, condition=leave)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            asyncio.run(asyncio.wait_for(send(), 30))
+        assert "a condition of ERROR raised SystemExit(3)" in caplog.text
+        broker.faults.clear()
+        asyncio.run(write(broker, b"b"))
+        assert asyncio.run(read(broker)) == [b"a", b"b"]
+
+
+def test_what_would_wait_for_itself_says_so() -> None:
+    with Broker() as broker:
+        for wait in (broker.stop, broker.kill, broker.restart, lambda: broker.stop_node(1)):
+            with pytest.raises(RuntimeError, match="this would wait for itself"):
+                broker.call(lambda state, now_ms, wait=wait: wait())
+        broker.create_topic("t")
+
+
+async def test_blocking_calls_in_the_callers_loop_name_what_to_await() -> None:
+    async with Broker() as broker:
+        for wait in (broker.stop, broker.kill, broker.restart, lambda: broker.start_node(1)):
+            with pytest.raises(RuntimeError, match="await the method with _async"):
+                wait()
+        await write(broker, b"a")
+    broker.stop()
 
 
 def test_seed_makes_ids_repeatable() -> None:

@@ -79,6 +79,14 @@ def test_errors_pickle(error: Exception) -> None:
     assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
+def test_a_refused_value_that_cannot_go_to_another_process_goes_as_its_text() -> None:
+    error = errors.ConfigError("partitioner", lambda: None, "give a name")
+    error.add_note("noted")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.__notes__) == (str(error), ["noted"])
+    assert repr(again.value) == repr(error.value)
+
+
 def test_an_error_without_text_says_what_to_do_next() -> None:
     assert "may be committed or aborted" in str(errors.CommitOutcomeUnknownError())
     assert str(errors.ConfigError("acks", 7, "use 0, 1 or all")) == "acks=7: use 0, 1 or all"
