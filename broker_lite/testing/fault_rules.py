@@ -94,6 +94,10 @@ class FaultRule:
     def fits(self, request: Request, context: RequestContext) -> bool:
         """Whether the condition, if there is one, is met.
 
+        Args:
+            request: The request.
+            context: Whose it is.
+
         Raises:
             RuntimeError: The condition wanted to end the program: that is not for the broker.
         """
