@@ -35,11 +35,20 @@ from onceflow.sdk.core.admin_arguments import (
     check_settings,
     name_list,
     new_topics,
+    number_list,
+    numbers_by_name,
     numbers_by_partition,
-    totals_by_topic,
+    resource,
+    whole_number,
 )
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.arguments import limit_of, partition_list, partition_of, refuse_positional
+from onceflow.sdk.core.arguments import (
+    check_flag,
+    limit_of,
+    partition_list,
+    partition_of,
+    refuse_positional,
+)
 from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.foreign_calls import ForeignAdminCalls
@@ -139,6 +148,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             BrokerError: Another refusal.
         """
         by_name = new_topics(topics)
+        check_flag("validate_only", validate_only)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, UUID]:
             flow = admin_topics.create_topics(
@@ -173,7 +183,9 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             flow = admin_topics.delete_topics(names, left_ms, by_state=version >= 6, target=node_id)
             return await self._pool.run(flow, timeout_ms=left_ms)
 
-        await self._asker.complete(name_list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        await self._asker.complete(
+            name_list("topics", topics), ask, timeout_ms, final=NO_SUCH_TOPIC
+        )
 
     async def create_partitions(
         self,
@@ -195,7 +207,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             InvalidPartitionsError: A total is not above the present one.
             BrokerError: Another refusal.
         """
-        totals = totals_by_topic(totals)
+        totals = numbers_by_name("totals", totals, "{'orders': 6}")
+        check_flag("validate_only", validate_only)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, None]:
             flow = admin_topics.create_partitions(
@@ -219,7 +232,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             include_internal: Also those of the broker itself, such as ``__consumer_offsets``.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-        self._pool.check_usable()
+        check_flag("include_internal", include_internal)
+        self._asker.check(timeout_ms)
         view = await self._pool.refresh_metadata(all_topics=True, timeout_ms=timeout_ms)
         return sorted(
             name
@@ -257,7 +271,9 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
                 found[name] = TopicDescription(name, topic.topic_id, infos, topic.is_internal)
             return found
 
-        return await self._asker.complete(name_list(topics), ask, timeout_ms, final=NO_SUCH_TOPIC)
+        return await self._asker.complete(
+            name_list("topics", topics), ask, timeout_ms, final=NO_SUCH_TOPIC
+        )
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
@@ -304,7 +320,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
         """
         if isinstance(resources, str | ConfigResource):
             resources = [resources]
-        given = {_resource(resource): resource for resource in resources}
+        if isinstance(resources, bytes) or not isinstance(resources, Iterable):
+            remedy = "give a list of topic names, or of ConfigResource(type, name)"
+            raise ConfigError("resources", resources, remedy)
+        given = {resource("resources", each): each for each in resources}
 
         async def ask(
             left: list[ConfigResource], left_ms: int
@@ -316,7 +335,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             return found
 
         found = await self._asker.complete(given, ask, timeout_ms, final=NO_SUCH_TOPIC)
-        return {given[resource]: entries for resource, entries in found.items()}
+        return {given[of]: entries for of, entries in found.items()}
 
     async def alter_configs(
         self,
@@ -340,15 +359,16 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
         if not isinstance(changes, Mapping):
             remedy = "give a dictionary, as {'orders': {'retention.ms': '3600000'}}"
             raise ConfigError("changes", changes, remedy)
-        wanted = {_resource(resource): settings for resource, settings in changes.items()}
-        for resource, settings in wanted.items():
-            check_settings(resource.name, settings)
+        wanted = {resource("changes", of): settings for of, settings in changes.items()}
+        for of, settings in wanted.items():
+            check_settings("changes", of.name, settings)
+        check_flag("validate_only", validate_only)
 
         async def ask(left: list[ConfigResource], left_ms: int) -> Outcomes[ConfigResource, None]:
             found: Outcomes[ConfigResource, None] = {}
             for target, part in (await self._by_target(left)).items():
                 flow = admin_topics.alter_configs(
-                    {resource: wanted[resource] for resource in part},
+                    {of: wanted[of] for of in part},
                     validate_only=validate_only,
                     target=target,
                 )
@@ -362,10 +382,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
     ) -> dict[int, list[ConfigResource]]:
         """A broker's own settings are that broker's to tell; any other goes to any broker."""
         targets: dict[int, list[ConfigResource]] = {}
-        for resource in resources:
-            own = resource.type is ResourceType.BROKER and resource.name.isdigit()
-            node_id = int(resource.name) if own else await self._asker.controller()
-            targets.setdefault(node_id, []).append(resource)
+        for of in resources:
+            own = of.type is ResourceType.BROKER and of.name.isdigit()
+            node_id = int(of.name) if own else await self._asker.controller()
+            targets.setdefault(node_id, []).append(of)
         return targets
 
     # --- groups ---
@@ -384,6 +404,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             types: Only groups of these types ("classic", "consumer"); empty for all.
             timeout_ms: Limit.
         """
+        states, types = name_list("states", states), name_list("types", types)
         found = await self._asker.ask_brokers(
             lambda node_id: admin_groups.list_groups(node_id, states, types), timeout_ms
         )
@@ -399,7 +420,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return await self._asker.ask_coordinators(
-            name_list(groups), CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
+            name_list("groups", groups),
+            CoordinatorType.GROUP,
+            admin_groups.describe_group,
+            timeout_ms,
         )
 
     async def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
@@ -414,7 +438,10 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             GroupIdNotFoundError: One does not exist.
         """
         await self._asker.ask_coordinators(
-            name_list(groups), CoordinatorType.GROUP, admin_groups.delete_group, timeout_ms
+            name_list("groups", groups),
+            CoordinatorType.GROUP,
+            admin_groups.delete_group,
+            timeout_ms,
         )
 
     # --- producers and transactions ---
@@ -450,7 +477,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             TransactionalIdNotFoundError: One is not known to its coordinator.
         """
         return await self._asker.ask_coordinators(
-            name_list(transactional_ids),
+            name_list("transactional_ids", transactional_ids),
             CoordinatorType.TRANSACTION,
             admin_groups.describe_transaction,
             timeout_ms,
@@ -470,6 +497,8 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             producer_ids: Only those of these producers; empty for all.
             timeout_ms: Limit.
         """
+        states = name_list("states", states)
+        producer_ids = number_list("producer_ids", producer_ids)
         found = await self._asker.ask_brokers(
             lambda node_id: admin_groups.list_transactions(node_id, states, producer_ids),
             timeout_ms,
@@ -503,9 +532,14 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
             IllegalStateError: There is no such open transaction.
             BrokerError: The leader refused.
         """
+        where = partition_of(partition, "partition")
+        if start_offset is not None:
+            start_offset = whole_number("start_offset", start_offset)
+        if producer_id is not None:
+            producer_id = whole_number("producer_id", producer_id)
+        limit_of(timeout_ms, 0)
         if start_offset is None and producer_id is None:
             raise IllegalStateError("abort_transaction() needs start_offset or producer_id")
-        where = partition_of(partition, "partition")
         producers = (await self.describe_producers([where], timeout_ms=timeout_ms))[where]
         hanging = [
             producer
@@ -543,7 +577,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
         """
         limit_ms = limit_of(timeout_ms, self._config.default_api_timeout_ms)
         return await self._asker.ask_coordinators(
-            name_list(transactional_ids),
+            name_list("transactional_ids", transactional_ids),
             CoordinatorType.TRANSACTION,
             lambda key: admin_groups.fence_producer(key, limit_ms, self._pool.backoff),
             timeout_ms,
@@ -555,16 +589,5 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-        self._pool.check_usable()
+        self._asker.check(timeout_ms)
         return await self._pool.run(admin_topics.describe_cluster(), timeout_ms=timeout_ms)
-
-
-def _resource(given: Resource) -> ConfigResource:
-    if isinstance(given, str):
-        return ConfigResource(ResourceType.TOPIC, given)
-    if not isinstance(given, ConfigResource):
-        raise ConfigError("resources", given, "give topic names, or ConfigResource(type, name)")
-    if not isinstance(given.type, ResourceType):
-        known = ", ".join(f"ResourceType.{kind.name}" for kind in ResourceType)
-        raise ConfigError("ConfigResource.type", given.type, f"give one of {known}")
-    return given

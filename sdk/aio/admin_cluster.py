@@ -15,10 +15,17 @@ from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
 from onceflow.sdk.core import admin_cluster
+from onceflow.sdk.core.admin_arguments import (
+    folders_by_partition,
+    instances,
+    number_list,
+    numbers_by_name,
+    replicas_by_partition,
+    whole_number,
+)
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.arguments import partition_list, partition_of
+from onceflow.sdk.core.arguments import check_choice, check_flag, partition_list
 from onceflow.sdk.core.handshake import SOFTWARE_NAME
-from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import TopicPartition
 from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
 from onceflow.sdk.protocol.api.admin_replicas import ElectionType
@@ -43,8 +50,9 @@ class ClusterCalls(AdminBase):
             types: Kinds of resources; empty for all.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
+        wanted = instances("types", types, ResourceType)
         found = await self._ask_once(
-            lambda _, target: admin_cluster.list_config_resources(types, target), timeout_ms
+            lambda _, target: admin_cluster.list_config_resources(wanted, target), timeout_ms
         )
         return sorted(found)
 
@@ -60,10 +68,11 @@ class ClusterCalls(AdminBase):
         Returns:
             Folders by path, by node id.
         """
-        self._pool.check_usable()
-        if brokers is None:
+        asked = None if brokers is None else number_list("brokers", brokers)
+        self._asker.check(timeout_ms)
+        if asked is None:
             view = await self._pool.refresh_metadata((), timeout_ms=timeout_ms)
-            brokers = list(view.nodes)
+            asked = list(view.nodes)
 
         async def ask(left: list[int], left_ms: int) -> Outcomes[int, dict[str, LogDirDescription]]:
             found: Outcomes[int, dict[str, LogDirDescription]] = {}
@@ -72,7 +81,7 @@ class ClusterCalls(AdminBase):
                 found[node_id] = await self._pool.run(flow, timeout_ms=left_ms)
             return found
 
-        return await self._asker.complete(dict.fromkeys(brokers), ask, timeout_ms)
+        return await self._asker.complete(asked, ask, timeout_ms)
 
     async def alter_replica_log_dirs(
         self,
@@ -92,7 +101,8 @@ class ClusterCalls(AdminBase):
             LogDirNotFoundError: There is no such folder.
             BrokerError: Another refusal.
         """
-        wanted = {partition_of(partition, "folders"): path for partition, path in folders.items()}
+        broker = whole_number("broker", broker)
+        wanted = folders_by_partition(folders)
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
             flow = admin_cluster.alter_log_dirs(broker, {p: wanted[p] for p in left})
@@ -119,8 +129,7 @@ class ClusterCalls(AdminBase):
             PreferredLeaderNotAvailableError: A preferred replica is not alive.
             BrokerError: Another refusal.
         """
-        if election_type not in ELECTIONS:
-            raise ConfigError("election_type", election_type, f"choose from {', '.join(ELECTIONS)}")
+        check_choice("election_type", election_type, ELECTIONS)
         kind = ELECTIONS[election_type]
         if partitions is None:
             found = await self._ask_once(
@@ -154,9 +163,7 @@ class ClusterCalls(AdminBase):
             InvalidReplicaAssignmentError: A node is not there, or is named twice.
             NoReassignmentInProgressError: There is nothing to cancel.
         """
-        wanted = {
-            partition_of(partition, "replicas"): nodes for partition, nodes in replicas.items()
-        }
+        wanted = replicas_by_partition(replicas)
         await self._ask_each(
             wanted,
             lambda left, left_ms, target: admin_cluster.alter_reassignments(
@@ -215,12 +222,13 @@ class ClusterCalls(AdminBase):
             ConfigError: There is no such upgrade.
             InvalidUpdateVersionError: A level cannot be had.
         """
-        if upgrade_type not in UPGRADES:
-            raise ConfigError("upgrade_type", upgrade_type, f"choose from {', '.join(UPGRADES)}")
+        wanted = numbers_by_name("levels", levels, "{'metadata.version': 20}")
+        check_choice("upgrade_type", upgrade_type, UPGRADES)
+        check_flag("validate_only", validate_only)
         kind = UPGRADES[upgrade_type]
         await self._ask_once(
             lambda left_ms, target: admin_cluster.update_features(
-                levels, kind, validate_only, left_ms, target
+                wanted, kind, validate_only, left_ms, target
             ),
             timeout_ms,
         )
@@ -245,6 +253,7 @@ class ClusterCalls(AdminBase):
         Raises:
             BrokerIdNotRegisteredError: There is no such broker.
         """
+        node_id = whole_number("broker", broker)
         await self._ask_once(
-            lambda _, target: admin_cluster.unregister_broker(broker, target), timeout_ms
+            lambda _, target: admin_cluster.unregister_broker(node_id, target), timeout_ms
         )

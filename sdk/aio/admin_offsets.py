@@ -9,9 +9,14 @@ from onceflow.sdk.admin_cluster_model import OffsetReset
 from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.aio.cluster_asker import NO_SUCH_TOPIC
 from onceflow.sdk.core import admin_groups
-from onceflow.sdk.core.admin_arguments import numbers_by_partition
+from onceflow.sdk.core.admin_arguments import times_or_words, whole_number
 from onceflow.sdk.core.admin_topics import Outcomes
-from onceflow.sdk.core.arguments import offsets_by_partition, partition_list
+from onceflow.sdk.core.arguments import (
+    check_flag,
+    check_text,
+    offsets_by_partition,
+    partition_list,
+)
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType
 from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError, UnknownMemberIdError
 from onceflow.sdk.model import (
@@ -47,8 +52,10 @@ class GroupOffsetCalls(AdminBase):
         Returns:
             Offsets by partition; partitions without one are left out.
         """
-        self._pool.check_usable()
+        check_text("group", group)
         wanted = None if partitions is None else partition_list(partitions)
+        check_flag("require_stable", require_stable)
+        self._asker.check(timeout_ms)
         found = await self._reader.committed(
             group, wanted, require_stable=require_stable, timeout_ms=timeout_ms
         )
@@ -72,6 +79,7 @@ class GroupOffsetCalls(AdminBase):
             UnknownMemberIdError: The group has members.
             BrokerError: Another refusal.
         """
+        check_text("group", group)
         wanted = offsets_by_partition(offsets)
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
@@ -106,17 +114,9 @@ class GroupOffsetCalls(AdminBase):
             ConfigError: A word is none of the three, or no isolation level.
             BrokerError: A leader refused.
         """
-        self._pool.check_usable()
         level = _isolation(isolation_level)
-        if not isinstance(targets, Mapping):
-            raise ConfigError("targets", targets, "give a dictionary of times by TopicPartition")
-        times: dict[TopicPartition, object] = {}
-        for partition, spec in targets.items():
-            if isinstance(spec, str) and spec not in OFFSET_SPECS:
-                remedy = f"choose from {', '.join(OFFSET_SPECS)}, or give milliseconds since 1970"
-                raise ConfigError(f"targets of {partition}", spec, remedy)
-            times[partition] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
-        wanted = numbers_by_partition("targets", times)
+        wanted = times_or_words(targets, OFFSET_SPECS)
+        self._asker.check(timeout_ms)
         found = await self._reader.list_offsets(wanted, level, timeout_ms)
         return {
             partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
@@ -137,6 +137,7 @@ class GroupOffsetCalls(AdminBase):
             GroupSubscribedToTopicError: A member of the group reads the topic.
             GroupIdNotFoundError: There is no such group.
         """
+        check_text("group", group)
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
             flow = admin_groups.delete_group_offsets(group, left)
@@ -186,7 +187,9 @@ class GroupOffsetCalls(AdminBase):
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """
+        check_text("group", group)
         _check_one_place(to, to_time_ms, shift_by)
+        check_flag("dry_run", dry_run)
         given = None if partitions is None else partition_list(partitions)
         committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
         wanted = _wanted(group, given, committed)
@@ -231,11 +234,16 @@ class GroupOffsetCalls(AdminBase):
 
 
 def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int | None) -> None:
+    for name, number in (("to_time_ms", to_time_ms), ("shift_by", shift_by)):
+        if number is not None:
+            whole_number(name, number)
+    if to is not None and (isinstance(to, bool) or not isinstance(to, str | int)):
+        raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
+    if isinstance(to, str) and to not in ("earliest", "latest"):
+        raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
     given = [value for value in (to, to_time_ms, shift_by) if value is not None]
     if len(given) != 1:
         raise ConfigError("to", to, "give exactly one of to, to_time_ms and shift_by")
-    if isinstance(to, str) and to not in ("earliest", "latest"):
-        raise ConfigError("to", to, 'choose "earliest", "latest" or an offset')
     if to_time_ms is not None and to_time_ms < 0:  # To brokers that would be another question.
         raise ConfigError("to_time_ms", to_time_ms, "give milliseconds since 1970")
 
@@ -258,7 +266,9 @@ def _wanted(
 
 def _isolation(given: IsolationLevel | str) -> IsolationLevel:
     try:
-        return IsolationLevel[given.upper()] if isinstance(given, str) else IsolationLevel(given)
+        if isinstance(given, str):
+            return IsolationLevel[given.upper()]
+        return IsolationLevel(whole_number("isolation_level", given))
     except (KeyError, ValueError):
         raise ConfigError(
             "isolation_level", given, 'choose "read_committed" or "read_uncommitted"'

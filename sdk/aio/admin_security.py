@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from onceflow.sdk.admin_cluster_model import (
     AclBinding,
     AclFilter,
-    AclOperation,
-    AclPatternType,
-    AclPermission,
-    AclResourceType,
     AnyName,
     ClientQuota,
     ScramDeletion,
@@ -21,15 +18,17 @@ from onceflow.sdk.admin_cluster_model import (
 from onceflow.sdk.aio.admin_base import AdminBase
 from onceflow.sdk.core import admin_security
 from onceflow.sdk.core.admin_arguments import instances, name_list
-from onceflow.sdk.core.admin_security import SCRAM_MECHANISMS, QuotaEntity, quota_entity
+from onceflow.sdk.core.admin_security_arguments import (
+    check_deletion,
+    check_rule,
+    check_upsertion,
+    quota_changes,
+    quota_components,
+)
+from onceflow.sdk.core.arguments import check_flag
 from onceflow.sdk.errors import ConfigError
 
 SALT_BYTES: Final = 16
-ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 16_384
-"""Bounds of brokers; below, guessing is too easy, and above, a log-in too expensive."""
-
-QUOTA_ENTITY_TYPES: Final = ("user", "client-id", "ip")
 
 
 class SecurityCalls(AdminBase):
@@ -49,6 +48,9 @@ class SecurityCalls(AdminBase):
             BrokerError: Another refusal.
         """
         asked = AclFilter() if wanted is None else wanted
+        if not isinstance(asked, AclFilter):
+            raise ConfigError("wanted", wanted, "give an AclFilter, or None for all")
+        check_rule("wanted", asked)
         return await self._ask_once(
             lambda _, target: admin_security.describe_acls(asked, target), timeout_ms
         )
@@ -67,9 +69,8 @@ class SecurityCalls(AdminBase):
             SecurityDisabledError: The cluster has no authorizer.
             BrokerError: Another refusal.
         """
-        wanted = instances("bindings", bindings, AclBinding)
-        for binding in wanted:
-            _check_binding(binding)
+        check = partial(check_rule, "bindings")
+        wanted = instances("bindings", bindings, AclBinding, check)
         await self._ask_each(
             wanted, lambda left, _, target: admin_security.create_acls(left, target), timeout_ms
         )
@@ -88,7 +89,7 @@ class SecurityCalls(AdminBase):
             BrokerError: Another refusal.
         """
         return await self._ask_each(
-            instances("filters", filters, AclFilter),
+            instances("filters", filters, AclFilter, partial(check_rule, "filters")),
             lambda left, _, target: admin_security.delete_acls(left, target),
             timeout_ms,
         )
@@ -111,7 +112,7 @@ class SecurityCalls(AdminBase):
             )
             return {user: infos for user, infos in found.items() if isinstance(infos, dict)}
         return await self._ask_each(
-            name_list(users),
+            name_list("users", users),
             lambda left, _, target: admin_security.describe_scram_users(left, target),
             timeout_ms,
         )
@@ -135,26 +136,19 @@ class SecurityCalls(AdminBase):
             ResourceNotFoundError: A password to remove is not there.
             BrokerError: Another refusal.
         """
-        mechanisms = [wish.mechanism for wish in upsertions]
-        for mechanism in mechanisms + [deletion.mechanism for deletion in deletions]:
-            if mechanism not in SCRAM_MECHANISMS:
-                choices = f"choose from {', '.join(SCRAM_MECHANISMS)}"
-                raise ConfigError("mechanism", mechanism, choices)
-        salted = []
-        for wish in upsertions:
-            if not ITERATIONS_MIN <= wish.iterations <= ITERATIONS_MAX:
-                bounds = f"give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
-                raise ConfigError("iterations", wish.iterations, bounds)
-            if not wish.password:
-                raise ConfigError("password", "", f"give user {wish.user!r} a password")
-            salt = secrets.token_bytes(SALT_BYTES) if wish.salt is None else wish.salt
-            salted.append(wish._replace(salt=salt))
-        users = [wish.user for wish in salted] + [deletion.user for deletion in deletions]
+        removed = instances("deletions", deletions, ScramDeletion, check_deletion)
+        salted = [
+            wish._replace(salt=secrets.token_bytes(SALT_BYTES)) if wish.salt is None else wish
+            for wish in instances(
+                "upsertions", upsertions, ScramUpsertion, check_upsertion, is_secret=True
+            )
+        ]
+        users = [wish.user for wish in salted] + [deletion.user for deletion in removed]
         await self._ask_each(
-            name_list(users),
+            dict.fromkeys(users),
             lambda left, _, target: admin_security.alter_scram_users(
                 [wish for wish in salted if wish.user in left],
-                [deletion for deletion in deletions if deletion.user in left],
+                [deletion for deletion in removed if deletion.user in left],
                 target,
             ),
             timeout_ms,
@@ -179,8 +173,8 @@ class SecurityCalls(AdminBase):
             ConfigError: There is no such type of entity.
             BrokerError: A refusal.
         """
-        wanted = dict(components or {})
-        _check_entity(wanted)
+        wanted = quota_components(components)
+        check_flag("strict", strict)
         return await self._ask_once(
             lambda _, target: admin_security.describe_quotas(wanted, strict, target), timeout_ms
         )
@@ -204,10 +198,8 @@ class SecurityCalls(AdminBase):
             ConfigError: There is no such type of entity.
             InvalidRequestError: A quota or value does not exist.
         """
-        wanted: dict[QuotaEntity, dict[str, float | None]] = {}
-        for entity, quotas in changes:
-            _check_entity(entity)
-            wanted.setdefault(quota_entity(entity.items()), {}).update(quotas)
+        wanted = quota_changes(changes)
+        check_flag("validate_only", validate_only)
         await self._ask_each(
             wanted,
             lambda left, _, target: admin_security.alter_quotas(
@@ -215,22 +207,3 @@ class SecurityCalls(AdminBase):
             ),
             timeout_ms,
         )
-
-
-def _check_binding(binding: AclBinding) -> None:
-    """Refuse what only a filter may say."""
-    wrong = {
-        "resource_type": binding.resource_type is AclResourceType.ANY,
-        "operation": binding.operation is AclOperation.ANY,
-        "permission": binding.permission is AclPermission.ANY,
-        "pattern_type": binding.pattern_type in (AclPatternType.ANY, AclPatternType.MATCH),
-    }
-    for name, is_wrong in wrong.items():
-        if is_wrong:
-            raise ConfigError(name, getattr(binding, name).name, "name one; this is for filters")
-
-
-def _check_entity(entity: Mapping[str, object]) -> None:
-    for kind in entity:
-        if kind not in QUOTA_ENTITY_TYPES:
-            raise ConfigError("entity", kind, f"choose from {', '.join(QUOTA_ENTITY_TYPES)}")

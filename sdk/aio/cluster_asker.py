@@ -41,6 +41,19 @@ class ClusterAsker:
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
 
+    def check(self, timeout_ms: int | None) -> None:
+        """Refuse a limit that is none, and questions of a client that cannot be used.
+
+        Args:
+            timeout_ms: Limit, None for the default.
+
+        Raises:
+            ConfigError: The limit is no number of milliseconds.
+            IllegalStateError: See ``ConnectionPool.check_usable``.
+        """
+        limit_of(timeout_ms, 0)
+        self._pool.check_usable()
+
     async def controller(self) -> int:
         """A broker that takes requests for the controller: any, or with ZooKeeper that one.
 
@@ -71,7 +84,7 @@ class ClusterAsker:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         wanted = partition_list(partitions)
-        self._pool.check_usable()
+        self.check(timeout_ms)
         if any(self._pool.metadata.partition(partition) is None for partition in wanted):
             await self._pool.refresh_metadata({p.topic for p in wanted}, timeout_ms=timeout_ms)
 
@@ -120,7 +133,7 @@ class ClusterAsker:
 
     async def ask_brokers(self, flow: Callable[[int], Flow[V]], timeout_ms: int | None) -> list[V]:
         """Ask every broker; one answer each."""
-        self._pool.check_usable()
+        self.check(timeout_ms)
         view = await self._pool.refresh_metadata((), timeout_ms=timeout_ms)
 
         async def ask(left: list[int], left_ms: int) -> Outcomes[int, V]:
@@ -158,7 +171,7 @@ class ClusterAsker:
         Raises:
             KafkaError: The first item's failure; further ones are its notes.
         """
-        self._pool.check_usable()
+        self.check(timeout_ms)
         limit_ms = limit_of(timeout_ms, self._pool.config.default_api_timeout_ms)
         deadline_ms = self._pool.now_ms() + limit_ms
         results: dict[K, V] = {}

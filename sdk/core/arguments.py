@@ -8,7 +8,7 @@ allowed is decided where it is used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import SupportsIndex
 
 from onceflow.sdk.errors import ConfigError
@@ -60,6 +60,36 @@ def limit_of(timeout_ms: object, default_ms: int) -> int:
     return default_ms if timeout_ms is None else whole_ms(timeout_ms)
 
 
+def check_flag(name: str, given: object) -> None:
+    """Refuse what is no switch: as a condition the text ``"false"`` would be true.
+
+    Raises:
+        ConfigError: It is neither True nor False.
+    """
+    if not isinstance(given, bool):
+        raise ConfigError(name, given, "give True or False")
+
+
+def check_text(name: str, given: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(given, str):
+        raise ConfigError(name, given, "give a text")
+
+
+def check_choice(name: str, given: object, choices: Collection[str]) -> None:
+    """Refuse what is none of the words that there are.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not isinstance(given, str) or given not in choices:
+        raise ConfigError(name, given, f"choose from {', '.join(choices)}")
+
+
 def offset_of(given: object) -> int:
     """An offset to seek to.
 
@@ -79,23 +109,25 @@ def partition_of(given: object, name: str = "partitions") -> TopicPartition:
     """
     if isinstance(given, tuple) and len(given) == 2:
         topic, number = given
-        if isinstance(topic, str) and isinstance(number, SupportsIndex):
+        is_number = isinstance(number, SupportsIndex) and not isinstance(number, bool)
+        if isinstance(topic, str) and is_number:
             return TopicPartition(topic, number.__index__())
     raise ConfigError(name, given, _PARTITIONS)
 
 
-def partition_list(given: object) -> list[TopicPartition]:
+def partition_list(given: object, name: str = "partitions") -> list[TopicPartition]:
     """Several partitions.
 
     Args:
         given: What the user gave.
+        name: What the argument is called.
 
     Raises:
         ConfigError: It is one partition, a text, or holds something else than partitions.
     """
     if isinstance(given, TopicPartition | str | bytes) or not isinstance(given, Iterable):
-        raise ConfigError("partitions", given, _PARTITIONS)
-    return [partition_of(each, "partitions") for each in given]
+        raise ConfigError(name, given, _PARTITIONS)
+    return [partition_of(each, name) for each in given]
 
 
 def times_by_partition(given: object) -> dict[TopicPartition, int]:
@@ -130,6 +162,7 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for partition, offset in given.items():
         if isinstance(offset, OffsetAndMetadata):
+            _check_offset(offset)
             found[partition_of(partition, "offsets")] = offset
         elif isinstance(offset, SupportsIndex) and not isinstance(offset, bool):
             found[partition_of(partition, "offsets")] = OffsetAndMetadata(offset.__index__())
@@ -139,6 +172,16 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
         if entry.offset < 0:
             raise ConfigError("offsets", entry.offset, f"give the next offset of {partition}")
     return found
+
+
+def _check_offset(given: OffsetAndMetadata) -> None:
+    """Refuse fields of the wrong kind."""
+    for name in ("offset", "leader_epoch"):
+        value = getattr(given, name)
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            raise ConfigError(f"offsets: {name}", value, "give a whole number")
+    if not isinstance(given.metadata, str):
+        raise ConfigError("offsets: metadata", given.metadata, "give a text")
 
 
 def check_group_metadata(given: object) -> None:

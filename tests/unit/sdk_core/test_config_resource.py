@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from onceflow.sdk.admin_model import ConfigResource, ResourceType
-from onceflow.sdk.aio.admin import _resource
+from onceflow.sdk.core.admin_arguments import resource
 from onceflow.sdk.errors import ConfigError
 
 
 def test_a_type_given_as_text_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"ConfigResource\.type='broker'.*ResourceType\.BROKER"):
-        _resource(ConfigResource(cast("ResourceType", "broker"), ""))
-    assert _resource("t") == ConfigResource(ResourceType.TOPIC, "t")
+        resource("resources", ConfigResource(cast("ResourceType", "broker"), ""))
+    assert resource("resources", "t") == ConfigResource(ResourceType.TOPIC, "t")
