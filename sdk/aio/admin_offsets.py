@@ -187,9 +187,7 @@ class GroupOffsetCalls(AdminBase):
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """
-        check_text("group", group)
-        _check_one_place(to, to_time_ms, shift_by)
-        check_flag("dry_run", dry_run)
+        _check_reset(group, to, to_time_ms, shift_by, dry_run)
         given = None if partitions is None else partition_list(partitions)
         committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
         wanted = _wanted(group, given, committed)
@@ -233,7 +231,15 @@ class GroupOffsetCalls(AdminBase):
             raise UnknownMemberIdError(f"group {group!r} has members; stop them first")
 
 
-def _check_one_place(to: str | int | None, to_time_ms: int | None, shift_by: int | None) -> None:
+def _check_reset(
+    group: str,
+    to: str | int | None,
+    to_time_ms: int | None,
+    shift_by: int | None,
+    dry_run: bool,
+) -> None:
+    check_text("group", group)
+    check_flag("dry_run", dry_run)
     for name, number in (("to_time_ms", to_time_ms), ("shift_by", shift_by)):
         if number is not None:
             whole_number(name, number)
