@@ -139,25 +139,29 @@ class TransactionDriver(Generic[D]):
     async def init(self, timeout_ms: int | None = None) -> None:
         """Get the identity, fencing older producers of the transactional id.
 
-        After it was done once, doing it again ends what is open under the id and raises the
-        epoch; a producer that was not used since is left as it is.
+        After it was done once, doing it again settles an end of unknown outcome and raises the
+        epoch; a producer that was not used since is left as it is. An open transaction is the
+        user's to commit or abort: here it would be lost without a word.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
             KafkaError: The coordinator refuses, or did not answer in time.
+            IllegalStateError: A transaction is open, or another call goes on.
         """
         manager = self._manager
         if manager.transactional_id is None or manager.is_joined:
             raise IllegalStateError("init_transactions() needs a producer with transactional_id")
+        limit_ms = self._limit_ms(timeout_ms)
+        self._engine.check_usable()
         if manager.state is S.FATAL_ERROR and manager.error is not None:
             raise manager.error
+        if manager.state not in (S.UNINITIALIZED, S.READY):
+            raise manager.refusal("init_transactions()")
         if manager.state is S.READY and not manager.number and not manager.bump_required:
             return
-        if manager.state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
-            await self._drop_open_transaction(self._deadline_ms(timeout_ms))
-        await self._initialize(self._limit_ms(timeout_ms))
+        await self._initialize(limit_ms)
 
     async def adopt(self, identity: ProducerIdentity) -> None:
         """Step into an open transaction under a known identity."""
@@ -421,12 +425,6 @@ class TransactionDriver(Generic[D]):
         else:
             manager.ended()
         engine.accumulator.transaction = 0
-
-    async def _drop_open_transaction(self, deadline_ms: int) -> None:
-        """Forget the open transaction locally; InitProducerId ends it at the coordinator."""
-        self._engine.accumulator.close_gate()
-        await self._drain(deadline_ms)
-        self._engine.accumulator.transaction = 0
 
     async def _drain(self, deadline_ms: int) -> None:
         engine = self._engine

@@ -48,7 +48,6 @@ TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
             S.COMMITTING_TRANSACTION,
             S.ABORTING_TRANSACTION,
             S.ABORTABLE_ERROR,
-            S.INITIALIZING,
             S.FATAL_ERROR,
         }
     ),
@@ -56,7 +55,7 @@ TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
         {S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}
     ),
     S.ABORTING_TRANSACTION: frozenset({S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}),
-    S.ABORTABLE_ERROR: frozenset({S.ABORTING_TRANSACTION, S.INITIALIZING, S.FATAL_ERROR}),
+    S.ABORTABLE_ERROR: frozenset({S.ABORTING_TRANSACTION, S.FATAL_ERROR}),
     S.FATAL_ERROR: frozenset(),
 }
 """From each state, the ones that may follow. Drawn in the documentation from this table."""
@@ -183,7 +182,15 @@ class TransactionManager:
             return
         if self.error is not None and self.state in (S.FATAL_ERROR, S.ABORTABLE_ERROR):
             raise self.error
-        raise IllegalStateError(
+        raise self.refusal(what)
+
+    def refusal(self, what: str) -> IllegalStateError:
+        """The error of a call that does not fit the state.
+
+        Args:
+            what: Name of the call.
+        """
+        return IllegalStateError(
             f"{what} is not allowed now: this producer {self.state.value}; {_NEXT_STEP[self.state]}"
         )
 

@@ -429,14 +429,15 @@ class Producer(ForeignProducerCalls):
     def init_transactions(self, timeout_ms: int | None = None) -> None:
         """Take over the transactional id; the constructor has done so already.
 
-        Calling it on a producer in use ends whatever is open under the id and raises the epoch,
-        which also settles a commit of unknown outcome.
+        Calling it on a producer in use raises the epoch, which settles a commit of unknown
+        outcome. An open transaction is to be committed or aborted first.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
             KafkaError: The coordinator refuses or does not answer.
+            IllegalStateError: A transaction is open, or this producer has no transactional id.
         """
         self._portal.call(lambda: self._transactions.init(timeout_ms))
 

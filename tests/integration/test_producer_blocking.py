@@ -33,6 +33,7 @@ from onceflow.sdk.errors import (
     ClientClosedError,
     ConfigError,
     IllegalStateError,
+    InvalidTimestampError,
     InvalidTopicError,
     InvalidTransactionTimeoutError,
     MessageTooLargeError,
@@ -558,7 +559,7 @@ def test_closing_aborts_what_is_open(bootstrap: str) -> None:
     assert values(bootstrap, topic) == []
 
 
-def test_init_again_ends_what_is_open_and_raises_the_epoch(bootstrap: str) -> None:
+def test_init_again_raises_the_epoch_and_does_not_drop_what_is_open(bootstrap: str) -> None:
     topic = make_topic(bootstrap)
     with Producer(bootstrap_servers=bootstrap, transactional_id=fresh_name("id")) as producer:
         first = producer.identity
@@ -566,10 +567,29 @@ def test_init_again_ends_what_is_open_and_raises_the_epoch(bootstrap: str) -> No
         assert producer.identity == first, "nothing was done under the identity yet"
         producer.begin_transaction()
         producer.send(topic, b"a").result(20)
+        with pytest.raises(IllegalStateError, match="open transaction; commit or abort it first"):
+            producer.init_transactions()
+        producer.commit_transaction()
+        ended = producer.identity
         producer.init_transactions()
+        assert ended is not None
         assert producer.identity is not None
-        assert first is not None
-        assert producer.identity.producer_epoch > first.producer_epoch
+        assert producer.identity.producer_epoch > ended.producer_epoch
+        with producer.transaction():
+            producer.send(topic, b"b")
+    assert values(bootstrap, topic) == [b"a", b"b"]
+
+
+def test_init_within_a_broken_transaction_says_to_abort_it(bootstrap: str) -> None:
+    topic = make_topic(bootstrap)
+    ahead_ms = int(time.time() * 1000) + 1_000_000_000
+    with Producer(bootstrap_servers=bootstrap, transactional_id=fresh_name("id")) as producer:
+        producer.begin_transaction()
+        with pytest.raises(InvalidTimestampError):
+            producer.send(topic, b"a", timestamp_ms=ahead_ms).result(20)
+        with pytest.raises(IllegalStateError, match=r"call abort_transaction\(\)"):
+            producer.init_transactions()
+        producer.abort_transaction()
         with producer.transaction():
             producer.send(topic, b"b")
     assert values(bootstrap, topic) == [b"b"]

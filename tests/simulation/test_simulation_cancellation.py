@@ -20,7 +20,7 @@ from sim_setup import Setup, draw
 from sim_work import Sending, TransactionalProducer
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer
-from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.errors import IllegalStateError, KafkaError
 from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
 from onceflow.transactions import AsyncTransactionSession
 
@@ -158,7 +158,10 @@ async def _transaction(self: Any, me: str, producer: Any, sending: Sending) -> N
         await producer.commit_transaction()
         self.note(me, "committed", name)
     except KafkaError:
-        await producer.init_transactions()
+        try:
+            await producer.init_transactions()
+        except IllegalStateError:
+            await producer.abort_transaction()
         self.note(me, "settled" if asked else "aborted", name)
 
 
