@@ -75,7 +75,8 @@ def check_timestamp(timestamp_ms: object) -> None:
     if type(timestamp_ms) is int and NO_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return
     if (
-        not isinstance(timestamp_ms, SupportsIndex)
+        isinstance(timestamp_ms, bool)
+        or not isinstance(timestamp_ms, SupportsIndex)
         or not NO_TIMESTAMP_MS <= timestamp_ms.__index__() <= MAX_TIMESTAMP_MS
     ):
         raise SerializationError(

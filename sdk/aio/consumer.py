@@ -13,20 +13,19 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from onceflow.sdk.aio.consumer_engine import (
-    ConsumerEngine,
-    Form,
-    Listeners,
-    PendingCallback,
-    Polled,
-    RebalanceCallback,
-)
+from onceflow.sdk.aio.consumer_engine import ConsumerEngine, Form, Polled, being_polled
+from onceflow.sdk.aio.listeners import Listeners, PendingCallback, RebalanceCallback
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.arguments import (
+    check_close,
+    check_flag,
+    check_text,
     compile_pattern,
+    limit_of,
     offset_of,
     partition_list,
+    record_limit,
     times_by_partition,
     topic_list,
 )
@@ -78,6 +77,7 @@ class AsyncConsumer(ForeignConsumerCalls):
         names = topic_list(topics)
         self._engine = ConsumerEngine(ConsumerConfig.from_settings(settings))
         self._closed = False
+        self._polling = False
         if names:
             self.subscribe(names)
 
@@ -164,6 +164,7 @@ class AsyncConsumer(ForeignConsumerCalls):
 
     async def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; `on_revoked` is called."""
+        self._engine.pool.check_open()
         pending = await self._engine.begin_release(self.config.default_api_timeout_ms, commit=True)
         try:
             await _run_callback(pending)
@@ -199,9 +200,10 @@ class AsyncConsumer(ForeignConsumerCalls):
                 is "none"; raised by every poll until a seek.
             FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
             SerializationError: A deserializer refused a record; seek past it to go on.
+            IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
             KafkaError: Anything else that the background work met and that does not pass.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = record_limit(max_records, self.config.max_poll_records)
         polled = await self._poll(timeout_ms, limit, fill=False)
         self._engine.interception.on_records(polled)
         return polled
@@ -223,7 +225,8 @@ class AsyncConsumer(ForeignConsumerCalls):
         Raises:
             KafkaError: As `poll`.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = record_limit(max_records, self.config.max_poll_records)
+        check_flag("values_only", values_only)
         engine = self._engine
         form = Form.VALUES if values_only else Form.COLUMNS
         await self._poll(timeout_ms, limit, fill=True, form=form)
@@ -235,19 +238,25 @@ class AsyncConsumer(ForeignConsumerCalls):
         self, timeout_ms: int, max_records: int, *, fill: bool, form: Form = Form.RECORDS
     ) -> Polled:
         engine = self._engine
-        engine.pool.check_usable()
         deadline_ms = engine.pool.deadline_ms(timeout_ms)
+        engine.pool.check_usable()
+        if self._polling:
+            raise being_polled()
         done = None
-        while True:
-            step = await engine.poll_step(deadline_ms, max_records, done, fill=fill, form=form)
-            if not isinstance(step, PendingCallback):
-                return step
-            try:
-                await _run_callback(step)
-            except BaseException:
-                engine.finish_event(step.event)
-                raise
-            done = step.event
+        self._polling = True
+        try:
+            while True:
+                step = await engine.poll_step(deadline_ms, max_records, done, fill=fill, form=form)
+                if not isinstance(step, PendingCallback):
+                    return step
+                try:
+                    await _run_callback(step)
+                except BaseException:
+                    engine.finish_event(step.event)
+                    raise
+                done = step.event
+        finally:
+            self._polling = False
 
     def __aiter__(self) -> Self:
         return self
@@ -340,6 +349,9 @@ class AsyncConsumer(ForeignConsumerCalls):
 
         Args:
             partitions: Assigned ones; None means all.
+
+        Raises:
+            IllegalStateError: One is not assigned, or none is yet.
         """
         self._engine.reset(partitions, EARLIEST_TIMESTAMP)
 
@@ -348,6 +360,9 @@ class AsyncConsumer(ForeignConsumerCalls):
 
         Args:
             partitions: Assigned ones; None means all.
+
+        Raises:
+            IllegalStateError: One is not assigned, or none is yet.
         """
         self._engine.reset(partitions, LATEST_TIMESTAMP)
 
@@ -417,8 +432,9 @@ class AsyncConsumer(ForeignConsumerCalls):
         self, partitions: Iterable[TopicPartition], timestamp: int, timeout_ms: int | None
     ) -> dict[TopicPartition, int]:
         engine = self._engine
-        engine.pool.check_usable()
         targets = dict.fromkeys(partition_list(partitions), timestamp)
+        limit_of(timeout_ms, 0)
+        engine.pool.check_usable()
         found = await engine.fetching.reader.list_offsets(
             targets, self.config.isolation, timeout_ms
         )
@@ -437,8 +453,9 @@ class AsyncConsumer(ForeignConsumerCalls):
             ConfigError: A time is negative, or no whole number.
         """
         engine = self._engine
-        engine.pool.check_usable()
         targets = times_by_partition(timestamps_ms)
+        limit_of(timeout_ms, 0)
+        engine.pool.check_usable()
         found = await engine.fetching.reader.list_offsets(
             targets, self.config.isolation, timeout_ms
         )
@@ -481,6 +498,8 @@ class AsyncConsumer(ForeignConsumerCalls):
             topic: Topic name.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
+        check_text("topic", topic)
+        limit_of(timeout_ms, 0)
         engine = self._engine
         engine.pool.check_usable()
         found = engine.pool.metadata.topic(topic)
@@ -563,6 +582,7 @@ class AsyncConsumer(ForeignConsumerCalls):
             return
         engine = self._engine
         engine.pool.check_loop()
+        check_close(timeout_ms, commit, leave_group)
         deadline_ms = engine.pool.deadline_ms(timeout_ms) if engine.pool.is_started else 0
         self._closed = True
         try:

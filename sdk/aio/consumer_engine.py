@@ -15,12 +15,12 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from onceflow.sdk.aio.fetch_runner import FetchRunner
 from onceflow.sdk.aio.group_options import group_settings, re2_text
 from onceflow.sdk.aio.group_runner import GroupRunner
+from onceflow.sdk.aio.listeners import Listeners, PendingCallback, RebalanceCallback
 from onceflow.sdk.aio.lookups import Lookups
 from onceflow.sdk.aio.offset_commits import OffsetCommits
 from onceflow.sdk.aio.pool import ConnectionPool
@@ -28,7 +28,13 @@ from onceflow.sdk.aio.topic_watch import TopicWatch
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
-from onceflow.sdk.core.arguments import limit_of, partition_list, topic_list
+from onceflow.sdk.core.arguments import (
+    check_group_metadata,
+    limit_of,
+    partition_list,
+    partition_of,
+    topic_list,
+)
 from onceflow.sdk.core.group_steps import RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
 from onceflow.sdk.core.membership import Membership
@@ -48,9 +54,6 @@ from onceflow.sdk.serde import LookupNeeded
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
-RebalanceCallback = Callable[[list[TopicPartition]], object]
-"""``callback(partitions)``; on an asynchronous consumer it may return an awaitable."""
-
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 _Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
 
@@ -67,34 +70,11 @@ REVOKE_COMMIT_LIMIT_MS: Final = 5_000
 """Longest wait for the automatic commit before partitions are given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """The application's rebalance callbacks; each may be missing."""
-
-    on_assigned: RebalanceCallback | None = None
-    on_revoked: RebalanceCallback | None = None
-    on_lost: RebalanceCallback | None = None
-
-    def for_kind(self, kind: RebalanceKind) -> RebalanceCallback | None:
-        """The callback for an event. Lost partitions are never reported as revoked."""
-        if kind is RebalanceKind.ASSIGNED:
-            return self.on_assigned
-        return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCallback:
-    """A callback that the face must run before the poll goes on.
-
-    Attributes:
-        event: What happened; to be handed back to the engine.
-        callback: What to call, with `partitions`.
-        partitions: Its argument.
-    """
-
-    event: RebalanceEvent
-    callback: RebalanceCallback
-    partitions: list[TopicPartition]
+def being_polled() -> IllegalStateError:
+    """The error of a poll within another one, of a second thread, task or rebalance callback."""
+    return IllegalStateError(
+        "this consumer is being polled already: one poll at a time, and none within a callback"
+    )
 
 
 class ConsumerEngine:
@@ -148,6 +128,7 @@ class ConsumerEngine:
         self._listeners = Listeners()
         self._woken = False
         self._polling = False
+        self._releasing = False
         self._late_failure: KafkaError | None = None
 
     async def start(self) -> None:
@@ -209,6 +190,12 @@ class ConsumerEngine:
         self.pool.check_open()
         given = self.subscription.assignment() if partitions is None else partitions
         chosen = partition_list(given)
+        member = self._member()
+        if partitions is None and not chosen and (member is None or not member.is_member):
+            raise IllegalStateError(
+                "no partition is assigned yet, so there is none to seek: poll() until the group "
+                "has assigned some, seek in on_assigned, or assign([...])"
+            )
         for partition in chosen:
             self.subscription.request_reset(partition, timestamp)
         self._positions_changed(chosen)
@@ -293,8 +280,8 @@ class ConsumerEngine:
             Records by partition, or the callback to be run.
         """
         self.pool.check_usable()
-        if self._polling:
-            raise IllegalStateError("this consumer is being polled already: one poll at a time")
+        if self._polling or self._releasing:
+            raise being_polled()
         if done is None:  # A callback of the running poll may unsubscribe.
             self.subscription.check_chosen()
         self._polling = True
@@ -509,6 +496,8 @@ class ConsumerEngine:
 
     async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
         """Ask the coordinator for the membership; see the consumer's method."""
+        if expected is not None:
+            check_group_metadata(expected, "expected")
         self.pool.check_usable()
         self._require_commits("ensure_membership()")
         if self._group is not None and self.subscription.uses_group:
@@ -516,6 +505,7 @@ class ConsumerEngine:
 
     async def position(self, partition: TopicPartition, timeout_ms: int | None) -> int:
         """Next offset to be returned; see the consumer's method."""
+        partition = partition_of(partition, "partition")
         self.pool.check_usable()
         limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         deadline_ms = self.pool.now_ms() + limit_ms
@@ -548,7 +538,7 @@ class ConsumerEngine:
             timeout_ms: Longest wait for the commit.
             commit: Whether the automatic commit is wanted at all.
         """
-        if not self.pool.is_started:
+        if not self.pool.is_started or self._releasing:  # The latter: asked for by the callback.
             return None
         member = self._member()
         lost = member is not None and not member.is_member
@@ -561,10 +551,12 @@ class ConsumerEngine:
         kind = RebalanceKind.LOST if lost else RebalanceKind.REVOKED
         callback = self._listeners.for_kind(kind)
         event = RebalanceEvent(kind, tuple(sorted(held)), frozenset())
+        self._releasing = callback is not None
         return None if callback is None else PendingCallback(event, callback, sorted(held))
 
     def end_release(self) -> None:
         """Forget partitions and subscription; the member leaves its group."""
+        self._releasing = False
         self.fetching.fetcher.discard(self.subscription.assignment())
         self.subscription.unsubscribe()
         self._listeners = Listeners()

@@ -168,6 +168,7 @@ class OffsetCommits:
 
     async def commit(self, offsets: GivenOffsets | None, timeout_ms: int | None) -> None:
         """Commit what is given, or all positions; see the consumer's method."""
+        limit_of(timeout_ms, 0)
         await self._commit(self._chosen(offsets), timeout_ms)
 
     def commit_in_background(self, offsets: GivenOffsets | None) -> None:

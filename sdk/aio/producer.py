@@ -373,6 +373,8 @@ class AsyncProducer(ForeignProducerCalls):
         values, keys = as_sequence(values), None if keys is None else as_sequence(keys, "keys")
         if timestamps_ms is not None and not isinstance(timestamps_ms, int):
             timestamps_ms = as_sequence(timestamps_ms, "timestamps_ms")
+        if headers is not None:
+            headers = as_sequence(headers, "headers")
         if self._interception is not None:
             records = as_records(topic, values, keys, partition, timestamps_ms, headers)
             bulk = await self._send_intercepted(self._interception, topic, records)
@@ -575,6 +577,7 @@ class AsyncProducer(ForeignProducerCalls):
         Args:
             partitions: What producers with ``joined_identity`` wrote to.
         """
+        self._engine.check_usable()
         self._transactions.note_partitions(partitions)
 
     async def _leave_transaction(self, error: BaseException | None) -> None:

@@ -16,6 +16,7 @@ from onceflow.sdk.core.arguments import (
     check_group_metadata,
     limit_of,
     offsets_by_partition,
+    partition_list,
     whole_ms,
 )
 from onceflow.sdk.core.batch import DeliveryHandle
@@ -298,8 +299,9 @@ class TransactionDriver(Generic[D]):
         """Remember that others produce to these partitions in the open transaction."""
         if self._manager.is_joined:
             raise IllegalStateError("note_partitions() belongs to the transaction's owner")
+        noted = partition_list(partitions)
         self._manager.require(S.IN_TRANSACTION, what="note_partitions()")
-        self._manager.note_partitions(partitions)
+        self._manager.note_partitions(noted)
 
     async def send_offsets(
         self,

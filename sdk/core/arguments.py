@@ -47,6 +47,25 @@ def wait_ms(timeout_ms: object) -> int:
     return wait
 
 
+def record_limit(max_records: object, default: int) -> int:
+    """How many records a poll returns at most.
+
+    Args:
+        max_records: What the user gave; None takes the default.
+        default: The default.
+
+    Raises:
+        ConfigError: It is no whole number, or below 1, with which no record would ever come.
+    """
+    if max_records is None:
+        return default
+    if isinstance(max_records, bool) or not isinstance(max_records, SupportsIndex):
+        raise ConfigError("max_records", max_records, "give a whole number")
+    if max_records.__index__() < 1:
+        raise ConfigError("max_records", max_records, "give 1 or more")
+    return max_records.__index__()
+
+
 def limit_of(timeout_ms: object, default_ms: int) -> int:
     """The limit of a call in milliseconds.
 
@@ -68,6 +87,18 @@ def check_flag(name: str, given: object) -> None:
     """
     if not isinstance(given, bool):
         raise ConfigError(name, given, "give True or False")
+
+
+def check_close(timeout_ms: object, commit: object, leave_group: object) -> None:
+    """Refuse what a consumer cannot be closed with, before it is closed.
+
+    Raises:
+        ConfigError: The time is none, or a switch is something else.
+    """
+    wait_ms(timeout_ms)
+    check_flag("commit", commit)
+    if leave_group is not None:
+        check_flag("leave_group", leave_group)
 
 
 def check_text(name: str, given: object) -> None:
@@ -184,15 +215,19 @@ def _check_offset(given: OffsetAndMetadata) -> None:
         raise ConfigError("offsets: metadata", given.metadata, "give a text")
 
 
-def check_group_metadata(given: object) -> None:
+def check_group_metadata(given: object, name: str = "group_metadata") -> None:
     """Refuse a group's name where its membership is needed.
+
+    Args:
+        given: What the user gave.
+        name: What the argument is called.
 
     Raises:
         ConfigError: It is something else than group metadata.
     """
     if not isinstance(given, ConsumerGroupMetadata):
         raise ConfigError(
-            "group_metadata",
+            name,
             given,
             "give consumer.group_metadata(), taken when the records were polled: with the group's "
             "name alone a member that was replaced could not be told from the present one",
@@ -227,10 +262,12 @@ def compile_pattern(given: str | re.Pattern[str] | None) -> re.Pattern[str] | No
     """The pattern of a subscription.
 
     Raises:
-        ConfigError: It is no regular expression.
+        ConfigError: It is no regular expression, or one for bytes.
     """
-    if not isinstance(given, str):
+    if given is None or (isinstance(given, re.Pattern) and isinstance(given.pattern, str)):
         return given
+    if not isinstance(given, str):
+        raise ConfigError("pattern", given, "give a regular expression as a text")
     try:
         return re.compile(given)
     except re.error as error:

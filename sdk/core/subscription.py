@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
+from onceflow.sdk.core.arguments import partition_of
 from onceflow.sdk.errors import (
     ConfigError,
     IllegalStateError,
@@ -315,8 +316,9 @@ class Subscription:
 
         Raises:
             IllegalStateError: The partition is not assigned to this consumer.
+            ConfigError: It is no partition.
         """
-        state = self._states.get(partition)
+        state = self._states.get(partition_of(partition, "partition"))
         if state is None:
             raise IllegalStateError(f"partition {partition} is not assigned to this consumer")
         return state

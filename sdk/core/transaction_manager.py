@@ -190,6 +190,8 @@ class TransactionManager:
         Args:
             what: Name of the call.
         """
+        if self.transactional_id is None:
+            return IllegalStateError(f"{what} needs a producer with transactional_id")
         return IllegalStateError(
             f"{what} is not allowed now: this producer {self.state.value}; {_NEXT_STEP[self.state]}"
         )

@@ -76,6 +76,7 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCalls):
             # Interrupted before, or a forked child: the thread and the sockets are the parent's.
             self._portal.close()
             return
+        self._portal.check_thread()
         try:
             self._portal.call(self._async.close, timeout_s=CLOSE_LIMIT_S)
         finally:

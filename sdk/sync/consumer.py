@@ -20,23 +20,24 @@ from onceflow.sdk.aio.consumer import (
     ITERATION_WAIT_MS,
     AsyncConsumer,
 )
-from onceflow.sdk.aio.consumer_engine import Form, PendingCallback, Polled, RebalanceCallback
+from onceflow.sdk.aio.consumer_engine import Form, Polled, being_polled
+from onceflow.sdk.aio.listeners import Listeners, PendingCallback, RebalanceCallback
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.core.arguments import check_close, check_flag, record_limit
 from onceflow.sdk.core.group_steps import RebalanceEvent
 from onceflow.sdk.foreign_calls import ForeignConsumerCalls
 from onceflow.sdk.model import (
-    ConsumerGroupMetadata,
     ConsumerRecord,
     OffsetAndMetadata,
-    OffsetAndTimestamp,
     TopicPartition,
 )
 from onceflow.sdk.settings import ConsumerSettings
+from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
 from onceflow.sdk.sync.portal import Portal
 
 if TYPE_CHECKING:
-    from onceflow.sdk.metrics import ConsumerMetrics
+    pass
 
 READ_AHEAD_RECORDS: Final = 5_000
 """How many records one crossing into the loop's thread decodes at most, if they are there."""
@@ -45,7 +46,7 @@ CLOSE_MARGIN_S: Final = 1.0
 """How much longer than its timeout closing may take to end the background loop."""
 
 
-class Consumer(ForeignConsumerCalls):
+class Consumer(ConsumerQuestions, ForeignConsumerCalls):
     """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
@@ -67,6 +68,7 @@ class Consumer(ForeignConsumerCalls):
         self._engine = self._async.engine
         self._closer: int | None = None
         self._calling_back = False
+        self._polling = False
         self._portal = Portal("consumer", self._engine.pool.close)
         try:
             self._portal.call(self._async.start)
@@ -123,6 +125,8 @@ class Consumer(ForeignConsumerCalls):
             IllegalStateError: No group_id, partitions were assigned by hand, or neither or both
                 of topics and pattern were given.
         """
+
+        Listeners(on_assigned, on_revoked, on_lost).check_blocking()
 
         async def subscribe() -> None:
             self._async.subscribe(
@@ -194,16 +198,23 @@ class Consumer(ForeignConsumerCalls):
                 is "none"; raised by every poll until a seek.
             FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
             SerializationError: A deserializer refused a record; seek past it to go on.
+            IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
             KafkaError: Anything else that the background work met and that does not pass.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = record_limit(max_records, self.config.max_poll_records)
         engine = self._engine
-        polled = {} if engine.needs_poll else engine.cursor.take(limit)
-        if polled:
-            engine.note_poll()
-        else:
-            self._fill(timeout_ms, limit)
-            polled = engine.cursor.take(limit)
+        if self._polling:
+            raise being_polled()
+        self._polling = True
+        try:
+            polled = {} if engine.needs_poll else engine.cursor.take(limit)
+            if polled:
+                engine.note_poll()
+            else:
+                self._fill(timeout_ms, limit)
+                polled = engine.cursor.take(limit)
+        finally:
+            self._polling = False
         engine.interception.on_records(polled)
         return polled
 
@@ -224,15 +235,22 @@ class Consumer(ForeignConsumerCalls):
         Raises:
             KafkaError: As `poll`.
         """
-        limit = self.config.max_poll_records if max_records is None else max_records
+        limit = record_limit(max_records, self.config.max_poll_records)
+        check_flag("values_only", values_only)
         engine = self._engine
         take = functools.partial(engine.cursor.take_columns, limit, values_only=values_only)
-        columns = {} if engine.needs_poll else take()
-        if columns:
-            engine.note_poll()
-        else:
-            self._fill(timeout_ms, limit, Form.VALUES if values_only else Form.COLUMNS)
-            columns = take()
+        if self._polling:
+            raise being_polled()
+        self._polling = True
+        try:
+            columns = {} if engine.needs_poll else take()
+            if columns:
+                engine.note_poll()
+            else:
+                self._fill(timeout_ms, limit, Form.VALUES if values_only else Form.COLUMNS)
+                columns = take()
+        finally:
+            self._polling = False
         engine.interception.on_records(columns)
         return columns
 
@@ -270,20 +288,21 @@ class Consumer(ForeignConsumerCalls):
     def __next__(self) -> ConsumerRecord:
         """The next record, waiting for it. `poll` tells what may be raised."""
         engine = self._engine
-        while True:
-            if not engine.needs_poll:
-                record = engine.cursor.next()
-                if record is not None:
-                    engine.note_poll()
-                    if engine.intercepts:
-                        engine.interception.on_record(record)
-                    return record
-            self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
-            record = engine.cursor.next()
+        if self._polling:
+            raise being_polled()
+        self._polling = True
+        try:
+            record = None if engine.needs_poll else engine.cursor.next()
             if record is not None:
-                if engine.intercepts:
-                    engine.interception.on_record(record)
-                return record
+                engine.note_poll()
+            while record is None:
+                self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
+                record = engine.cursor.next()
+        finally:
+            self._polling = False
+        if engine.intercepts:
+            engine.interception.on_record(record)
+        return record
 
     def wakeup(self) -> None:
         """Let the running poll, or else the next one, return at once without records.
@@ -362,6 +381,9 @@ class Consumer(ForeignConsumerCalls):
 
         Args:
             partitions: Assigned ones; None means all.
+
+        Raises:
+            IllegalStateError: One is not assigned, or none is yet.
         """
 
         async def seek() -> None:
@@ -374,6 +396,9 @@ class Consumer(ForeignConsumerCalls):
 
         Args:
             partitions: Assigned ones; None means all.
+
+        Raises:
+            IllegalStateError: One is not assigned, or none is yet.
         """
 
         async def seek() -> None:
@@ -420,131 +445,6 @@ class Consumer(ForeignConsumerCalls):
 
         self._portal.call(start)
 
-    def committed(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Offsets that the group committed; None where there is none.
-
-        Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
-
-        Args:
-            partitions: Which ones.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-
-        Raises:
-            RequestTimedOutError: There was no stable answer in time.
-            IllegalStateError: There is no group_id.
-        """
-        return self._portal.call(lambda: self._engine.committed(partitions, timeout_ms))
-
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """First offset that exists, by partition.
-
-        Args:
-            partitions: Which ones.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-        """
-        return self._portal.call(
-            lambda: self._async.beginning_offsets(partitions, timeout_ms=timeout_ms)
-        )
-
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, int]:
-        """Where reading ends at present, by partition.
-
-        Under read_committed that is the last stable offset, else the high watermark.
-
-        Args:
-            partitions: Which ones.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-        """
-        return self._portal.call(lambda: self._async.end_offsets(partitions, timeout_ms=timeout_ms))
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """First record at or after a time, by partition; None where there is none.
-
-        Args:
-            timestamps_ms: Milliseconds since 1970 by partition.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-
-        Raises:
-            ConfigError: A time is negative, or no whole number.
-        """
-        return self._portal.call(
-            lambda: self._async.offsets_for_times(timestamps_ms, timeout_ms=timeout_ms)
-        )
-
-    def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last fetch.
-
-        Args:
-            partition: An assigned partition.
-
-        Returns:
-            The distance in offsets (not records: markers count), None while it is unknown.
-        """
-        return self._async.lag(partition)
-
-    def current_lag(self, partition: TopicPartition) -> int | None:
-        """See ``Consumer.lag``; this is the Java client's name for it (KIP-695)."""
-        return self.lag(partition)
-
-    def metrics(self) -> ConsumerMetrics:
-        """What this consumer has done so far; cheap, from any thread, and also after the end."""
-        return self._async.metrics()
-
-    # --- cluster and group ---
-
-    def partitions_for_topic(self, topic: str, *, timeout_ms: int | None = None) -> set[int] | None:
-        """Partition numbers of a topic, None if it does not exist.
-
-        Args:
-            topic: Topic name.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-        """
-        return self._portal.call(
-            lambda: self._async.partitions_for_topic(topic, timeout_ms=timeout_ms)
-        )
-
-    def topics(self, *, timeout_ms: int | None = None) -> set[str]:
-        """All topics of the cluster that this client may see, internal ones excluded.
-
-        Args:
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-        """
-        return self._portal.call(lambda: self._async.topics(timeout_ms=timeout_ms))
-
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """Membership as of now, for ``send_offsets_to_transaction`` (KIP-447).
-
-        Take it when a batch is polled, not when it is committed: a rebalance in between must make
-        the commit fail.
-
-        Raises:
-            IllegalStateError: There is no group_id, or this consumer is no member at the moment.
-        """
-        return self._engine.group_metadata()
-
-    def ensure_membership(self, expected: ConsumerGroupMetadata | None = None) -> None:
-        """Ask the coordinator whether this consumer still counts, by a heartbeat out of turn.
-
-        A rebalance in progress is fine: until it polls, this member keeps its partitions.
-
-        Args:
-            expected: Membership under which work was done, to be compared with the present one.
-
-        Raises:
-            CommitFailedError: The group went on without this member, or the membership differs.
-            FencedInstanceIdError: Another consumer runs with the same group_instance_id.
-            KafkaError: The coordinator could not be asked.
-        """
-        self._portal.call(lambda: self._engine.ensure_membership(expected))
-
     # --- the end ---
 
     def close(
@@ -570,6 +470,8 @@ class Consumer(ForeignConsumerCalls):
             # Interrupted before, or a forked child: the thread and the sockets are the parent's.
             self._portal.close()
             return
+        check_close(timeout_ms, commit, leave_group)
+        self._portal.check_thread()
         if self._calling_back or self._closer not in (None, threading.get_ident()):
             return  # It is under way.
         deadline_ms = self._engine.pool.deadline_ms(timeout_ms)

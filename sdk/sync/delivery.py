@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, HandleMaker, ProducerBatch
 from onceflow.sdk.errors import RequestTimedOutError
 from onceflow.sdk.model import RecordMetadata
+from onceflow.sdk.sync.portal import check_outside
 
 
 class Delivery(DeliveryHandle):
@@ -30,8 +31,11 @@ class Delivery(DeliveryHandle):
 
         Raises:
             RequestTimedOutError: The timeout passed; the record is still on its way.
+            IllegalStateError: Called within a callback of a producer, it would wait for itself.
             KafkaError: Why it was not stored.
         """
+        if not self._batch.done:
+            check_outside("producer")
         self._mark_seen()
         if not self._batch.done and not _wait_for((self._batch,), timeout):
             self._mark_unseen()
@@ -63,10 +67,14 @@ class Deliveries(DeliveryGroup):
 
         Raises:
             RequestTimedOutError: The timeout passed.
+            IllegalStateError: Called within a callback of a producer, it would wait for itself.
             KafkaError: Why the first of the failed ones was not stored; ``exceptions`` has all.
         """
+        batches = tuple(self.batches())
+        if not all(batch.done for batch in batches):
+            check_outside("producer")
         self._mark_seen()
-        if not _wait_for(tuple(self.batches()), timeout):
+        if not _wait_for(batches, timeout):
             raise RequestTimedOutError(f"not every record was acknowledged within {timeout} s")
         return self._metadata()
 

@@ -106,6 +106,14 @@ class Portal:
             )
         if self._closed:
             raise ClientClosedError(f"this {self.name} is closed; make a new one")
+        self.check_thread()
+
+    def check_thread(self) -> None:
+        """Raise if the call comes from the loop's own thread.
+
+        Raises:
+            IllegalStateError: It would wait for itself.
+        """
         if threading.get_ident() == self._thread.ident:
             raise IllegalStateError(
                 f"a blocking call of this {self.name} was made from its own callback, where it "
@@ -174,6 +182,7 @@ class Portal:
             started.set()
             return
         asyncio.set_event_loop(self.loop)
+        _here.name = self.name
         self.loop.call_soon(started.set)
         try:
             while not self._stopping:
@@ -195,6 +204,25 @@ class Portal:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+
+
+_here = threading.local()
+
+
+def check_outside(name: str) -> None:
+    """Refuse to wait in the loop's thread of a client, which has to go on for the wait to end.
+
+    Args:
+        name: Name of the clients whose work would end it.
+
+    Raises:
+        IllegalStateError: This is a callback of such a client.
+    """
+    if getattr(_here, "name", "") == name:
+        raise IllegalStateError(
+            f"within a callback of a {name} there is no waiting for its records: it would wait "
+            "for itself"
+        )
 
 
 def _is_of_gevent(loop: asyncio.AbstractEventLoop) -> bool:

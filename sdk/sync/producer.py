@@ -155,13 +155,16 @@ class Producer(ForeignProducerCalls):
             timeout_ms: After that time what is left fails with ClientClosedError.
 
         Raises:
+            IllegalStateError: Called within a callback of this producer, such as an interceptor.
             KafkaError: A record failed and nobody looked at its delivery.
         """
         whole_ms(timeout_ms)
-        _LIVE.discard(self)
         if self._portal.is_foreign:
+            _LIVE.discard(self)
             self._portal.close()  # The thread is the parent's.
             return
+        self._portal.check_thread()
+        _LIVE.discard(self)
         with self._closing:  # Whoever comes second must not cut the first one's work short.
             if self._portal.is_closed:
                 self._portal.close()  # Interrupted before.
@@ -299,6 +302,8 @@ class Producer(ForeignProducerCalls):
         values, keys = as_sequence(values), None if keys is None else as_sequence(keys, "keys")
         if timestamps_ms is not None and not isinstance(timestamps_ms, int):
             timestamps_ms = as_sequence(timestamps_ms, "timestamps_ms")
+        if headers is not None:
+            headers = as_sequence(headers, "headers")
         if self._interception is not None:
             records = as_records(topic, values, keys, partition, timestamps_ms, headers)
             bulk = self._send_intercepted(self._interception, topic, records)
@@ -397,7 +402,8 @@ class Producer(ForeignProducerCalls):
             topic: Topic name.
             key: Key; None gives the partition that takes records without a key now.
         """
-        state = self._topics.get(topic)
+        self._portal.check_usable()
+        state = self._topics.get(topic) if isinstance(topic, str) else None
         if state is None:
             state = self._portal.call(lambda: self._engine.topic(topic))
         data = None if key is None else encode(key, self._config.key_serializer, "key", topic)

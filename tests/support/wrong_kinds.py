@@ -6,6 +6,7 @@ For tests that give each argument of a call what does not belong there.
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -69,6 +70,8 @@ def fits(value: object, hint: object) -> bool:
         if isinstance(value, str | bytes) or not isinstance(value, origin):
             return origin is not Sequence and fits(value, parts[0]) and isinstance(value, str)
         return all(fits(each, parts[0]) for each in value)
+    if origin is re.Pattern:
+        return isinstance(value, re.Pattern)
     if origin is Callable:
         return callable(value)
     raise AssertionError(f"no rule for {hint!r}")
