@@ -7,14 +7,18 @@ what a rebalance or an offset means by the core.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from onceflow.sdk.aio.consumer_engine import ConsumerEngine, Form, Polled, being_polled
-from onceflow.sdk.aio.listeners import Listeners, PendingCallback, RebalanceCallback
+from onceflow.sdk.aio.listeners import (
+    Listeners,
+    PendingCallback,
+    RebalanceCallback,
+    run_callback,
+)
 from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.arguments import (
@@ -167,7 +171,7 @@ class AsyncConsumer(ForeignConsumerCalls):
         self._engine.pool.check_open()
         pending = await self._engine.begin_release(self.config.default_api_timeout_ms, commit=True)
         try:
-            await _run_callback(pending)
+            await run_callback(pending)
         finally:
             self._engine.end_release()
 
@@ -250,7 +254,7 @@ class AsyncConsumer(ForeignConsumerCalls):
                 if not isinstance(step, PendingCallback):
                     return step
                 try:
-                    await _run_callback(step)
+                    await run_callback(step)
                 except BaseException:
                     engine.finish_event(step.event)
                     raise
@@ -587,17 +591,10 @@ class AsyncConsumer(ForeignConsumerCalls):
         self._closed = True
         try:
             pending = await engine.begin_release(timeout_ms, commit=commit)
-            await _run_callback(pending)
+            await run_callback(pending)
         except asyncio.CancelledError:
             deadline_ms = min(deadline_ms, engine.pool.now_ms() + INTERRUPTED_CLOSE_TIMEOUT_MS)
             raise
         finally:
             left_ms = max(0, deadline_ms - engine.pool.now_ms()) if engine.pool.is_started else 0
             await engine.close(left_ms, leave_group)
-
-
-async def _run_callback(pending: PendingCallback | None) -> None:
-    if pending is not None:
-        result = pending.callback(pending.partitions)
-        if inspect.isawaitable(result):
-            await result

@@ -1,4 +1,4 @@
-"""Rebalance callbacks: which there are, and which one a poll has to run now. Nothing runs here."""
+"""Rebalance callbacks: which there are, and which one a poll has to run now."""
 
 from __future__ import annotations
 
@@ -61,3 +61,11 @@ class PendingCallback:
     event: RebalanceEvent
     callback: RebalanceCallback
     partitions: list[TopicPartition]
+
+
+async def run_callback(pending: PendingCallback | None) -> None:
+    """Run a callback that is due, if there is one, and await what it returns."""
+    if pending is not None:
+        result = pending.callback(pending.partitions)
+        if inspect.isawaitable(result):
+            await result

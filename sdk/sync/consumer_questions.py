@@ -97,7 +97,11 @@ class ConsumerQuestions:
         return self._async.lag(partition)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """See ``Consumer.lag``; this is the Java client's name for it (KIP-695)."""
+        """See ``Consumer.lag``; this is the Java client's name for it (KIP-695).
+
+        Args:
+            partition: An assigned partition.
+        """
         return self.lag(partition)
 
     def metrics(self) -> ConsumerMetrics:
