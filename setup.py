@@ -23,6 +23,9 @@ if os.environ.get("ONCEFLOW_COMPILE") == "1":
     from mypyc.build import mypycify
 
     paths = [f"src/onceflow/{name}.py" for name in COMPILED]
-    setup(ext_modules=mypycify(paths, group_name="onceflow.sdk.compiled", opt_level="3"))
+    modules = mypycify(paths, group_name="onceflow.sdk.compiled", opt_level="3")
+    for module in modules:
+        module.extra_compile_args.append("-fno-semantic-interposition")  # calls within it: inlined
+    setup(ext_modules=modules)
 else:
     setup()

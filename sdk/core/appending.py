@@ -12,9 +12,11 @@ from typing import NamedTuple, SupportsIndex, cast
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, TopicState
 from onceflow.sdk.core.batch import ProducerBatch
+from onceflow.sdk.core.partitioner import murmur2_partitions
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
 from onceflow.sdk.model import Headers
 from onceflow.sdk.protocol.batch_building import RecordBatchBuilder, append_scattered
+from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.record_checks import (
     NO_HEADERS,
     RecordHeaders,
@@ -318,6 +320,9 @@ def resolve_partitions(
             for i in range(count)
         ]
     assert keys is not None
+    hashed = murmur2_partitions(cast("list[bytes | None]", keys), state.partition_count, STICKY)
+    if hashed is not None:
+        return hashed
     remembered = cast("dict[bytes | None, int]", state.partition_of_key)
     known = list(map(remembered.get, keys))
     if None not in known:
@@ -340,12 +345,19 @@ def all_to_bytes(
         what: "key" or "value".
         topic: Topic that the records go to.
     """
-    if serializer is None and set(map(type, items)) <= _PLAIN:
-        return cast("list[bytes | None]", list(items))
+    if serializer is None:
+        copy = list(items)
+        if _only_bytes(copy):
+            return cast("list[bytes | None]", copy)
     return [None if item is None else to_bytes(item, serializer, what, topic) for item in items]
 
 
-_PLAIN = {bytes, type(None)}
+def _only_bytes(items: list[object]) -> bool:
+    if kernel_in_use():
+        from onceflow.sdk.protocol import record_kernel
+
+        return record_kernel.only_bytes(items)
+    return set(map(type, items)) <= {bytes, type(None)}
 
 
 def _checked_timestamps(timestamps_ms: Sequence[int] | int) -> list[int] | int:

@@ -57,6 +57,26 @@ def murmur2_partition(key: bytes, partition_count: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
+def murmur2_partitions(
+    keys: list[bytes | None], partition_count: int, keyless: int
+) -> list[int] | None:
+    """``murmur2_partition`` of many keys in machine code.
+
+    Args:
+        keys: The keys' bytes.
+        partition_count: Partitions of the topic.
+        keyless: What stands for the partition of records without a key.
+
+    Returns:
+        None where nothing was compiled: remembering keys is cheaper than their hashes then.
+    """
+    if not kernel_in_use():
+        return None
+    from onceflow.sdk.protocol import record_kernel
+
+    return record_kernel.partitions_of(keys, partition_count, keyless)
+
+
 class StickyPartition:
     """The partition that takes records without a key at the moment.
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
+from librt.strings import BytesWriter, read_i32_le
+from mypy_extensions import i64, u8
 
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module runs as machine code."""
@@ -27,41 +28,33 @@ Headers = list[tuple[str, bytes | None]]
 
 _LOW_63: Final = 0x7FFF_FFFF_FFFF_FFFF
 _LOW_57: Final = 0x01FF_FFFF_FFFF_FFFF
-_TABLE_SIZE: Final = 8_192
-_CHUNK_PARTS: Final = 500
 
 
 class MalformedRecordError(ValueError):
     """The bytes are no records; the text says which rule they break."""
 
 
-def _make_varint(number: i64) -> bytes:
+def _put(out: BytesWriter, number: i64) -> None:
+    """Append a number in zigzag form."""
     raw: i64 = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while True:
-        rest: i64 = (raw >> 7) & _LOW_57
-        if rest == 0:
-            out.append(raw & 0x7F)
-            return bytes(out)
-        out.append((raw & 0x7F) | 0x80)
-        raw = rest
+    while raw > 127 or raw < 0:
+        out.append(u8((raw & 0x7F) | 0x80))
+        raw = (raw >> 7) & _LOW_57
+    out.append(u8(raw))
 
 
-_VARINTS: Final[list[bytes]] = [_make_varint(number) for number in range(_TABLE_SIZE)]
-
-
-def _varint(number: i64) -> bytes:
-    """A number in zigzag form."""
-    if 0 <= number < _TABLE_SIZE:
-        return _VARINTS[number]
-    return _make_varint(number)
+def _size(number: i64) -> i64:
+    """Bytes that a number takes in zigzag form."""
+    raw: i64 = (number << 1) ^ (number >> 63)
+    size: i64 = 1
+    while raw > 127 or raw < 0:
+        raw = (raw >> 7) & _LOW_57
+        size += 1
+    return size
 
 
 class RecordWriter:
-    """Collects the records of one batch: pieces, joined to chunks while they are near.
-
-    A batch of pieces would be ten objects a record, cold by the time it is sent, and all of them
-    visited by every round of the garbage collector.
+    """Collects the records of one batch in one buffer, without an object of its own for any.
 
     Attributes:
         size_bytes: Bytes of the records so far.
@@ -81,10 +74,7 @@ class RecordWriter:
         self.base_timestamp: i64 = -1
         self.max_timestamp: i64 = -1
         self._limit: i64 = limit
-        self._stamp = b""  # attributes and timestamp as the last record had them
-        self._stamped: i64 = -1
-        self._parts: list[bytes] = []
-        self._chunks: list[bytes] = []
+        self._out = BytesWriter()
 
     def write(
         self,
@@ -106,63 +96,70 @@ class RecordWriter:
         Returns:
             Its size, or 0 if the batch is full.
         """
-        if self.count == 0:
-            self.base_timestamp = timestamp_ms
-        if timestamp_ms != self._stamped or self.count == 0:
-            self._stamp = b"\0" + _varint(timestamp_ms - self.base_timestamp)
-            self._stamped = timestamp_ms
-        stamp = self._stamp
-        delta = _varint(offset)
-        key_size = b"\x01" if key is None else _varint(len(key))
-        value_size = b"\x01" if value is None else _varint(len(value))
-        tail = _pack_headers(headers) if headers else b"\0"
-        size: i64 = len(stamp) + len(delta) + len(key_size) + len(value_size) + len(tail)
+        base: i64 = timestamp_ms if self.count == 0 else self.base_timestamp
+        delta: i64 = timestamp_ms - base
+        key_size: i64 = -1 if key is None else len(key)
+        value_size: i64 = -1 if value is None else len(value)
+        size: i64 = 2 + _size(delta) + _size(offset) + _size(key_size) + _size(value_size)
         if key is not None:
-            size += len(key)
+            size += key_size
         if value is not None:
-            size += len(value)
-        length = _varint(size)
-        size += len(length)
-        if self.count > 0 and self.size_bytes + size > self._limit:
+            size += value_size
+        if headers:
+            size += _headers_size(headers) - 1
+        whole: i64 = size + _size(size)
+        if self.count > 0 and self.size_bytes + whole > self._limit:
             return 0
-        parts = self._parts
-        parts.append(length)
-        parts.append(stamp)
-        parts.append(delta)
-        parts.append(key_size)
+        out = self._out
+        _put(out, size)
+        out.append(0)  # the attributes, of which none is used
+        _put(out, delta)
+        _put(out, offset)
+        _put(out, key_size)
         if key is not None:
-            parts.append(key)
-        parts.append(value_size)
+            out.write(key)
+        _put(out, value_size)
         if value is not None:
-            parts.append(value)
-        parts.append(tail)
+            out.write(value)
+        if headers:
+            _put_headers(out, headers)
+        else:
+            out.append(0)
+        self.base_timestamp = base
         if timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
-        if len(parts) >= _CHUNK_PARTS:
-            self._chunks.append(b"".join(parts))
-            parts.clear()
-        self.size_bytes += size
+        self.size_bytes += whole
         self.count += 1
-        return size
+        return whole
 
     def take(self) -> bytes:
         """The bytes of all records; the writer is used up."""
-        self._chunks.append(b"".join(self._parts))
-        data = b"".join(self._chunks)
-        self._parts, self._chunks = [], []
+        data = self._out.getvalue()
+        self._out = BytesWriter()
         return data
 
 
-def _pack_headers(headers: Headers) -> bytes:
-    parts = [_varint(len(headers))]
+def _headers_size(headers: Headers) -> i64:
+    total: i64 = _size(len(headers))
+    for name, content in headers:
+        size: i64 = len(name.encode())
+        total += _size(size) + size
+        size = -1 if content is None else len(content)
+        total += _size(size)
+        if content is not None:
+            total += size
+    return total
+
+
+def _put_headers(out: BytesWriter, headers: Headers) -> None:
+    _put(out, len(headers))
     for name, content in headers:
         encoded = name.encode()
-        parts.append(_varint(len(encoded)))
-        parts.append(encoded)
-        parts.append(b"\x01" if content is None else _varint(len(content)))
+        _put(out, len(encoded))
+        out.write(encoded)
+        _put(out, -1 if content is None else len(content))
         if content is not None:
-            parts.append(content)
-    return b"".join(parts)
+            out.write(content)
 
 
 def append_scattered(
@@ -211,15 +208,24 @@ def append_scattered(
     return at
 
 
+def only_bytes(items: list[object]) -> bool:
+    """Whether every item is bytes or None."""
+    return all(item is None or isinstance(item, bytes) for item in items)
+
+
 def murmur2(data: bytes) -> int:
     """Kafka's 32-bit hash of a key, as an unsigned number; see `core.partitioner`."""
+    return _murmur2(data)
+
+
+def _murmur2(data: bytes) -> i64:
     length: i64 = len(data)
     mask: i64 = 0xFFFF_FFFF
     factor: i64 = 0x5BD1_E995
     h: i64 = 0x9747_B28C ^ length
     at: i64 = 0
     while at + 4 <= length:
-        k: i64 = data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (data[at + 3] << 24)
+        k: i64 = i64(read_i32_le(data, at)) & mask
         k = (k * factor) & mask
         k = ((k ^ (k >> 24)) * factor) & mask
         h = ((h * factor) & mask) ^ k
@@ -235,6 +241,23 @@ def murmur2(data: bytes) -> int:
         h = ((h ^ tail) * factor) & mask
     h = ((h ^ (h >> 13)) * factor) & mask
     return h ^ (h >> 15)
+
+
+def partitions_of(keys: list[bytes | None], partition_count: i64, keyless: i64) -> list[int]:
+    """The partition of each key by Kafka's hash.
+
+    Args:
+        keys: Keys.
+        partition_count: Partitions of the topic.
+        keyless: What stands for the partition where there is no key.
+    """
+    found: list[int] = []
+    for key in keys:
+        if key is None:
+            found.append(keyless)
+        else:
+            found.append((_murmur2(key) & 0x7FFF_FFFF) % partition_count)
+    return found
 
 
 def _more(data: bytes, pos: i64, raw: i64, most_bytes: i64) -> tuple[i64, i64]:
