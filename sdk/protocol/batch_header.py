@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from importlib.machinery import PathFinder
+from importlib.util import find_spec, module_from_spec
+from typing import NamedTuple, cast
 
 from onceflow.sdk.errors import RecordError, RemoteProtocolError
 from onceflow.sdk.model import TimestampType
@@ -202,12 +204,19 @@ def iter_batch_headers(data: Buffer, position: int = 0) -> Iterator[tuple[int, B
 
 @functools.cache
 def _crc32c() -> Callable[[Buffer], int]:
-    # The package asks importlib.metadata for its version while it is imported, which takes longer
-    # than everything here; processes that meet no batch are spared it.
-    from crc32c import crc32c
+    # Its package asks importlib.metadata for its version and loads a command line while it is
+    # imported, which takes longer than everything here: only the function is loaded, and only by
+    # processes that meet a batch.
+    package = find_spec("crc32c")
+    places = None if package is None else package.submodule_search_locations
+    spec = None if places is None else PathFinder.find_spec("crc32c._crc32c", places)
+    if spec is None or spec.loader is None:
+        from crc32c import crc32c
 
-    function: Callable[[Buffer], int] = crc32c
-    return function
+        return cast("Callable[[Buffer], int]", crc32c)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return cast("Callable[[Buffer], int]", module.crc32c)
 
 
 def crc32c(data: Buffer) -> int:

@@ -8,7 +8,7 @@ is one error. Which batches a consumer may see, and from which record on, is dec
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from onceflow.sdk.protocol.batch_header import (
@@ -30,14 +30,14 @@ from onceflow.sdk.protocol.compression import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.record_engine import kernel_in_use
-from onceflow.sdk.protocol.record_walk import read_records
+from onceflow.sdk.protocol.record_walk import PlainRecord, has_plain_attributes, read_records
 
 if TYPE_CHECKING:
     from onceflow.sdk.columns import RecordColumns
     from onceflow.sdk.consumer_record import ConsumerRecord
     from onceflow.sdk.model import Headers
     from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
-    from onceflow.sdk.protocol.record_kernel import Columns
+    from onceflow.sdk.protocol.record_kernel import Columns, RecordMaker
 
 _T = TypeVar("_T")
 
@@ -107,7 +107,8 @@ def decode_values(
     if kernel_in_use():
         from onceflow.sdk.protocol.record_kernel import VALUES
 
-        return _read_columns(data, position, header, verify_crc, max_bytes, VALUES).values
+        opened = _open(data, position, header, verify_crc, max_bytes)
+        return _walk(*opened, VALUES).values
 
     def values(reader: Iterable[RawRecord]) -> list[bytes | None]:
         return [record.value for record in reader]
@@ -152,9 +153,12 @@ def consumer_columns(
     from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES
 
     want = VALUES if values_only else EVERYTHING
-    columns = _read_columns(data, position, header, verify_crc, max_bytes, want)
+    header, body = _open(data, position, header, verify_crc, max_bytes)
+    columns = _walk(header, body, want)
     if values_only and columns.misplaced >= 0:  # Compaction left gaps between the offsets.
-        columns = _read_columns(data, position, header, False, max_bytes, EVERYTHING)
+        columns = _walk(header, body, EVERYTHING)
+    if columns.timestamps_ms and header.attributes & LOG_APPEND_TIME_BIT:
+        columns.timestamps_ms = [header.max_timestamp] * header.records_count
     first = header.base_offset
     return Read(
         topic,
@@ -162,7 +166,7 @@ def consumer_columns(
         columns.offsets or range(first, first + header.records_count),
         cast("list[object]", columns.values),
         keys=cast("list[object]", columns.keys),
-        timestamps_ms=columns.timestamps_ms,
+        timestamps_ms=cast("list[int]", columns.timestamps_ms),
         timestamp_type=header.timestamp_type,
         headers=cast("dict[int, Headers]", columns.headers),
         leader_epoch=header.partition_leader_epoch,
@@ -197,15 +201,17 @@ def consumer_records(
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
+    from onceflow.sdk.consumer_record import ConsumerRecord as Record
+
     kind = header.timestamp_type
     epoch = header.partition_leader_epoch
     if kernel_in_use():
-        columns = consumer_columns(
-            data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
-        )
-        return list(columns)
+        from onceflow.sdk.protocol.record_kernel import RECORDS, RecordMaker
 
-    from onceflow.sdk.consumer_record import ConsumerRecord as Record
+        stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
+        maker = RecordMaker(Record, topic, partition, kind, stamp, epoch)
+        header, body = _open(data, position, header, verify_crc, max_bytes)
+        return cast("list[ConsumerRecord]", _walk(header, body, RECORDS, maker).records)
 
     def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
         return [
@@ -234,7 +240,10 @@ def _read(
     max_bytes: int,
     collect: Callable[[Iterable[RawRecord]], list[_T]],
 ) -> list[_T]:
-    """Open one batch with the compiled reader and collect what the caller wants of it."""
+    """Open one batch and collect what the caller wants of it."""
+    if kernel_in_use():
+        header, records = _open(data, position, header, verify_crc, max_bytes)
+        return collect(_plain_records(header, records))
     header, batch = _checked(data, position, header, verify_crc)
     if header.records_count == 0 and len(batch) == HEADER_SIZE:
         return []  # Compaction keeps the header of a producer's last batch (KAFKA-5298).
@@ -244,6 +253,8 @@ def _read(
     else:
         body = _unpacked(header, batch, max_bytes)
         batch = guarded(plain_header(batch, 0, header.records_count, header.base_offset), body)
+    if not has_plain_attributes(batch[HEADER_SIZE:], header.records_count):
+        return collect(read_records(batch, header))
     try:
         return collect(compiled_reader()(batch))
     except UnicodeDecodeError:
@@ -254,31 +265,46 @@ def _read(
         raise _malformed(header, error) from None
 
 
-def _read_columns(
-    data: Buffer,
-    position: int,
-    header: BatchHeader | None,
-    verify_crc: bool,
-    max_bytes: int,
-    want: int,
-) -> Columns:
-    """Open one batch with the kernel; what it does not want stays empty."""
+def _open(
+    data: Buffer, position: int, header: BatchHeader | None, verify_crc: bool, max_bytes: int
+) -> tuple[BatchHeader, bytes]:
+    """The header of one batch, and its records as the kernel takes them."""
+    header, batch = _checked(data, position, header, verify_crc)
+    body = batch[HEADER_SIZE:]
+    return header, bytes(
+        body if header.codec == Codec.NONE else _unpacked(header, batch, max_bytes)
+    )
+
+
+def _plain_records(header: BatchHeader, body: bytes) -> Iterator[RawRecord]:
+    """The records of one batch by the kernel, in the form that the foreign codec gives them."""
+    from onceflow.sdk.protocol.record_kernel import EVERYTHING
+
+    columns = _walk(header, body, EVERYTHING)
+    first, headers = header.base_offset, columns.headers
+    times = cast("list[int]", columns.timestamps_ms)
+    if header.attributes & LOG_APPEND_TIME_BIT:
+        times = [header.max_timestamp] * len(times)
+    return map(
+        PlainRecord,
+        columns.offsets or range(first, first + len(times)),
+        [None if time == NO_TIMESTAMP else time for time in times],
+        columns.keys,
+        columns.values,
+        [headers.get(number, []) for number in range(len(times))],
+    )
+
+
+def _walk(header: BatchHeader, body: bytes, want: int, maker: RecordMaker | None = None) -> Columns:
+    """Read the records of one batch with the kernel; what it does not want stays empty."""
     from onceflow.sdk.protocol import record_kernel
 
-    header, batch = _checked(data, position, header, verify_crc)
-    body = bytes(
-        batch[HEADER_SIZE:] if header.codec == Codec.NONE else _unpacked(header, batch, max_bytes)
-    )
-    count = header.records_count
     try:
-        columns = record_kernel.walk(
-            body, 0, count, header.base_offset, header.base_timestamp, want
+        return record_kernel.walk(
+            body, 0, header.records_count, header.base_offset, header.base_timestamp, want, 0, maker
         )
     except READ_ERRORS as error:
         raise _malformed(header, error) from None
-    if columns.timestamps_ms and header.attributes & LOG_APPEND_TIME_BIT:
-        columns.timestamps_ms = [header.max_timestamp] * count
-    return columns
 
 
 def _checked(

@@ -12,6 +12,7 @@ end is an error, compiled as well. The layout is that of batches of magic 2 (KIP
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from librt.strings import BytesWriter, read_i32_le
@@ -23,6 +24,7 @@ COMPILED: Final = not __file__.endswith(".py")
 NOTHING: Final = 0
 VALUES: Final = 1
 EVERYTHING: Final = 2
+RECORDS: Final = 3
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -288,15 +290,47 @@ def _number(data: bytes, pos: i64) -> tuple[i64, i64]:
     return (raw >> 1) ^ -(raw & 1), pos
 
 
+class RecordMaker:
+    """What makes an object of each record, and what is the same in all of a batch."""
+
+    def __init__(
+        self,
+        make: Callable[..., object],
+        topic: str,
+        partition: object,
+        timestamp_type: object,
+        timestamp_ms: object,
+        leader_epoch: object,
+    ) -> None:
+        """Prepare for one batch.
+
+        Args:
+            make: Called with topic, partition, offset, timestamp in milliseconds, timestamp type,
+                key, value, headers, leader epoch.
+            topic: Topic of the records.
+            partition: Partition of the records.
+            timestamp_type: Who set the timestamps.
+            timestamp_ms: Timestamp of all records in milliseconds, None where each has its own.
+            leader_epoch: Leader epoch of the batch.
+        """
+        self.make = make
+        self.topic = topic
+        self.partition = partition
+        self.timestamp_type = timestamp_type
+        self.timestamp_ms = timestamp_ms
+        self.leader_epoch = leader_epoch
+
+
 class Columns:
     """Records of one batch, field by field; what was not asked for stays empty.
 
     Attributes:
-        offsets: Offset of each record.
+        offsets: Offset of each record; empty where they count up by one.
         timestamps_ms: Timestamp of each in milliseconds.
         keys: Key of each, None without.
         values: Value of each, None without.
         headers: By number of the record, for those that have some.
+        records: An object for each, if these were asked for and nothing else.
         min_timestamp: Least timestamp in milliseconds.
         max_timestamp: Largest timestamp in milliseconds.
         keyless: How many records have no key.
@@ -306,10 +340,11 @@ class Columns:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
-        self.timestamps_ms: list[int] = []
+        self.timestamps_ms: list[object] = []
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}
+        self.records: list[object] = []
         self.min_timestamp: i64 = _LOW_63
         self.max_timestamp: i64 = -_LOW_63
         self.keyless: i64 = 0
@@ -325,6 +360,7 @@ def walk(
     base_timestamp: i64,
     want: i64,
     first: i64 = 0,
+    maker: RecordMaker | None = None,
 ) -> Columns:
     """Check the structure of every record of a batch, and read what is wanted of it.
 
@@ -334,15 +370,22 @@ def walk(
         count: How many there are.
         base_offset: Offset of the batch.
         base_timestamp: Time that the records' own ones are relative to, in milliseconds.
-        want: `NOTHING` (checks only), `VALUES`, or `EVERYTHING`.
+        want: `NOTHING` (checks only), `VALUES`, `EVERYTHING`, or `RECORDS` by the maker.
         first: Number in its batch of the first of these records.
+        maker: Makes an object of each record.
 
     Raises:
         MalformedRecordError, IndexError: The bytes are no such records.
     """
     columns = Columns()
-    wants_all = want > 1
-    wants_values = want > 0
+    wants_columns = want == EVERYTHING
+    wants_all = want > VALUES
+    wants_values = want > NOTHING
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: object = ()
+    stamp: object = None  # the last timestamp as an object: most often it is the next one's too
+    stamped: i64 = 0
     pos: i64 = start
     end: i64 = len(data)
     number: i64 = 0
@@ -363,36 +406,69 @@ def walk(
         delta, pos = _number(data, pos)
         if delta != first + number and columns.misplaced < 0:
             columns.misplaced, columns.misplaced_delta = first + number, delta
-        if wants_all:
-            columns.timestamps_ms.append(timestamp_ms)
-            columns.offsets.append(base_offset + delta)
+            if wants_columns:
+                columns.offsets = list(range(base_offset + first, base_offset + first + number))
         size, pos = _number(data, pos)
-        if wants_all:
-            columns.keys.append(None if size < 0 else data[pos : pos + size])
         if size < 0:
             columns.keyless += 1
+            key = None
         else:
+            if wants_all:
+                key = data[pos : pos + size]
             pos += size
         size, pos = _number(data, pos)
         if size > 0 and pos + size > record_end:
             raise MalformedRecordError("a field is longer than its record")
         if wants_values:
-            columns.values.append(None if size < 0 else data[pos : pos + size])
+            value = None if size < 0 else data[pos : pos + size]
         if size > 0:
             pos += size
         if pos + 1 != record_end or data[pos] != 0:
-            _walk_headers(data, pos, record_end, number, columns if wants_all else None)
+            found = _read_headers(data, pos, record_end, wants_all)
+            headers = found
+            if wants_columns:
+                columns.headers[number] = found
+        elif wants_all:
+            headers = ()
         pos = record_end
+        if wants_all and (stamp is None or timestamp_ms != stamped):
+            stamp, stamped = timestamp_ms, timestamp_ms
+        if maker is not None:
+            same = maker.timestamp_ms
+            columns.records.append(
+                maker.make(
+                    maker.topic,
+                    maker.partition,
+                    base_offset + delta,
+                    stamp if same is None else same,
+                    maker.timestamp_type,
+                    key,
+                    value,
+                    headers,
+                    maker.leader_epoch,
+                )
+            )
+        elif wants_columns:
+            columns.keys.append(key)
+            columns.values.append(value)
+            columns.timestamps_ms.append(stamp)
+            if columns.misplaced >= 0:
+                columns.offsets.append(base_offset + delta)
+        elif wants_values:
+            columns.values.append(value)
         number += 1
     if pos != end:
         raise MalformedRecordError("bytes follow the last record of a batch")
     return columns
 
 
-def _walk_headers(data: bytes, pos: i64, end: i64, number: i64, columns: Columns | None) -> None:
+def _read_headers(data: bytes, pos: i64, end: i64, wanted: bool) -> Headers:
     """Go over the headers of a record that ends at `end`, from their number on.
 
     As Java does it, a name that is not UTF-8 gets replacement characters.
+
+    Returns:
+        The headers, or none where they are not wanted.
     """
     found: Headers = []
     count, pos = _number(data, pos)
@@ -407,11 +483,10 @@ def _walk_headers(data: bytes, pos: i64, end: i64, number: i64, columns: Columns
         pos = start if size < 0 else start + size
         if pos > end:
             raise MalformedRecordError("a record header is longer than its record")
-        if columns is not None:
+        if wanted:
             content = None if size < 0 else data[start:pos]
             found.append((data[name_start:name_end].decode("utf-8", "replace"), content))
         count -= 1
     if pos != end:
         raise MalformedRecordError("the parts of a record do not fill its length")
-    if columns is not None:
-        columns.headers[number] = found
+    return found
