@@ -203,15 +203,28 @@ class RecordColumns(Sequence[ConsumerRecord]):
             other: The records that come behind.
         """
         count = len(self)
-        after = self.offsets[-1] + 1
-        if isinstance(self.offsets, range) and other.offsets == range(after, after + len(other)):
-            self.offsets = range(self.offsets[0], after + len(other))
-        else:
-            self.offsets = [*self.offsets, *other.offsets]
+        self.add_offsets(other.offsets)
         self.values += other.values
         self.keys += other.keys
         self.timestamps_ms += other.timestamps_ms
         self.headers.update((count + at, headers) for at, headers in other.headers.items())
+
+    def add_offsets(self, others: Sequence[int]) -> None:
+        """Put offsets behind these; as long as none is missing in between they stay a range.
+
+        Args:
+            others: The offsets that come behind.
+        """
+        mine = self.offsets
+        if (
+            isinstance(mine, range)
+            and isinstance(others, range)
+            and mine.step == others.step == 1
+            and mine.stop == others.start
+        ):
+            self.offsets = range(mine.start, others.stop)
+        else:
+            self.offsets = [*mine, *others]
 
     def __repr__(self) -> str:
         ends = f", offsets {self.offsets[0]} to {self.offsets[-1]}" if self.values else ""

@@ -25,7 +25,12 @@ from onceflow.sdk.protocol.batch_header import (
     parse_batch_header,
 )
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.records import consumer_columns, consumer_records, parse_control_batch
+from onceflow.sdk.protocol.records import (
+    consumer_columns,
+    consumer_records,
+    extend_columns,
+    parse_control_batch,
+)
 from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
 
 OFFSET_MAX = 2**63 - 1
@@ -152,60 +157,75 @@ class FetchedData:
         Args:
             limit: Most records wanted; 0 only skips what is hidden.
             values_only: Whether offsets and values are enough.
-            beside: Columns that the records are to be joined with, if their batch allows it.
+            beside: Columns that the records are added to, if their batch allows it.
 
         Returns:
-            At most `limit` records of one batch; None when nothing visible is left, when the
-            limit is 0, or when the batch differs from what the records shall be joined with.
+            The columns with at most `limit` records of one batch more, or as they were when
+            nothing visible is left, when the limit is 0, or when the batch differs from them.
         """
         if self._deserialize is not None or self._index < len(self._records):
             records = self.take(limit) if beside is None else []
-            return RecordColumns.from_records(records) if records else None
+            return RecordColumns.from_records(records) if records else beside
         if self._columns is not None and self._columns.values_only != values_only:
             self._columns, self._index = None, 0
         while not self.exhausted:
             if self._columns is not None:
-                if limit <= 0 or not _alike(self._columns, beside):
-                    return None
+                if limit <= 0 or not (beside is None or _alike(self._columns, beside)):
+                    return beside
                 taken = self._columns[self._index : self._index + limit]
                 self._move_to(self._index + len(taken), taken.offsets[-1], taken.leader_epoch)
-                return taken
+                if beside is None:
+                    return taken
+                beside.extend(taken)
+                return beside
             header = parse_batch_header(self._data, self._offset)
             if self._hides(header):
                 self._finish(header)
             elif limit <= 0:
-                return None
+                return beside
+            elif beside is not None and self._reads_into(beside, header, limit, values_only):
+                self._finish(header)
+                return beside
             else:
                 self._decode_columns(header, values_only)
-        return None
+        return beside
 
-    def take(self, limit: int) -> list[ConsumerRecord]:
+    def take(self, limit: int, beside: list[ConsumerRecord] | None = None) -> list[ConsumerRecord]:
         """Records for the application, in order; the position moves along, over hidden ones too.
 
         Args:
             limit: Most records wanted; 0 only skips what is hidden.
+            beside: Records that these are added to.
 
         Returns:
-            At most `limit` records of one batch; empty when nothing visible is left, or when the
-            limit is 0.
+            All of them: at most `limit` records of one batch more; none when nothing visible is
+            left, or when the limit is 0.
 
         Raises:
             RecordError: A batch cannot be read. The position stays before it.
             SerializationError: A deserializer refused a record. The position stays before it.
         """
+        found = [] if beside is None else beside
+        before = len(found)
         if self._columns is not None:  # They may be values only: the batch is read again.
             self._columns, self._index = None, 0
-        while not self.exhausted:
+        while not self.exhausted and len(found) == before:
             if self._index < len(self._records):
-                return self._take_decoded(limit) if limit > 0 else []
+                if limit <= 0:
+                    break
+                found += self._take_decoded(limit)
+                break
             header = parse_batch_header(self._data, self._offset)
             if self._hides(header):
                 self._finish(header)
             elif limit <= 0:
-                return []
+                break
+            elif self._deserialize is None and self._wants_all_of(header, limit):
+                self._read_records(header, found)
+                self._finish(header)
             else:
                 self._decode(header)
-        return []
+        return found
 
     def _hides(self, header: BatchHeader) -> bool:
         """Whether the application must not see the batch; markers are taken note of."""
@@ -225,11 +245,40 @@ class FetchedData:
             and self._aborted.hides(header.producer_id, header.base_offset)
         )
 
-    def _decode(self, header: BatchHeader) -> None:
+    def _wants_all_of(self, header: BatchHeader, limit: int) -> bool:
+        """Whether every record of a batch goes to the application now."""
+        return header.base_offset >= self.position and header.records_count <= limit
+
+    def _read_records(
+        self, header: BatchHeader, into: list[ConsumerRecord] | None = None
+    ) -> list[ConsumerRecord]:
         topic, partition = self.topic_partition
-        records = consumer_records(
-            self._data, header, self._offset, topic, partition, verify_crc=self._check_crcs
+        return consumer_records(
+            self._data,
+            header,
+            self._offset,
+            topic,
+            partition,
+            into=into,
+            verify_crc=self._check_crcs,
         )
+
+    def _reads_into(
+        self, columns: RecordColumns, header: BatchHeader, limit: int, values_only: bool
+    ) -> bool:
+        """Read a whole batch behind the records before it, if it is like theirs."""
+        return (
+            self._wants_all_of(header, limit)
+            and columns.values_only == values_only
+            and columns.leader_epoch == header.partition_leader_epoch
+            and columns.timestamp_type == header.timestamp_type
+            and extend_columns(
+                columns, self._data, header, self._offset, verify_crc=self._check_crcs
+            )
+        )
+
+    def _decode(self, header: BatchHeader) -> None:
+        records = self._read_records(header)
         if records and records[0].offset < self.position:
             first = self.position
             records = [record for record in records if record.offset >= first]
@@ -287,8 +336,8 @@ class FetchedData:
         self.position_epoch = header.partition_leader_epoch
 
 
-def _alike(columns: RecordColumns, beside: RecordColumns | None) -> bool:
-    return beside is None or (
+def _alike(columns: RecordColumns, beside: RecordColumns) -> bool:
+    return (
         columns.leader_epoch == beside.leader_epoch
         and columns.values_only == beside.values_only
         and columns.timestamp_type == beside.timestamp_type

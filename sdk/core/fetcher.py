@@ -509,25 +509,16 @@ def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> Ka
 def _take_records(
     data: FetchedData, limit: int, found: list[ConsumerRecord] | None
 ) -> list[ConsumerRecord] | None:
-    run = data.take(limit)
-    if not found:
-        return run or None
-    if run:
-        found += run
-    return found
+    return data.take(limit, found) or None
 
 
 def _take_columns(
-    data: FetchedData, limit: int, found: RecordColumns | None, values_only: bool = False
+    data: FetchedData, limit: int, found: RecordColumns | None
 ) -> RecordColumns | None:
-    run = data.take_columns(limit, values_only=values_only, beside=found)
-    if found is None or run is None:
-        return run or found
-    found.extend(run)
-    return found
+    return data.take_columns(limit, values_only=False, beside=found)
 
 
 def _take_values(
     data: FetchedData, limit: int, found: RecordColumns | None
 ) -> RecordColumns | None:
-    return _take_columns(data, limit, found, True)
+    return data.take_columns(limit, values_only=True, beside=found)

@@ -173,6 +173,58 @@ def consumer_columns(
     )
 
 
+def extend_columns(
+    into: RecordColumns,
+    data: Buffer,
+    header: BatchHeader,
+    position: int,
+    *,
+    verify_crc: bool = True,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> bool:
+    """Read the batch at `position` behind what was read before, without a list of its own.
+
+    Args:
+        into: Columns, of values only or of everything, whose other properties the batch shares.
+        data: Bytes that hold the batch.
+        header: The batch's header.
+        position: Where it begins.
+        verify_crc: Whether to compare the checksum first (`check.crcs`).
+        max_bytes: Bound on the size of the records after decompression.
+
+    Returns:
+        Whether that was possible; else, as with an error, nothing was changed.
+
+    Raises:
+        InvalidBatchError: The batch is malformed, damaged or too large.
+        CodecUnavailableError: The library of its codec is missing.
+    """
+    if not kernel_in_use():
+        return False
+    from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES, Columns
+
+    values_only, before = into.values_only, len(into)
+    header, body = _open(data, position, header, verify_crc, max_bytes)
+    columns = Columns()
+    columns.values = cast("list[bytes | None]", into.values)
+    columns.keys = cast("list[bytes | None]", into.keys)
+    columns.timestamps_ms = cast("list[object]", into.timestamps_ms)
+    done = False
+    try:
+        _walk(header, body, VALUES if values_only else EVERYTHING, into=columns)
+        done = columns.misplaced < 0 or not values_only
+    finally:
+        if not done:
+            del into.values[before:], into.keys[before:], into.timestamps_ms[before:]
+    if done:
+        count, first = len(into) - before, header.base_offset
+        if header.attributes & LOG_APPEND_TIME_BIT and not values_only:
+            into.timestamps_ms[before:] = [header.max_timestamp] * count
+        into.add_offsets(columns.offsets or range(first, first + count))
+        into.headers.update((before + at, found) for at, found in columns.headers.items())
+    return done
+
+
 def consumer_records(
     data: Buffer,
     header: BatchHeader,
@@ -180,6 +232,7 @@ def consumer_records(
     topic: str,
     partition: int,
     *,
+    into: list[ConsumerRecord] | None = None,
     verify_crc: bool = True,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[ConsumerRecord]:
@@ -194,8 +247,12 @@ def consumer_records(
         position: Where it begins.
         topic: Topic of the records.
         partition: Partition of the records.
+        into: A list that the records are added to; an error leaves it as it was.
         verify_crc: Whether to compare the checksum first (`check.crcs`).
         max_bytes: Bound on the size of the records after decompression.
+
+    Returns:
+        The records; `into`, if it was given.
 
     Raises:
         InvalidBatchError: The batch is malformed, damaged or too large.
@@ -206,12 +263,20 @@ def consumer_records(
     kind = header.timestamp_type
     epoch = header.partition_leader_epoch
     if kernel_in_use():
-        from onceflow.sdk.protocol.record_kernel import RECORDS, RecordMaker
+        from onceflow.sdk.protocol.record_kernel import RECORDS, Columns, RecordMaker
 
         stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
         maker = RecordMaker(Record, topic, partition, kind, stamp, epoch)
         header, body = _open(data, position, header, verify_crc, max_bytes)
-        return cast("list[ConsumerRecord]", _walk(header, body, RECORDS, maker).records)
+        result = [] if into is None else into
+        before, columns = len(result), Columns()
+        columns.records = cast("list[object]", result)
+        try:
+            _walk(header, body, RECORDS, maker, columns)
+        except BaseException:
+            del result[before:]
+            raise
+        return result
 
     def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
         return [
@@ -229,7 +294,11 @@ def consumer_records(
             for record in reader
         ]
 
-    return _read(data, position, header, verify_crc, max_bytes, records)
+    result = _read(data, position, header, verify_crc, max_bytes, records)
+    if into is None:
+        return result
+    into += result
+    return into
 
 
 def _read(
@@ -295,13 +364,27 @@ def _plain_records(header: BatchHeader, body: bytes) -> Iterator[RawRecord]:
     )
 
 
-def _walk(header: BatchHeader, body: bytes, want: int, maker: RecordMaker | None = None) -> Columns:
+def _walk(
+    header: BatchHeader,
+    body: bytes,
+    want: int,
+    maker: RecordMaker | None = None,
+    into: Columns | None = None,
+) -> Columns:
     """Read the records of one batch with the kernel; what it does not want stays empty."""
     from onceflow.sdk.protocol import record_kernel
 
     try:
         return record_kernel.walk(
-            body, 0, header.records_count, header.base_offset, header.base_timestamp, want, 0, maker
+            body,
+            0,
+            header.records_count,
+            header.base_offset,
+            header.base_timestamp,
+            want,
+            0,
+            maker,
+            into,
         )
     except READ_ERRORS as error:
         raise _malformed(header, error) from None

@@ -286,7 +286,12 @@ def _number(data: bytes, pos: i64) -> tuple[i64, i64]:
     raw: i64 = data[pos]
     pos += 1
     if raw > 127:
-        raw, pos = _more(data, pos, raw, 5)
+        byte: i64 = data[pos]
+        if byte < 128:  # the case that matters beside that of one byte
+            raw = (raw & 127) | (byte << 7)
+            pos += 1
+        else:
+            raw, pos = _more(data, pos, raw, 5)
     return (raw >> 1) ^ -(raw & 1), pos
 
 
@@ -361,6 +366,7 @@ def walk(
     want: i64,
     first: i64 = 0,
     maker: RecordMaker | None = None,
+    into: Columns | None = None,
 ) -> Columns:
     """Check the structure of every record of a batch, and read what is wanted of it.
 
@@ -373,11 +379,12 @@ def walk(
         want: `NOTHING` (checks only), `VALUES`, `EVERYTHING`, or `RECORDS` by the maker.
         first: Number in its batch of the first of these records.
         maker: Makes an object of each record.
+        into: Where what is read is added to, otherwise unused; behind an error it holds a part.
 
     Raises:
         MalformedRecordError, IndexError: The bytes are no such records.
     """
-    columns = Columns()
+    columns = Columns() if into is None else into
     wants_columns = want == EVERYTHING
     wants_all = want > VALUES
     wants_values = want > NOTHING

@@ -31,6 +31,7 @@ from onceflow.sdk.protocol.batch_reading import (
     consumer_records,
     decode_batch,
     decode_values,
+    extend_columns,
     first_record_at_or_after,
     max_timestamp_record,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "decode_batch",
     "decode_values",
     "encode_batch",
+    "extend_columns",
     "first_record_at_or_after",
     "increment_sequence",
     "iter_batch_headers",
