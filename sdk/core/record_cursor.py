@@ -89,10 +89,14 @@ class RecordCursor:
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
         while left > 0 and (run := self._current()) is not None:
-            records = run.records[run.index : run.index + left]
-            run.move_to(run.index + len(records))
+            records = self._take_of(run, left)
             left -= len(records)
-            taken.setdefault(run.state.topic_partition, []).extend(records)
+            before = taken.get(run.state.topic_partition)
+            if before is not None:
+                before.extend(records)
+            else:
+                whole = records if isinstance(records, list) else list(records)
+                taken[run.state.topic_partition] = whole
         return taken
 
     def take_columns(
@@ -110,13 +114,22 @@ class RecordCursor:
             partition = run.state.topic_partition
             if partition in taken:
                 break
-            records = run.records[run.index : run.index + left]
-            run.move_to(run.index + len(records))
+            records = self._take_of(run, left)
             left -= len(records)
             taken[partition] = (
                 RecordColumns.from_records(records) if isinstance(records, list) else records
             )
         return taken
+
+    def _take_of(self, run: _Run, limit: int) -> list[ConsumerRecord] | RecordColumns:
+        """Count records of the first run as handed out; a whole one is given away uncopied."""
+        records = run.records
+        if run.index or len(records) > limit:
+            records = records[run.index : run.index + limit]
+        run.move_to(run.index + len(records))
+        if run.index >= len(run.records):
+            self._runs.popleft()  # What the application does to the list is its own affair.
+        return records
 
     def _current(self, values_only: bool = False) -> _Run | None:
         """First run with records for the application; those of paused partitions wait.
