@@ -1,7 +1,7 @@
 """What pyproject.toml cannot say: with ONCEFLOW_COMPILE=1 a few modules become machine code.
 
 It needs mypy and a C compiler where it is built, so it is built without isolation:
-``pip install mypy 'setuptools>=77'``, then
+``pip install 'mypy>=2.4' 'setuptools>=77'``, then
 ``ONCEFLOW_COMPILE=1 pip install --no-build-isolation onceflow``.
 The Python sources stay beside them and are what other interpreters use.
 """

@@ -1,9 +1,9 @@
 """Records to bytes and back, field by field: plain Python that mypyc may compile.
 
 This is the one place where each record costs something, in the clients and in the broker, so it is
-written for a compiler: native integers and one pass. Compiled (`tools/compile.py`) it reads and
-writes records several times as fast as the codec of `record_codec`; where it is not compiled that
-codec is used instead (`COMPILED` tells). Both obey the same tests. What belongs to the batch as a
+written for a compiler: native integers, one pass, and the growing buffer of librt, mypyc's runtime
+library. Compiled (`tools/compile.sh`) it reads and writes records several times as fast as the
+codec of `record_codec`; where it is not compiled that codec is used instead (`COMPILED` tells). Both obey the same tests. What belongs to the batch as a
 whole is in `batch_header`.
 
 Every length is checked against the bytes that are there before it is used, and a byte beyond the
@@ -113,20 +113,24 @@ class RecordWriter:
         if self.count > 0 and self.size_bytes + whole > self._limit:
             return 0
         out = self._out
-        _put(out, size)
-        out.append(0)  # the attributes, of which none is used
-        _put(out, delta)
-        _put(out, offset)
-        _put(out, key_size)
-        if key is not None:
-            out.write(key)
-        _put(out, value_size)
-        if value is not None:
-            out.write(value)
-        if headers:
-            _put_headers(out, headers)
-        else:
-            out.append(0)
+        try:
+            _put(out, size)
+            out.append(0)  # the attributes, of which none is used
+            _put(out, delta)
+            _put(out, offset)
+            _put(out, key_size)
+            if key is not None:
+                out.write(key)
+            _put(out, value_size)
+            if value is not None:
+                out.write(value)
+            if headers:
+                _put_headers(out, headers)
+            else:
+                out.append(0)
+        except BaseException:  # Memory ended: no part of the record may stay.
+            out.truncate(self.size_bytes)
+            raise
         self.base_timestamp = base
         if timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms

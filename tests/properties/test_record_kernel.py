@@ -70,6 +70,50 @@ def test_without_the_kernel_the_source_says_so() -> None:
     assert record_kernel.COMPILED is (Path(record_kernel.__file__).suffix != ".py")
 
 
+@pytest.mark.parametrize("kernel", [source, record_kernel], ids=["source", "in use"])
+def test_a_record_that_cannot_be_written_leaves_nothing_behind(kernel: ModuleType) -> None:
+    writer, other = kernel.RecordWriter(10_000), kernel.RecordWriter(10_000)
+    assert writer.write(0, 5, b"k", b"v", None) == other.write(0, 5, b"k", b"v", None)
+    for name, content in (("name", "text"), ("\ud800", b""), (b"name", b"")):
+        with pytest.raises((TypeError, UnicodeEncodeError, AttributeError)):
+            writer.write(1, 9, b"k", b"v", [("fine", b""), (name, content)])
+    assert (writer.count, writer.max_timestamp) == (1, 5)
+    assert writer.write(1, 7, b"k", None, []) == other.write(1, 7, b"k", None, [])
+    assert writer.take() == other.take()
+
+
+@given(st.lists(st.none() | st.binary(max_size=40), max_size=30), st.integers(1, 50))
+def test_partitions_of_keys_are_those_of_each_key(keys: list[bytes | None], count: int) -> None:
+    expected = [-1 if key is None else partitioner.murmur2_partition(key, count) for key in keys]
+    assert record_kernel.partitions_of(keys, count, -1) == expected
+    assert source.partitions_of(keys, count, -1) == expected
+    assert source.only_bytes(keys)
+    assert record_kernel.only_bytes(keys)
+    assert not source.only_bytes([*keys, "text"])
+    assert not record_kernel.only_bytes([*keys, "text"])
+
+
+@given(records)
+def test_both_make_the_same_records(items: list[tuple]) -> None:  # type: ignore[type-arg]
+    kept = items[:20]
+    body = written(record_kernel, kept)[-1]
+    seen_records = []
+    for kernel in (source, record_kernel):
+        for stamp in (None, 77):
+            maker = kernel.RecordMaker(lambda *fields: fields, "t", 3, 0, stamp, 9)
+            columns = kernel.Columns()
+            columns.records = ["first"]
+            kernel.walk(body, 0, len(kept), 1_000, 5, kernel.RECORDS, 0, maker, columns)
+            assert (columns.keys, columns.values, columns.offsets) == ([], [], [])
+            seen_records.append(columns.records)
+    assert seen_records[:2] == seen_records[2:]
+    plain, stamped = seen_records[:2]
+    assert [fields[2] for fields in plain[1:]] == list(range(1_000, 1_000 + len(kept)))
+    assert [fields[5:7] for fields in plain[1:]] == [item[1:3] for item in kept]
+    assert [list(fields[7]) for fields in plain[1:]] == [item[3] for item in kept]
+    assert {fields[3] for fields in stamped[1:]} == {77}
+
+
 @given(records)
 def test_both_write_the_same_bytes_and_both_read_them_back(items: list[tuple]) -> None:  # type: ignore[type-arg]
     kept: list[tuple] = []  # type: ignore[type-arg]

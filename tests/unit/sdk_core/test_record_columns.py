@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from record_bytes import batch, record
 
 from onceflow.sdk.columns import RecordColumns, as_sequence
 from onceflow.sdk.core.record_cursor import RecordCursor
@@ -17,10 +18,15 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerRecord, TopicPartition
 from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.records import (
+    InvalidBatchError,
     consumer_columns,
     consumer_records,
+    decode_batch,
+    decode_values,
     encode_batch,
+    extend_columns,
     parse_batch_header,
+    patch_base_offset,
     set_log_append_time,
 )
 
@@ -81,6 +87,77 @@ def test_parts_and_joins_keep_every_field_in_place() -> None:
     assert whole.offsets == columns().offsets or list(whole.offsets) == [0, 1, 2]
 
 
+def test_batches_are_read_behind_each_other() -> None:
+    second = bytearray(BATCH)
+    patch_base_offset(second, 3, 0)
+    first = bytearray(BATCH)
+    patch_base_offset(first, 0, 0)
+    late = bytearray(second)
+    set_log_append_time(late, 7_777)
+    for more in (second, late):
+        expected = records(first) + records(more)
+        into = records(first)
+        assert consumer_records(more, parse_batch_header(more), 0, "t", 0, into=into) is into
+        assert into == expected
+        whole = columns(first)
+        if not extend_columns(whole, more, parse_batch_header(more), 0):
+            whole.extend(columns(more))
+        whole.timestamp_type = expected[-1].timestamp_type  # type: ignore[assignment] # as if alike
+        assert whole.values == [record.value for record in expected]
+        assert list(whole)[3:] == expected[3:]
+
+
+def test_values_are_read_behind_each_other_unless_offsets_are_missing() -> None:
+    header = parse_batch_header(BATCH)
+    into = consumer_columns(BATCH, header, 0, "t", 0, values_only=True)
+    if not into.values_only:
+        pytest.skip("the extension reads every field, so there are no values alone")
+    more = bytearray(BATCH)
+    patch_base_offset(more, 3, -1)
+    assert extend_columns(into, more, parse_batch_header(more), 0)
+    assert (into.offsets, into.values) == (range(6), [b"v", b"", None] * 2)
+    gap = batch(record(0) + record(2), 2, base_offset=6, last_offset_delta=2)
+    assert not extend_columns(into, gap, parse_batch_header(gap), 0)
+    assert (into.offsets, into.values, into.values_only) == (
+        range(6),
+        [b"v", b"", None] * 2,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "broken", [record(0) + record(1)[:-1], record(0), record(0) + b"\0"], ids=["cut", "few", "more"]
+)
+def test_a_broken_batch_leaves_what_it_was_to_follow_as_it_was(broken: bytes) -> None:
+    data = batch(broken, 2, base_offset=3)
+    header = parse_batch_header(data)
+    into, beside = records(), columns()
+    with pytest.raises(InvalidBatchError):
+        consumer_records(data, header, 0, "t", 0, into=into)
+    assert into == records()
+    values = consumer_columns(BATCH, parse_batch_header(BATCH), 0, "t", 0, values_only=True)
+    for found in (beside, values):
+        if batch_reading.kernel_in_use():
+            with pytest.raises(InvalidBatchError):
+                extend_columns(found, data, header, 0)
+        else:
+            assert not extend_columns(found, data, header, 0)
+    assert list(beside) == records()
+    assert values.values == [b"v", b"", None]
+
+
+@pytest.mark.parametrize("attributes", [0x7F, 0x80, 0xFF])
+def test_attributes_of_a_record_change_nothing(attributes: int) -> None:
+    odd = bytearray(record(0, key=b"k") + record(1, key=b"k"))
+    odd[1] = attributes
+    data = batch(bytes(odd), 2)
+    plain = batch(record(0, key=b"k") + record(1, key=b"k"), 2)
+    assert records(data) == records(plain)
+    assert list(columns(data)) == records(plain)
+    assert decode_values(data) == [b"value"] * 2
+    assert [found.offset for found in decode_batch(data)] == [0, 1]
+
+
 def test_arrow_gets_nulls_where_there_is_nothing() -> None:
     table = columns().to_arrow()
     assert table.to_pydict()["key"] == [b"k", None, b""]
@@ -104,6 +181,24 @@ def test_a_cursor_serves_columns_as_records_and_records_as_columns() -> None:
     assert list(rest) == records()[2:]
     cursor.load({P0: records()})
     assert list(cursor.take_columns(9, values_only=True)[P0]) == records()
+
+
+def test_a_run_that_was_given_away_is_the_applications() -> None:
+    known = subscription()
+    cursor = RecordCursor(known)
+    run = records()
+    cursor.load({P0: run})
+    taken = cursor.take(9)
+    assert taken[P0] is run, "it is not copied"
+    run.append(run[0])
+    assert cursor.take(9) == {}, "what the application adds is never handed out"
+    assert known.state(P0).position == 3
+    whole = columns()
+    known.seek(P0, 3)
+    cursor.load({P0: whole})
+    assert cursor.take_columns(9, values_only=False)[P0] is whole
+    whole.extend(columns())
+    assert cursor.take_columns(9, values_only=False) == {}
 
 
 def test_values_alone_are_never_served_as_records() -> None:

@@ -12,7 +12,8 @@ import sys
 import pytest
 
 USE_OURS = """
-from onceflow.sdk.protocol import record_codec, records
+from onceflow.sdk.protocol import batch_building, batch_reading, record_codec, records
+batch_building.kernel_in_use = batch_reading.kernel_in_use = lambda: False
 batch = bytes(records.encode_batch([(1, b"key", b"value" * 50, [("h", None)])], codec=1))
 assert records.decode_batch(batch)[0].key == b"key"
 assert record_codec.COMPILED
@@ -55,6 +56,17 @@ def run(code: str) -> None:
 
 def test_importing_records_loads_no_codec() -> None:
     run("import onceflow.sdk.protocol.records\n" + NOT_LOADED + "assert 'crc32c' not in loaded\n")
+
+
+def test_a_checksum_loads_the_function_alone_and_its_package_stays_usable() -> None:
+    run(
+        "from onceflow.sdk.protocol import batch_header\n"
+        "ours = batch_header.crc32c(b'onceflow')\n"
+        "import sys\n"
+        "assert not {'argparse', 'email', 'importlib.metadata'} & set(sys.modules)\n"
+        "import crc32c\n"
+        "assert crc32c.crc32c(b'onceflow') == ours == batch_header.crc32c(b'onceflow')\n"
+    )
 
 
 def test_using_records_loads_the_extension_without_the_client_around_it() -> None:
