@@ -3,8 +3,8 @@
 This is the one place where each record costs something, in the clients and in the broker, so it is
 written for a compiler: native integers, one pass, and the growing buffer of librt, mypyc's runtime
 library. Compiled (`tools/compile.sh`) it reads and writes records several times as fast as the
-codec of `record_codec`; where it is not compiled that codec is used instead (`COMPILED` tells). Both obey the same tests. What belongs to the batch as a
-whole is in `batch_header`.
+codec of `record_codec`; where it is not compiled that codec is used instead (`COMPILED` tells).
+Both obey the same tests. What belongs to the batch as a whole is in `batch_header`.
 
 Every length is checked against the bytes that are there before it is used, and a byte beyond the
 end is an error, compiled as well. The layout is that of batches of magic 2 (KIP-98).
