@@ -260,26 +260,10 @@ def consumer_records(
     """
     from onceflow.sdk.consumer_record import ConsumerRecord as Record
 
-    kind = header.timestamp_type
-    epoch = header.partition_leader_epoch
-    if kernel_in_use():
-        from onceflow.sdk.protocol.record_kernel import RECORDS, Columns, RecordMaker
-
-        stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
-        maker = RecordMaker(Record, topic, partition, kind, stamp, epoch)
-        header, body = _open(data, position, header, verify_crc, max_bytes)
-        result = [] if into is None else into
-        before, columns = len(result), Columns()
-        columns.records = cast("list[object]", result)
-        try:
-            _walk(header, body, RECORDS, maker, columns)
-        except BaseException:
-            del result[before:]
-            raise
-        return result
-
-    def records(reader: Iterable[RawRecord]) -> list[ConsumerRecord]:
-        return [
+    result = [] if into is None else into
+    kind, epoch = header.timestamp_type, header.partition_leader_epoch
+    if not kernel_in_use():
+        result += [
             Record(
                 topic,
                 partition,
@@ -291,14 +275,22 @@ def consumer_records(
                 record.headers or (),
                 epoch,
             )
-            for record in reader
+            for record in _read(data, position, header, verify_crc, max_bytes, list)
         ]
-
-    result = _read(data, position, header, verify_crc, max_bytes, records)
-    if into is None:
         return result
-    into += result
-    return into
+    from onceflow.sdk.protocol.record_kernel import RECORDS, Columns, RecordMaker
+
+    stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
+    maker = RecordMaker(Record, topic, partition, kind, stamp, epoch)
+    header, body = _open(data, position, header, verify_crc, max_bytes)
+    before, columns = len(result), Columns()
+    columns.records = cast("list[object]", result)
+    try:
+        _walk(header, body, RECORDS, maker, columns)
+    except BaseException:
+        del result[before:]
+        raise
+    return result
 
 
 def _read(

@@ -13,7 +13,7 @@ end is an error, compiled as well. The layout is that of batches of magic 2 (KIP
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, final
 
 from librt.strings import BytesWriter, read_i32_le
 from mypy_extensions import i64, u8
@@ -299,6 +299,15 @@ def _number(data: bytes, pos: i64) -> tuple[i64, i64]:
     return (raw >> 1) ^ -(raw & 1), pos
 
 
+def _long_number(data: bytes, pos: i64) -> tuple[i64, i64]:
+    """A number of 64 bits and where it ends."""
+    raw: i64 = data[pos]
+    pos += 1
+    if raw > 127:
+        raw, pos = _more(data, pos, raw, 10)
+    return ((raw >> 1) & _LOW_63) ^ -(raw & 1), pos
+
+
 class RecordMaker:
     """What makes an object of each record, and what is the same in all of a batch."""
 
@@ -330,6 +339,7 @@ class RecordMaker:
         self.leader_epoch = leader_epoch
 
 
+@final
 class Columns:
     """Records of one batch, field by field; what was not asked for stays empty.
 
@@ -359,6 +369,59 @@ class Columns:
         self.keyless: i64 = 0
         self.misplaced: i64 = -1
         self.misplaced_delta: i64 = -1
+        self._stamped: i64 = 0
+        self._stamp: object = None  # the same as an object: most often it is the next one's too
+
+    def note_time(self, timestamp_ms: i64) -> None:
+        """Count a record's timestamp in."""
+        if timestamp_ms < self.min_timestamp:
+            self.min_timestamp = timestamp_ms
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+
+    def note_gap(self, number: i64, delta: i64, base_offset: i64) -> None:
+        """Count in a record that is not where it should be: from the first on, offsets are kept."""
+        if self.misplaced < 0:
+            self.misplaced, self.misplaced_delta = number, delta
+            if self.keys:
+                self.offsets = list(range(base_offset, base_offset + number))
+
+    def keep(
+        self,
+        maker: RecordMaker | None,
+        number: i64,
+        offset: i64,
+        timestamp_ms: i64,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None,
+    ) -> None:
+        """Take in all fields of a record, or what the maker makes of them."""
+        if self._stamp is None or timestamp_ms != self._stamped:
+            self._stamp, self._stamped = timestamp_ms, timestamp_ms
+        stamp = self._stamp
+        if maker is None:
+            self.keys.append(key)
+            self.values.append(value)
+            self.timestamps_ms.append(stamp)
+            if self.misplaced >= 0:
+                self.offsets.append(offset)
+            if headers is not None:
+                self.headers[number] = headers
+            return
+        self.records.append(
+            maker.make(
+                maker.topic,
+                maker.partition,
+                offset,
+                stamp if maker.timestamp_ms is None else maker.timestamp_ms,
+                maker.timestamp_type,
+                key,
+                value,
+                () if headers is None else headers,
+                maker.leader_epoch,
+            )
+        )
 
 
 def walk(
@@ -381,7 +444,7 @@ def walk(
         base_offset: Offset of the batch.
         base_timestamp: Time that the records' own ones are relative to, in milliseconds.
         want: `NOTHING` (checks only), `VALUES`, `EVERYTHING`, or `RECORDS` by the maker.
-        first: Number in its batch of the first of these records.
+        first: Number in its batch of the first of these records; 0 where they are read.
         maker: Makes an object of each record.
         into: Where what is read is added to, otherwise unused; behind an error it holds a part.
 
@@ -389,14 +452,8 @@ def walk(
         MalformedRecordError, IndexError: The bytes are no such records.
     """
     columns = Columns() if into is None else into
-    wants_columns = want == EVERYTHING
     wants_all = want > VALUES
     wants_values = want > NOTHING
-    key: bytes | None = None
-    value: bytes | None = None
-    headers: object = ()
-    stamp: object = None  # the last timestamp as an object: most often it is the next one's too
-    stamped: i64 = 0
     pos: i64 = start
     end: i64 = len(data)
     number: i64 = 0
@@ -405,68 +462,33 @@ def walk(
         record_end: i64 = pos + size
         if size < 0 or record_end > end:
             raise MalformedRecordError("a record is longer than the bytes that are there")
-        raw: i64 = data[pos + 1]  # behind the attributes, of which none is used
-        pos += 2
-        if raw > 127:
-            raw, pos = _more(data, pos, raw, 10)
-        timestamp_ms = base_timestamp + (((raw >> 1) & _LOW_63) ^ -(raw & 1))
-        if timestamp_ms < columns.min_timestamp:
-            columns.min_timestamp = timestamp_ms
-        if timestamp_ms > columns.max_timestamp:
-            columns.max_timestamp = timestamp_ms
+        delay, pos = _long_number(data, pos + 1)  # behind the attributes, of which none is used
+        timestamp_ms = base_timestamp + delay
+        columns.note_time(timestamp_ms)
         delta, pos = _number(data, pos)
-        if delta != first + number and columns.misplaced < 0:
-            columns.misplaced, columns.misplaced_delta = first + number, delta
-            if wants_columns:
-                columns.offsets = list(range(base_offset + first, base_offset + first + number))
+        if delta != first + number:
+            columns.note_gap(first + number, delta, base_offset)
         size, pos = _number(data, pos)
         if size < 0:
             columns.keyless += 1
             key = None
         else:
-            if wants_all:
-                key = data[pos : pos + size]
+            key = data[pos : pos + size] if wants_all else None
             pos += size
         size, pos = _number(data, pos)
         if size > 0 and pos + size > record_end:
             raise MalformedRecordError("a field is longer than its record")
-        if wants_values:
-            value = None if size < 0 else data[pos : pos + size]
+        value = data[pos : pos + size] if wants_values and size >= 0 else None
         if size > 0:
             pos += size
+        headers: Headers | None = None
         if pos + 1 != record_end or data[pos] != 0:
-            found = _read_headers(data, pos, record_end, wants_all)
-            headers = found
-            if wants_columns:
-                columns.headers[number] = found
-        elif wants_all:
-            headers = ()
-        pos = record_end
-        if wants_all and (stamp is None or timestamp_ms != stamped):
-            stamp, stamped = timestamp_ms, timestamp_ms
-        if maker is not None:
-            same = maker.timestamp_ms
-            columns.records.append(
-                maker.make(
-                    maker.topic,
-                    maker.partition,
-                    base_offset + delta,
-                    stamp if same is None else same,
-                    maker.timestamp_type,
-                    key,
-                    value,
-                    headers,
-                    maker.leader_epoch,
-                )
-            )
-        elif wants_columns:
-            columns.keys.append(key)
-            columns.values.append(value)
-            columns.timestamps_ms.append(stamp)
-            if columns.misplaced >= 0:
-                columns.offsets.append(base_offset + delta)
+            headers = _read_headers(data, pos, record_end, wants_all)
+        if wants_all:
+            columns.keep(maker, number, base_offset + delta, timestamp_ms, key, value, headers)
         elif wants_values:
             columns.values.append(value)
+        pos = record_end
         number += 1
     if pos != end:
         raise MalformedRecordError("bytes follow the last record of a batch")
