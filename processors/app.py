@@ -53,7 +53,8 @@ class App:
         name: Names the group, the transactional ids and the changelog topics: keep it.
         bootstrap_servers: Addresses as ``host:port``.
         group_id: Consumer group, the name by default.
-        state_dir: Directory for state and process identity.
+        state_dir: Directory for state and process identity; a relative one lies in the present
+            working directory, also when the process goes elsewhere later.
         slot: This process's name in the group; found by lock files in ``state_dir`` by default.
         commit_interval_ms: Longest time between commits.
         commit_records: Most records in one transaction.

@@ -58,6 +58,12 @@ def build_spec(
         raise DeclarationError(
             f"{called}: dead letters in the input topic {input_topic!r} would come again for ever"
         )
+    if to == input_topic:
+        raise DeclarationError(
+            f"{called}: what it sends to its own input topic {input_topic!r} would come again for "
+            "ever; name another topic, or, where it ends by itself, leave out to= and return "
+            f"Output(value, topic={input_topic!r})"
+        )
     if not isinstance(limits, DeadLetterLimits):
         raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
     localns = sys._getframe(scope_depth).f_locals

@@ -20,7 +20,8 @@ class AppSettings(NamedSettings):
     Attributes:
         bootstrap_servers: Addresses as ``host:port``.
         group_id: Consumer group; the application's name by default.
-        state_dir: Directory for state and for the identity of this host's processes.
+        state_dir: Directory for state and for the identity of this host's processes. A relative
+            one lies in the working directory of the moment when the application is made.
         slot: Name of this process among those of the group, for hosts whose disks do not
             survive; by default the lowest number that no live process of ``state_dir`` has,
             behind an id that is kept there.
@@ -68,6 +69,8 @@ class AppSettings(NamedSettings):
 
     def __post_init__(self) -> None:
         check_kinds(self, {"Path": Path})
+        # Stores are opened when partitions come; by then the process may be somewhere else.
+        object.__setattr__(self, "state_dir", self.state_dir.absolute())
         for name in ("commit_records", "aborts_max", "shutdown_timeout_ms"):
             check_range(name, getattr(self, name), 1)
         for name in ("partitions", "replication_factor"):

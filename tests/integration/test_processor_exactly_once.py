@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import json
+import os
 import random
 import signal
 import threading
@@ -36,6 +37,7 @@ from onceflow.processors import (
     Output,
     OutputRefusedError,
     ProcessingError,
+    State,
     TopicSetupError,
 )
 from onceflow.sdk import Consumer
@@ -116,6 +118,30 @@ def test_transform(broker: Broker, tmp_path: Path) -> None:
     run_until(app, processed(broker, "upper", 1_000))
     found = committed_values(broker.bootstrap_servers, "out")
     assert sorted(found) == sorted(b"<%d>" % number for number in range(1_000))
+
+
+def test_state_stays_in_its_folder_when_the_process_goes_elsewhere(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    app = App("moved", broker.bootstrap_servers, state_dir="states")
+
+    @app.processor("in", to="out")
+    def count(value: str, seen: State[int]) -> str:
+        os.chdir(tmp_path / "elsewhere")
+        seen.set(seen.get(0) + 1)
+        return f"{value}:{seen.get()}"
+
+    for times in (1, 2):  # Stores are opened anew each time.
+        fill(broker.bootstrap_servers, "in", numbers(30), numbers(30))
+        run_until(app, processed(broker, "moved", 30 * times))
+    assert any((tmp_path / "states" / "moved" / "state").iterdir())
+    assert not any((tmp_path / "elsewhere").iterdir())
+    found = committed_values(broker.bootstrap_servers, "out")
+    assert sorted(found) == sorted(
+        b"%d:%d" % (number, times) for number in range(30) for times in (1, 2)
+    )
 
 
 def test_async_handlers(broker: Broker, tmp_path: Path) -> None:

@@ -383,3 +383,18 @@ def test_the_driver_names_what_there_is() -> None:
     assert driver.values("totals") == [b"x"]
     assert driver.values("written-sometimes") == []
     assert list(driver.state("count", "seen").values()) == [1]
+
+
+def test_a_processor_does_not_feed_itself_unless_it_says_so() -> None:
+    app = App("a")
+
+    def again(value: str) -> str:
+        return value
+
+    def countdown(value: int) -> Output | None:
+        return Output(value - 1, topic="in") if value else None
+
+    with pytest.raises(DeclarationError, match=r"again: .*own input topic 'in'.*for ever"):
+        app.processor("in", to="in")(again)
+    app.processor("in")(countdown)
+    assert list(app.topology().input_topics) == ["in"]

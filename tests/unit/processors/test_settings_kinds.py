@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,17 @@ def declare(function: Callable[..., object], **options: object) -> None:
         return function(value)
 
     App("a").processor(**({"topic": "in"} | options))(handle)  # type: ignore[arg-type]
+
+
+def test_a_relative_state_directory_stays_where_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    app, named = App("a"), App("a", state_dir="states")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert app.settings.state_dir == tmp_path / ".onceflow"
+    named.configure(slot="s")
+    assert named.settings.state_dir == tmp_path / "states"
+    named.configure(state_dir=Path("here"))
+    assert named.settings.state_dir == tmp_path / "elsewhere" / "here"
