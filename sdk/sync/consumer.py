@@ -26,6 +26,7 @@ from onceflow.sdk.columns import RecordColumns
 from onceflow.sdk.config import ConsumerConfig
 from onceflow.sdk.core.arguments import check_close, check_flag, record_limit
 from onceflow.sdk.core.group_steps import RebalanceEvent
+from onceflow.sdk.errors import IllegalStateError
 from onceflow.sdk.foreign_calls import ForeignConsumerCalls
 from onceflow.sdk.model import (
     ConsumerRecord,
@@ -204,7 +205,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
         limit = record_limit(max_records, self.config.max_poll_records)
         engine = self._engine
         if self._polling:
-            raise being_polled()
+            raise self._second_poll()
         self._polling = True
         try:
             polled = {} if engine.needs_poll else engine.cursor.take(limit)
@@ -213,9 +214,9 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             else:
                 self._fill(timeout_ms, limit)
                 polled = engine.cursor.take(limit)
+            engine.interception.on_records(polled)
         finally:
             self._polling = False
-        engine.interception.on_records(polled)
         return polled
 
     def poll_columns(
@@ -240,7 +241,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
         engine = self._engine
         take = functools.partial(engine.cursor.take_columns, limit, values_only=values_only)
         if self._polling:
-            raise being_polled()
+            raise self._second_poll()
         self._polling = True
         try:
             columns = {} if engine.needs_poll else take()
@@ -249,9 +250,9 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             else:
                 self._fill(timeout_ms, limit, Form.VALUES if values_only else Form.COLUMNS)
                 columns = take()
+            engine.interception.on_records(columns)
         finally:
             self._polling = False
-        engine.interception.on_records(columns)
         return columns
 
     def _fill(self, timeout_ms: int, limit: int, form: Form = Form.RECORDS) -> None:
@@ -276,6 +277,11 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
                 raise
             done = step.event
 
+    def _second_poll(self) -> IllegalStateError:
+        """The error of a poll within another one; a fork in between is told as such."""
+        self._portal.check_usable()
+        return being_polled()
+
     def _finish(self, event: RebalanceEvent) -> None:
         async def finish() -> None:
             self._engine.finish_event(event)
@@ -289,7 +295,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
         """The next record, waiting for it. `poll` tells what may be raised."""
         engine = self._engine
         if self._polling:
-            raise being_polled()
+            raise self._second_poll()
         self._polling = True
         try:
             record = None if engine.needs_poll else engine.cursor.next()
@@ -298,10 +304,10 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             while record is None:
                 self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
                 record = engine.cursor.next()
+            if engine.intercepts:
+                engine.interception.on_record(record)
         finally:
             self._polling = False
-        if engine.intercepts:
-            engine.interception.on_record(record)
         return record
 
     def wakeup(self) -> None:

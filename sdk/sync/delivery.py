@@ -14,6 +14,9 @@ from onceflow.sdk.errors import RequestTimedOutError
 from onceflow.sdk.model import RecordMetadata
 from onceflow.sdk.sync.portal import check_outside
 
+LONGEST_WAIT_S = threading.TIMEOUT_MAX
+"""What a lock can be waited for; a record's outcome is known far earlier."""
+
 
 class Delivery(DeliveryHandle):
     """The fate of one record."""
@@ -90,7 +93,7 @@ def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
         settled.acquire()
         batch.add_done_callback(settled.release)
         left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        if not settled.acquire(timeout=left):
+        if not settled.acquire(timeout=min(left, LONGEST_WAIT_S)):
             return False
     return True
 

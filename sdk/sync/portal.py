@@ -137,6 +137,8 @@ class Portal:
             IllegalStateError: See ``check_usable``.
         """
         self.check_usable()
+        if timeout_s is not None:
+            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
         submit = asyncio.run_coroutine_threadsafe
         future: concurrent.futures.Future[_Outcome[T]] = submit(_start(function), self.loop)
         try:

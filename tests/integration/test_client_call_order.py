@@ -22,6 +22,7 @@ from onceflow.sdk import (
     AsyncProducer,
     Consumer,
     ConsumerGroupMetadata,
+    ConsumerInterceptor,
     Producer,
     ProducerInterceptor,
     ProducerRecord,
@@ -405,6 +406,46 @@ def test_waiting_in_a_producers_own_callback_is_refused(broker: Broker) -> None:
         producer.flush(LIMIT_S * 1000)
         assert len(asking.refused) == 4
         producer.send("t", b"y").result(LIMIT_S)
+
+
+class Polling(ConsumerInterceptor):
+    """Polls while it is shown what a poll found."""
+
+    def __init__(self) -> None:
+        self.consumer: Consumer | None = None
+        self.refused = 0
+
+    def on_records(self, records: object) -> None:
+        assert self.consumer is not None
+        with pytest.raises(IllegalStateError, match="being polled already"):
+            self.consumer.poll(0)
+        self.refused += 1
+
+
+def test_an_interceptor_that_polls_is_refused(broker: Broker) -> None:
+    polling = Polling()
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, group_id="g", interceptors=[polling]
+    ) as consumer:
+        polling.consumer = consumer
+        consumer.assign([PART])
+        consumer.seek_to_beginning()
+        assert consumer.poll(20_000, max_records=5)
+        assert consumer.poll_columns(20_000, max_records=5)
+        assert next(consumer).topic == "t"
+    assert polling.refused == 3
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, threading.TIMEOUT_MAX])
+def test_a_wait_of_any_length_ends_with_the_outcome(broker: Broker, seconds: float) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=20) as producer:
+        assert producer.send("t", b"x").result(seconds).offset >= 0
+        assert producer.send_many("t", [b"x"]).result(seconds)[0].offset >= 0
+        producer.flush(2**70)
+    consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="g")
+    consumer.close(2**70)
+    with pytest.raises(ClientClosedError):
+        consumer.topics()
 
 
 def test_a_deserializer_that_calls_its_own_consumer_is_refused_and_closes_nothing(
