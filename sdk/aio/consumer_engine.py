@@ -190,12 +190,14 @@ class ConsumerEngine:
         self.pool.check_open()
         given = self.subscription.assignment() if partitions is None else partitions
         chosen = partition_list(given)
-        member = self._member()
-        if partitions is None and not chosen and (member is None or not member.is_member):
-            raise IllegalStateError(
-                "no partition is assigned yet, so there is none to seek: poll() until the group "
-                "has assigned some, seek in on_assigned, or assign([...])"
-            )
+        if partitions is None and not chosen:
+            self.subscription.check_chosen()
+            member = self._member()
+            if member is not None and not member.is_member:
+                raise IllegalStateError(
+                    "no partition is assigned yet, so there is none to seek: poll() until the "
+                    "group has assigned some, or seek in on_assigned"
+                )
         for partition in chosen:
             self.subscription.request_reset(partition, timestamp)
         self._positions_changed(chosen)

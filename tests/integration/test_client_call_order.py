@@ -153,7 +153,7 @@ IN_GROUP: dict[str, Case] = {
         IllegalStateError,
         NOT_ASSIGNED,
     ),
-    "rewind nothing": ([lambda c: c.seek_to_beginning()], IllegalStateError, NOTHING_TO_SEEK),
+    "rewind nothing": ([lambda c: c.seek_to_beginning()], IllegalStateError, "nothing was chosen"),
     "rewind too early": (
         [subscribe, lambda c: c.seek_to_end()],
         IllegalStateError,
@@ -471,3 +471,12 @@ def test_a_deserializer_that_calls_its_own_consumer_is_refused_and_closes_nothin
         assert consumer.poll(20_000)
         assert consumer.topics() >= {"t"}
     assert len(refused) == 3
+
+
+def test_nothing_may_be_assigned_and_is_sought_and_polled_in_vain(broker: Broker) -> None:
+    """As a program does that was given a list of partitions which happens to be empty."""
+    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+        consumer.assign([])
+        consumer.seek_to_beginning()
+        consumer.pause([])
+        assert consumer.poll(0) == {}
