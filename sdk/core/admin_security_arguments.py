@@ -6,7 +6,7 @@ As in ``admin_arguments``, each is refused by the name of its argument before an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, SupportsFloat
 
 from onceflow.sdk.admin_cluster_model import (
     AclBinding,
@@ -140,11 +140,19 @@ def quota_changes(given: object) -> dict[QuotaEntity, dict[str, float | None]]:
             if name is not None and not isinstance(name, str):
                 remedy = "give a name, or None for the default"
                 raise ConfigError(f"changes: {kind}", name, remedy)
-        for quota, value in quotas.items():
-            if not isinstance(quota, str):
-                raise ConfigError("changes: quotas", quota, "give the quota's name as a text")
-            if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-                continue
-            raise ConfigError(f"changes: {quota}", value, "give a number, or None to remove it")
-        found.setdefault(quota_entity(entity.items()), {}).update(quotas)
+        values = {quota: _quota_value(quota, value) for quota, value in quotas.items()}
+        found.setdefault(quota_entity(entity.items()), {}).update(values)
     return found
+
+
+def _quota_value(quota: object, value: object) -> float | None:
+    if not isinstance(quota, str):
+        raise ConfigError("changes: quotas", quota, "give the quota's name as a text")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise ConfigError(f"changes: {quota}", value, "give a number, or None to remove it")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(f"changes: {quota}", value, "give None, which sets no limit") from None

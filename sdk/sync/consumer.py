@@ -51,7 +51,8 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
     """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
-    thread at a time, not always the same one; `wakeup` is for any thread and for signal handlers.
+    thread at a time, not always the same one, and a second poll beside the first is refused;
+    `wakeup` is for any thread and for signal handlers.
     """
 
     def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:

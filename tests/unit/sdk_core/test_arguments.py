@@ -104,6 +104,10 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "a partition as a name": (lambda: admin("describe_producers", ["t"]), "list of partitions"),
     "a rule as a text": (lambda: admin("create_acls", ["t"]), "bindings='t'.*AclBinding"),
     "a resource as a number": (lambda: admin("describe_configs", [5]), "resources=5.*topic names"),
+    "a quota without end": (
+        lambda: admin("alter_client_quotas", [({"user": "a"}, {"producer_byte_rate": 10**400})]),
+        "changes: producer_byte_rate=1000.*give None",
+    ),
     "a serde to write": (
         lambda: ProducerConfig(value_serializer=cast("Any", JSON)),
         "value_serializer='Serde': give its function, as value_serializer=X.serialize",
