@@ -311,9 +311,9 @@ def set_producer_state(
 
 def pack_batch(header: BatchHeader, body: Buffer) -> bytearray:
     """Join a header and its (compressed) records; length and checksum are computed."""
-    batch = bytearray(HEADER_SIZE + len(body))
-    batch[HEADER_SIZE:] = body
-    _HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LENGTH_END))
+    size = HEADER_SIZE + len(body)
+    batch = bytearray(_HEADER.pack(*header._replace(batch_length=size - LENGTH_END)))
+    batch += body  # the one way to fill it that copies once
     _write_crc(batch, 0)
     return batch
 
