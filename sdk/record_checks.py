@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import SupportsIndex
 
 from onceflow.sdk.errors import InvalidTopicError, SerializationError
 from onceflow.sdk.model import Headers
+from onceflow.sdk.whole_numbers import is_whole
 
 RecordHeaders = list[tuple[str, bytes | None]]
 NO_HEADERS: RecordHeaders = []
@@ -75,8 +75,7 @@ def check_timestamp(timestamp_ms: object) -> None:
     if type(timestamp_ms) is int and NO_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return
     if (
-        isinstance(timestamp_ms, bool)
-        or not isinstance(timestamp_ms, SupportsIndex)
+        not is_whole(timestamp_ms)
         or not NO_TIMESTAMP_MS <= timestamp_ms.__index__() <= MAX_TIMESTAMP_MS
     ):
         raise SerializationError(

@@ -7,12 +7,13 @@ of the argument, with what to write. Partitions and times are checked in ``argum
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import SupportsIndex, TypeVar
+from typing import TypeVar
 
 from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.core.arguments import partition_of
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import NewTopic, TopicPartition
+from onceflow.sdk.whole_numbers import is_whole
 
 T = TypeVar("T", bound=Hashable)
 
@@ -118,7 +119,7 @@ def whole_number(name: str, given: object) -> int:
     Raises:
         ConfigError: It is none.
     """
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+    if not is_whole(given):
         raise ConfigError(name, given, "give a whole number")
     return given.__index__()
 

@@ -7,7 +7,7 @@ is decided by the face, which can block or await.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, SupportsIndex, cast
+from typing import NamedTuple, cast
 
 from onceflow.sdk.config import Partitioner, ProducerConfig, SerializerFunction
 from onceflow.sdk.core.accumulator import STICKY, Accumulator, D, TopicState
@@ -30,6 +30,7 @@ from onceflow.sdk.serde import (
     is_structure,
     structure_to_msgpack,
 )
+from onceflow.sdk.whole_numbers import is_whole
 
 CHUNK = 1_000
 """Records of a bulk call that are appended under one lock, so that the sender gets its turn."""
@@ -120,7 +121,7 @@ def choose_partition(
             return STICKY if key is None else state.partition_for(key)
         numbers = range(state.partition_count)
         partition = partitioner(state.topic, key, numbers, state.available)
-    number = partition.__index__() if isinstance(partition, SupportsIndex) else -1
+    number = partition.__index__() if is_whole(partition) else -1
     if not 0 <= number < state.partition_count:
         raise ConfigError(
             "partition",

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import SupportsIndex
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.whole_numbers import is_whole
 
 _PARTITIONS = "give a list of partitions, as [TopicPartition('topic', 0)]"
 
@@ -27,7 +27,7 @@ def whole_ms(timeout_ms: object, name: str = "timeout_ms") -> int:
     Raises:
         ConfigError: It is none: other clients count in seconds, as 1.0.
     """
-    if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, SupportsIndex):
+    if not is_whole(timeout_ms):
         remedy = "give milliseconds as a whole number"
         if isinstance(timeout_ms, float):
             remedy += f"; {timeout_ms} seconds are {timeout_ms * 1000:.0f}"
@@ -59,7 +59,7 @@ def record_limit(max_records: object, default: int) -> int:
     """
     if max_records is None:
         return default
-    if isinstance(max_records, bool) or not isinstance(max_records, SupportsIndex):
+    if not is_whole(max_records):
         raise ConfigError("max_records", max_records, "give a whole number")
     if max_records.__index__() < 1:
         raise ConfigError("max_records", max_records, "give 1 or more")
@@ -127,7 +127,7 @@ def offset_of(given: object) -> int:
     Raises:
         ConfigError: It is no whole number.
     """
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+    if not is_whole(given):
         raise ConfigError("offset", given, "give a whole number, or an OffsetAndMetadata")
     return given.__index__()
 
@@ -140,7 +140,7 @@ def partition_of(given: object, name: str = "partitions") -> TopicPartition:
     """
     if isinstance(given, tuple) and len(given) == 2:
         topic, number = given
-        is_number = isinstance(number, SupportsIndex) and not isinstance(number, bool)
+        is_number = is_whole(number)
         if isinstance(topic, str) and is_number:
             return TopicPartition(topic, number.__index__())
     raise ConfigError(name, given, _PARTITIONS)
@@ -195,7 +195,7 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
         if isinstance(offset, OffsetAndMetadata):
             _check_offset(offset)
             found[partition_of(partition, "offsets")] = offset
-        elif isinstance(offset, SupportsIndex) and not isinstance(offset, bool):
+        elif is_whole(offset):
             found[partition_of(partition, "offsets")] = OffsetAndMetadata(offset.__index__())
         else:
             raise ConfigError("offsets", given, remedy)
@@ -209,7 +209,7 @@ def _check_offset(given: OffsetAndMetadata) -> None:
     """Refuse fields of the wrong kind."""
     for name in ("offset", "leader_epoch"):
         value = getattr(given, name)
-        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        if not is_whole(value):
             raise ConfigError(f"offsets: {name}", value, "give a whole number")
     if not isinstance(given.metadata, str):
         raise ConfigError("offsets: metadata", given.metadata, "give a text")
