@@ -8,13 +8,12 @@ leaves no thread behind. What the calls do is not its business.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
 
@@ -58,6 +57,7 @@ class Portal:
         self._pid = os.getpid()
         self._is_real = True
         self._closed = False
+        self._calls: set[_Call[Any]] = set()
         self._stopping = False
         self.at_end: Callable[[], Coroutine[object, object, None]] | None = at_end
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
@@ -137,25 +137,29 @@ class Portal:
             IllegalStateError: See ``check_usable``.
         """
         self.check_usable()
-        if timeout_s is not None:
-            timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
-        submit = asyncio.run_coroutine_threadsafe
-        future: concurrent.futures.Future[_Outcome[T]] = submit(_start(function), self.loop)
+        call = _Call(function)
+        self._calls.add(call)
         try:
-            return future.result(timeout_s).get()
-        except concurrent.futures.CancelledError:
+            self._hand_over(call.start)
+            if call.wait(timeout_s):
+                return call.outcome()
+            raise RequestTimedOutError(f"no result within {timeout_s} s")
+        except asyncio.CancelledError:
             raise ClientClosedError(f"this {self.name} was closed during the call") from None
-        except TimeoutError:
-            if future.done():
+        finally:
+            self._calls.discard(call)
+            if not call.is_over:
+                # The limit passed, or Ctrl-C or another signal came to this thread: the work must
+                # not go on behind the caller's back.
+                self.wake(call.cancel)
+
+    def _hand_over(self, callback: Callable[[], object]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self.loop.is_closed():
                 raise
-            future.cancel()
-            if timeout_s is None:
-                raise  # A signal handler's, in this thread.
-            raise RequestTimedOutError(f"no result within {timeout_s} s") from None
-        except BaseException:
-            # Ctrl-C in this thread: the work must not go on behind the caller's back.
-            future.cancel()
-            raise
+            raise ClientClosedError(f"this {self.name} is closed; make a new one") from None
 
     def wake(self, callback: Callable[[], object]) -> None:
         """Run a callback in the loop soon, without waiting; ignored once the loop is closed."""
@@ -206,6 +210,8 @@ class Portal:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
+                for call in self._calls.copy():  # Those that came too late to be begun.
+                    call.end(asyncio.CancelledError())
 
 
 _here = threading.local()
@@ -233,27 +239,71 @@ def _is_of_gevent(loop: asyncio.AbstractEventLoop) -> bool:
     return type(selector).__module__.partition(".")[0] == "gevent"
 
 
-class _Outcome(Generic[T]):
-    """What a call returned, or an exception that would end a loop in which it is raised."""
+class _Call(Generic[T]):
+    """One call on its way through the loop; the caller waits for a lock, the cheapest of all.
 
-    __slots__ = ("_error", "_value")
+    The work itself lets the caller go on, so that no turn of the loop comes in between.
+    """
 
-    def __init__(self, value: T | None, error: BaseException | None) -> None:
-        self._value = value
-        self._error = error
+    __slots__ = ("_done", "_error", "_function", "_is_wanted", "_task", "_value", "is_over")
 
-    def get(self) -> T:
-        """Return or raise it."""
-        if self._error is not None:
-            raise self._error
-        return cast("T", self._value)
+    def __init__(self, function: Callable[[], Coroutine[object, object, T]]) -> None:
+        self._function = function
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._task: asyncio.Task[None] | None = None
+        self._is_wanted = True
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.is_over: bool = False
 
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end, in the caller's thread; tells whether it came."""
+        timeout_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        return self._done.acquire(timeout=timeout_s)
 
-async def _start(function: Callable[[], Coroutine[object, object, T]]) -> _Outcome[T]:
-    try:
-        return _Outcome(await function(), None)
-    except (KeyboardInterrupt, SystemExit) as error:  # As from a deserializer that calls sys.exit.
-        return _Outcome(None, error)
+    def outcome(self) -> T:
+        """Return or raise what the work did, once; in the caller's thread."""
+        error, self._error = self._error, None
+        if error is None:
+            return cast("T", self._value)
+        try:
+            raise error
+        finally:
+            del error  # Its traceback holds this frame.
+
+    def start(self) -> None:
+        """Begin, in the loop's thread."""
+        if self._is_wanted:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._task_ended)
+
+    def cancel(self) -> None:
+        """Nobody waits any more; in the loop's thread."""
+        self._is_wanted = False
+        if self._task is not None:
+            self._task.cancel()
+
+    def end(self, error: BaseException | None) -> None:
+        """Let the caller go on."""
+        if not self.is_over:
+            self._error = error
+            self.is_over = True
+            self._done.release()
+
+    async def _run(self) -> None:
+        try:
+            self._value = await self._function()
+        except asyncio.CancelledError as error:
+            self.end(error)
+            raise
+        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller's
+            self.end(error)
+        else:
+            self.end(None)
+
+    def _task_ended(self, _: object) -> None:
+        self.end(asyncio.CancelledError())  # It was cancelled before its first step.
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

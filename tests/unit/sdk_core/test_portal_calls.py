@@ -10,12 +10,13 @@ import selectors
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 import pytest
 
 from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
-from onceflow.sdk.sync.portal import Portal
+from onceflow.sdk.sync.portal import Portal, _Call
 
 
 def test_a_call_returns_what_the_coroutine_returns() -> None:
@@ -83,6 +84,58 @@ def test_closing_ends_what_waits_and_leaves_no_thread() -> None:
     assert set(threading.enumerate()) <= before
     with pytest.raises(ClientClosedError, match="client is closed"):
         portal.call(work)
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=["handed over", "too late"])
+def test_a_call_that_comes_as_the_loop_ends_is_answered(
+    in_time: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passed the check, and the loop stopped before it was begun, or handed over at all."""
+    portal = Portal("client")
+    hand_over = portal.loop.call_soon_threadsafe
+    begun: list[str] = []
+
+    async def work() -> None:
+        begun.append("begun")
+
+    def late(callback: Callable[[], object]) -> None:
+        monkeypatch.undo()
+        if in_time:
+            hand_over(callback).cancel()  # As a loop leaves it that stops first.
+        portal.close()
+        if not in_time:
+            hand_over(callback)
+
+    monkeypatch.setattr(portal.loop, "call_soon_threadsafe", late)
+    with pytest.raises(ClientClosedError, match="client"):
+        portal.call(work)
+    assert begun == []
+    assert portal.loop.is_closed()
+
+
+def test_a_call_given_up_before_it_began_does_not_begin() -> None:
+    portal = Portal("client")
+    entered, go = threading.Event(), threading.Event()
+    begun: list[str] = []
+
+    def hold() -> None:
+        entered.set()
+        assert go.wait(30)
+
+    async def work() -> None:
+        begun.append("begun")
+
+    async def nothing() -> None:
+        pass
+
+    portal.wake(hold)
+    assert entered.wait(30)
+    with pytest.raises(RequestTimedOutError):
+        portal.call(work, timeout_s=0.01)
+    go.set()
+    portal.call(nothing)
+    portal.close()
+    assert begun == [], "what nobody waits for is not done"
 
 
 def test_a_blocking_call_from_the_loops_own_thread_is_refused() -> None:
@@ -163,14 +216,6 @@ def test_greenlets_in_the_place_of_threads_are_refused(
         Portal("producer")
 
 
-def waits_on_a_condition(frame: FrameType) -> bool:
-    """Whether a thread is within a condition's wait and has let its lock go."""
-    if frame.f_code.co_name != "wait" or "waiter" not in frame.f_locals:
-        return False
-    with frame.f_locals["self"]:
-        return True
-
-
 def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
     """Programs end work that takes too long by an alarm whose handler raises TimeoutError."""
 
@@ -182,7 +227,7 @@ def test_what_a_signal_handler_raises_is_not_taken_for_a_limit() -> None:
     async def work() -> None:
         main = threading.main_thread().ident or 0
         try:
-            while not waits_on_a_condition(sys._current_frames()[main]):
+            while sys._current_frames()[main].f_code is not _Call.wait.__code__:
                 pass
             signal.pthread_kill(main, signal.SIGUSR1)
             await asyncio.Event().wait()

@@ -1,0 +1,19 @@
+"""What counts as a whole number in an argument: ints and their like, such as numpy's, but no bools.
+
+What the number may be is decided where the argument is checked.
+"""
+
+from __future__ import annotations
+
+from typing import SupportsIndex, TypeGuard
+
+
+def is_whole(given: object) -> TypeGuard[SupportsIndex]:
+    """Whether an argument is a whole number (``isinstance(..., SupportsIndex)`` takes 4 us).
+
+    Args:
+        given: What the user gave.
+    """
+    if type(given) is int:
+        return True
+    return hasattr(type(given), "__index__") and not isinstance(given, bool)
