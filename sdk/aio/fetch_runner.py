@@ -38,6 +38,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model import ConsumerGroupMetadata, IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
+from onceflow.sdk.protocol.batch_reading import prepare_reading
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")
@@ -104,6 +105,7 @@ class FetchRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._closed = False
+        self._is_prepared = False
         self.counters: ConsumerCounters = ConsumerCounters()
 
     @property
@@ -214,6 +216,9 @@ class FetchRunner:
 
     async def _fetch(self, plan: FetchPlan) -> None:
         sent_ms = self._pool.now_ms()
+        if not self._is_prepared:
+            self._is_prepared = True  # While the first answer is on its way.
+            asyncio.get_running_loop().call_soon(prepare_reading)
         try:
             reply = await self._pool.request(
                 plan.node_id,

@@ -19,6 +19,7 @@ from onceflow.sdk.model import ConsumerRecord, TopicPartition
 from onceflow.sdk.protocol.batch_header import (
     CONTROL_BIT,
     HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     InvalidBatchError,
@@ -160,8 +161,8 @@ class FetchedData:
             beside: Columns that the records are added to, if their batch allows it.
 
         Returns:
-            The columns with at most `limit` records of one batch more, or as they were when
-            nothing visible is left, when the limit is 0, or when the batch differs from them.
+            A new run of one batch; or the columns given, with at most `limit` records more: as they
+            were when nothing visible is left, the limit is 0, or the next batch differs from them.
         """
         if self._deserialize is not None or self._index < len(self._records):
             records = self.take(limit) if beside is None else []
@@ -177,7 +178,8 @@ class FetchedData:
                 if beside is None:
                     return taken
                 beside.extend(taken)
-                return beside
+                limit -= len(taken)
+                continue
             header = parse_batch_header(self._data, self._offset)
             if self._hides(header):
                 self._finish(header)
@@ -185,7 +187,7 @@ class FetchedData:
                 return beside
             elif beside is not None and self._reads_into(beside, header, limit, values_only):
                 self._finish(header)
-                return beside
+                limit -= header.records_count
             else:
                 self._decode_columns(header, values_only)
         return beside
@@ -198,33 +200,35 @@ class FetchedData:
             beside: Records that these are added to.
 
         Returns:
-            All of them: at most `limit` records of one batch more; none when nothing visible is
-            left, or when the limit is 0.
+            A new list with records of one batch; or the list given, with at most `limit` records
+            more: as it was when nothing visible is left, or when the limit is 0.
 
         Raises:
             RecordError: A batch cannot be read. The position stays before it.
             SerializationError: A deserializer refused a record. The position stays before it.
         """
         found = [] if beside is None else beside
-        before = len(found)
         if self._columns is not None:  # They may be values only: the batch is read again.
             self._columns, self._index = None, 0
-        while not self.exhausted and len(found) == before:
+        # What was read is the caller's at once, so that no error behind it can lose it.
+        while not self.exhausted and (beside is not None or not found):
+            before = len(found)
             if self._index < len(self._records):
                 if limit <= 0:
                     break
                 found += self._take_decoded(limit)
-                break
-            header = parse_batch_header(self._data, self._offset)
-            if self._hides(header):
-                self._finish(header)
-            elif limit <= 0:
-                break
-            elif self._deserialize is None and self._wants_all_of(header, limit):
-                self._read_records(header, found)
-                self._finish(header)
             else:
-                self._decode(header)
+                header = parse_batch_header(self._data, self._offset)
+                if self._hides(header):
+                    self._finish(header)
+                elif limit <= 0:
+                    break
+                elif self._deserialize is None and self._wants_all_of(header, limit):
+                    self._read_records(header, found)
+                    self._finish(header)
+                else:
+                    self._decode(header)
+            limit -= len(found) - before
         return found
 
     def _hides(self, header: BatchHeader) -> bool:
@@ -271,7 +275,7 @@ class FetchedData:
             self._wants_all_of(header, limit)
             and columns.values_only == values_only
             and columns.leader_epoch == header.partition_leader_epoch
-            and columns.timestamp_type == header.timestamp_type
+            and columns.timestamp_type << 3 == header.attributes & LOG_APPEND_TIME_BIT
             and extend_columns(
                 columns, self._data, header, self._offset, verify_crc=self._check_crcs
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from onceflow.sdk.protocol.batch_header import (
@@ -18,6 +19,7 @@ from onceflow.sdk.protocol.batch_header import (
     BatchHeader,
     InvalidBatchError,
     check_crc,
+    crc32c,
     parse_batch_header,
     plain_header,
 )
@@ -57,6 +59,25 @@ def guarded(*parts: Buffer) -> memoryview:
     """
     joined = b"".join((*parts, _GUARD))
     return memoryview(joined)[: len(joined) - len(_GUARD)]
+
+
+@functools.cache
+def _kernel() -> ModuleType:
+    """The kernel, loaded at the first call: an import within a function costs at each one."""
+    from onceflow.sdk.protocol import record_kernel
+
+    return record_kernel
+
+
+def prepare_reading() -> None:
+    """Load what the first batch needs, several milliseconds' work, where there is time for it."""
+    from onceflow.sdk import consumer_record  # noqa: F401 - loaded, not used
+
+    crc32c(b"")
+    if kernel_in_use():
+        _kernel()
+    else:
+        compiled_reader()
 
 
 @functools.cache
@@ -105,10 +126,8 @@ def decode_values(
 ) -> list[bytes | None]:
     """Read only the values of the batch at `position`; see `decode_batch`."""
     if kernel_in_use():
-        from onceflow.sdk.protocol.record_kernel import VALUES
-
         opened = _open(data, position, header, verify_crc, max_bytes)
-        return _walk(*opened, VALUES).values
+        return _walk(*opened, _kernel().VALUES).values
 
     def values(reader: Iterable[RawRecord]) -> list[bytes | None]:
         return [record.value for record in reader]
@@ -150,13 +169,12 @@ def consumer_columns(
             data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
         )
         return Read.from_records(records) if records else Read(topic, partition, (), [])
-    from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES
-
-    want = VALUES if values_only else EVERYTHING
+    kernel = _kernel()
+    want = kernel.VALUES if values_only else kernel.EVERYTHING
     header, body = _open(data, position, header, verify_crc, max_bytes)
     columns = _walk(header, body, want)
     if values_only and columns.misplaced >= 0:  # Compaction left gaps between the offsets.
-        columns = _walk(header, body, EVERYTHING)
+        columns = _walk(header, body, kernel.EVERYTHING)
     if columns.timestamps_ms and header.attributes & LOG_APPEND_TIME_BIT:
         columns.timestamps_ms = [header.max_timestamp] * header.records_count
     first = header.base_offset
@@ -201,17 +219,17 @@ def extend_columns(
     """
     if not kernel_in_use():
         return False
-    from onceflow.sdk.protocol.record_kernel import EVERYTHING, VALUES, Columns
-
+    kernel = _kernel()
     values_only, before = into.values_only, len(into)
     header, body = _open(data, position, header, verify_crc, max_bytes)
-    columns = Columns()
+    columns = kernel.Columns()
     columns.values = cast("list[bytes | None]", into.values)
     columns.keys = cast("list[bytes | None]", into.keys)
     columns.timestamps_ms = cast("list[object]", into.timestamps_ms)
     done = False
     try:
-        _walk(header, body, VALUES if values_only else EVERYTHING, into=columns)
+        want = kernel.VALUES if values_only else kernel.EVERYTHING
+        _walk(header, body, want, into=columns)
         done = columns.misplaced < 0 or not values_only
     finally:
         if not done:
@@ -221,7 +239,8 @@ def extend_columns(
         if header.attributes & LOG_APPEND_TIME_BIT and not values_only:
             into.timestamps_ms[before:] = [header.max_timestamp] * count
         into.add_offsets(columns.offsets or range(first, first + count))
-        into.headers.update((before + at, found) for at, found in columns.headers.items())
+        if columns.headers:
+            into.headers.update((before + at, found) for at, found in columns.headers.items())
     return done
 
 
@@ -278,15 +297,14 @@ def consumer_records(
             for record in _read(data, position, header, verify_crc, max_bytes, list)
         ]
         return result
-    from onceflow.sdk.protocol.record_kernel import RECORDS, Columns, RecordMaker
-
+    kernel = _kernel()
     stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
-    maker = RecordMaker(Record, topic, partition, kind, stamp, epoch)
+    maker = kernel.RecordMaker(Record, topic, partition, kind, stamp, epoch)
     header, body = _open(data, position, header, verify_crc, max_bytes)
-    before, columns = len(result), Columns()
+    before, columns = len(result), kernel.Columns()
     columns.records = cast("list[object]", result)
     try:
-        _walk(header, body, RECORDS, maker, columns)
+        _walk(header, body, kernel.RECORDS, maker, columns)
     except BaseException:
         del result[before:]
         raise
@@ -339,9 +357,7 @@ def _open(
 
 def _plain_records(header: BatchHeader, body: bytes) -> Iterator[RawRecord]:
     """The records of one batch by the kernel, in the form that the foreign codec gives them."""
-    from onceflow.sdk.protocol.record_kernel import EVERYTHING
-
-    columns = _walk(header, body, EVERYTHING)
+    columns = _walk(header, body, _kernel().EVERYTHING)
     first, headers = header.base_offset, columns.headers
     times = cast("list[int]", columns.timestamps_ms)
     if header.attributes & LOG_APPEND_TIME_BIT:
@@ -364,10 +380,8 @@ def _walk(
     into: Columns | None = None,
 ) -> Columns:
     """Read the records of one batch with the kernel; what it does not want stays empty."""
-    from onceflow.sdk.protocol import record_kernel
-
     try:
-        return record_kernel.walk(
+        found: Columns = _kernel().walk(
             body,
             0,
             header.records_count,
@@ -380,6 +394,7 @@ def _walk(
         )
     except READ_ERRORS as error:
         raise _malformed(header, error) from None
+    return found
 
 
 def _checked(
