@@ -160,8 +160,9 @@ class Fetcher:
         node = self._nodes.setdefault(node_id, _NodeState())
         if node.in_flight or now_ms < node.retry_at_ms:
             return None
-        low_mark = self._settings.partition_max_bytes // 2
-        wanted = [s for s in states if self._buffered(s.topic_partition) <= low_mark]
+        # While the application works on one answer, the broker makes the next.
+        most = self._settings.partition_max_bytes
+        wanted = [s for s in states if self._buffered(s.topic_partition) <= most]
         # Some are left out because the application has not caught up with them. The others must
         # not keep a long poll open meanwhile, or those would wait behind it; they are asked
         # without waiting, and seldom if they have no news.

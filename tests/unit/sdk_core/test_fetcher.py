@@ -528,6 +528,38 @@ def test_a_partition_with_much_unread_data_is_not_fetched() -> None:
     assert rig.plan() is not None
 
 
+def test_the_next_answer_is_asked_for_while_the_application_works_on_one() -> None:
+    log = LogBuilder()
+    log.records(*(b"x" * 100 for _ in range(8)))
+    size = len(bytes(log.fetch_answer(0).records or b""))
+    rig = Rig(partition_max_bytes=size)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.asked(rig.must_plan()) == {0: 8}, "a whole answer waits, and no more than that"
+    rig = Rig(partition_max_bytes=size - 1)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    assert rig.plan() is None
+
+
+def test_errors_behind_whole_batches_lose_none_of_them() -> None:
+    log = LogBuilder()
+    for number in range(3):
+        log.records(b"%d" % number, b"x")
+    answer = log.fetch_answer(0)
+    broken = bytearray(answer.records or b"")
+    broken[-1] ^= 1
+    answer.records = bytes(broken)
+    for form in ("records", "columns", "values"):
+        rig = Rig()
+        rig.answer(rig.must_plan(), answer)
+        assert rig.take_form(form, 3) == [(0, b"0"), (1, b"x"), (2, b"1")]
+        assert rig.take_form(form, 100) == [(3, b"x")]
+        assert rig.subscription.state(P0).position == 4
+        for _ in range(2):
+            with pytest.raises(RecordError):
+                rig.take_form(form, 100)
+        assert rig.subscription.state(P0).position == 4
+
+
 def test_fetching_ahead_never_waits_at_the_broker_while_others_have_data() -> None:
     log = LogBuilder()
     log.records(*(b"x" * 100 for _ in range(20)))
