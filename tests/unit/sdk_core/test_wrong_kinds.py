@@ -134,7 +134,9 @@ VALUES: list[tuple[type, str, str, Any, Callable[[object], object]]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "call", "argument", "value", "given_as"), VALUES, ids=lambda each: str(each)[:40]
+    ("kind", "call", "argument", "value", "given_as"),
+    VALUES,
+    ids=lambda each: each if isinstance(each, str) else getattr(each, "__name__", "value"),
 )
 async def test_a_field_of_a_value_is_taken_or_refused_by_name(
     kind: type, call: str, argument: str, value: Any, given_as: Callable[[object], object]
