@@ -223,6 +223,8 @@ class RecordColumns(Sequence[ConsumerRecord]):
             and mine.stop == others.start
         ):
             self.offsets = range(mine.start, others.stop)
+        elif isinstance(mine, list):
+            mine.extend(others)  # A copy for each of many small batches would cost their square.
         else:
             self.offsets = [*mine, *others]
 

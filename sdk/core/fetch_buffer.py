@@ -165,8 +165,7 @@ class FetchedData:
             were when nothing visible is left, the limit is 0, or the next batch differs from them.
         """
         if self._deserialize is not None or self._index < len(self._records):
-            records = self.take(limit) if beside is None else []
-            return RecordColumns.from_records(records) if records else beside
+            return self._take_as_columns(limit, beside)
         if self._columns is not None and self._columns.values_only != values_only:
             self._columns, self._index = None, 0
         while not self.exhausted:
@@ -190,6 +189,28 @@ class FetchedData:
                 limit -= header.records_count
             else:
                 self._decode_columns(header, values_only)
+        return beside
+
+    def _take_as_columns(self, limit: int, beside: RecordColumns | None) -> RecordColumns | None:
+        """As `take_columns`, of records: a deserializer takes no other, or they are there."""
+        while not self.exhausted:
+            if self._index < len(self._records):
+                first = self._records[self._index]
+                if limit <= 0 or not (beside is None or _alike(first, beside)):
+                    break
+                taken = RecordColumns.from_records(self._take_decoded(limit))
+                if beside is None:
+                    return taken
+                beside.extend(taken)
+                limit -= len(taken)
+                continue
+            header = parse_batch_header(self._data, self._offset)
+            if self._hides(header):
+                self._finish(header)
+            elif limit <= 0:
+                break
+            else:
+                self._decode(header)
         return beside
 
     def take(self, limit: int, beside: list[ConsumerRecord] | None = None) -> list[ConsumerRecord]:
@@ -340,11 +361,12 @@ class FetchedData:
         self.position_epoch = header.partition_leader_epoch
 
 
-def _alike(columns: RecordColumns, beside: RecordColumns) -> bool:
+def _alike(more: RecordColumns | ConsumerRecord, beside: RecordColumns) -> bool:
+    values_only = isinstance(more, RecordColumns) and more.values_only
     return (
-        columns.leader_epoch == beside.leader_epoch
-        and columns.values_only == beside.values_only
-        and columns.timestamp_type == beside.timestamp_type
+        more.leader_epoch == beside.leader_epoch
+        and values_only == beside.values_only
+        and more.timestamp_type == beside.timestamp_type
     )
 
 

@@ -37,6 +37,7 @@ class _Run:
         self.end_position = state.position
         self.end_epoch = state.position_epoch
         state.position = records[0].offset
+        state.position_epoch = -1  # The last record's would be that of one behind the position.
 
     def move_to(self, index: int) -> None:
         """Count the records before `index` as handed out."""
@@ -114,7 +115,7 @@ class RecordCursor:
             partition = run.state.topic_partition
             if partition in taken:
                 break
-            records = self._take_of(run, left)
+            records = self._take_of(run, _alike(run, left))
             left -= len(records)
             taken[partition] = (
                 RecordColumns.from_records(records) if isinstance(records, list) else records
@@ -151,3 +152,16 @@ class RecordCursor:
             else:
                 return run
         return None
+
+
+def _alike(run: _Run, limit: int) -> int:
+    """How many of the next records may stand in the same columns: a run may join batches."""
+    records = run.records
+    if isinstance(records, RecordColumns):
+        return limit
+    ahead = records[run.index : run.index + limit]
+    epoch, kind = ahead[0].leader_epoch, ahead[0].timestamp_type
+    for count, record in enumerate(ahead):
+        if record.leader_epoch != epoch or record.timestamp_type != kind:
+            return count
+    return limit

@@ -294,10 +294,10 @@ class _Call(Generic[T]):
     async def _run(self) -> None:
         try:
             self._value = await self._function()
-        except asyncio.CancelledError as error:
+        except (asyncio.CancelledError, GeneratorExit) as error:
             self.end(error)
             raise
-        except (Exception, KeyboardInterrupt, SystemExit) as error:  # noqa: BLE001 - the caller's
+        except BaseException as error:  # noqa: BLE001 - the caller's, also pytest.fail's and such
             self.end(error)
         else:
             self.end(None)

@@ -266,3 +266,19 @@ def test_whoever_ends_the_program_within_a_call_ends_it_in_the_callers_thread(
     assert "wanted to end the program" in caplog.text
     assert portal.call(work) == 1
     portal.close()
+
+
+class _Outcome(BaseException):
+    """As pytest.fail and gevent's timeout raise it."""
+
+
+@pytest.mark.parametrize("error", [_Outcome("x"), GeneratorExit("x")], ids=repr)
+def test_what_is_no_exception_comes_through_all_the_same(error: BaseException) -> None:
+    portal = Portal("client")
+
+    async def work() -> None:
+        raise error
+
+    with pytest.raises(type(error), match="x"):
+        portal.call(work)
+    portal.close()

@@ -183,6 +183,40 @@ def test_a_cursor_serves_columns_as_records_and_records_as_columns() -> None:
     assert list(cursor.take_columns(9, values_only=True)[P0]) == records()
 
 
+@pytest.mark.parametrize("field", ["leader_epoch", "timestamp_type"])
+def test_columns_end_where_a_run_changes_what_all_of_them_share(field: str) -> None:
+    """A poll joins batches to one run; what of it was left over may be asked for as columns."""
+    cursor, run = RecordCursor(subscription()), records()
+    for item in run[1:]:
+        setattr(item, field, 1)
+    cursor.load({P0: list(run)})
+    for expected in (run[:1], run[1:]):
+        found = cursor.take_columns(9, values_only=False)[P0]
+        assert list(found) == expected
+
+
+def test_before_a_record_of_a_run_was_handed_out_its_epoch_is_not_that_of_the_position() -> None:
+    known = subscription()
+    known.state(P0).position_epoch = 9  # of the last record of the run
+    cursor, run = RecordCursor(known), records()
+    cursor.load({P0: run})
+    assert known.positions()[P0].leader_epoch == -1
+    cursor.next()
+    assert known.positions()[P0].leader_epoch == run[0].leader_epoch
+    cursor.take(9)
+    assert known.positions()[P0].leader_epoch == 9
+
+
+def test_offsets_with_gaps_grow_in_place() -> None:
+    """As many small batches with markers between them need it."""
+    found = RecordColumns("t", 0, range(3), [b""] * 3)
+    found.extend(RecordColumns("t", 0, range(4, 5), [b""]))
+    offsets = found.offsets
+    found.extend(RecordColumns("t", 0, range(6, 8), [b""] * 2))
+    assert found.offsets is offsets
+    assert offsets == [0, 1, 2, 4, 6, 7]
+
+
 def test_a_run_that_was_given_away_is_the_applications() -> None:
     known = subscription()
     cursor = RecordCursor(known)
