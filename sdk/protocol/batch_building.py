@@ -15,6 +15,7 @@ from onceflow.sdk.protocol.batch_header import (
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
     pack_batch,
@@ -45,7 +46,7 @@ class RecordBatchBuilder:
         writer: The compiled kernel's part; None where the kernel is not in use.
     """
 
-    __slots__ = ("_count", "_foreign", "codec", "level", "writer")
+    __slots__ = ("_count", "_foreign", "_shift_ms", "codec", "level", "writer")
 
     def __init__(
         self, batch_size: int = 16384, codec: int = Codec.NONE, level: int | None = None
@@ -61,6 +62,7 @@ class RecordBatchBuilder:
         self.writer: RecordWriter | None = None
         self._foreign: BatchBuilder | None = None
         self._count = 0
+        self._shift_ms = 0
         self.codec: int = codec
         self.level: int | None = level
         if kernel_in_use():
@@ -71,7 +73,7 @@ class RecordBatchBuilder:
             from onceflow.sdk.protocol.record_codec import new_builder
 
             self._foreign = new_builder(
-                MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size
+                MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size + 1
             )
 
     @property
@@ -94,7 +96,11 @@ class RecordBatchBuilder:
         if self.writer is not None:
             return self.writer.write(self.writer.count, timestamp_ms, key, value, headers)
         assert self._foreign is not None
-        added = self._foreign.append(self._count, timestamp_ms, key, value, headers or [])
+        if not self._count:
+            # The codec takes a first timestamp of -1 for none yet, and the next one for the first.
+            self._shift_ms = -1 if timestamp_ms == NO_TIMESTAMP else 0
+        time_ms = timestamp_ms + self._shift_ms
+        added = self._foreign.append(self._count, time_ms, key, value, headers or [])
         if added is None:
             return 0
         self._count += 1
@@ -158,6 +164,10 @@ class RecordBatchBuilder:
             assert self._foreign is not None
             batch = self._foreign.build()
             header, body = parse_batch_header(batch), memoryview(batch)[HEADER_SIZE:]
+            header = header._replace(
+                base_timestamp=header.base_timestamp - self._shift_ms,
+                max_timestamp=header.max_timestamp - self._shift_ms,
+            )
         attributes = TRANSACTIONAL_BIT if transactional else 0
         if self.codec != Codec.NONE:
             compressed = compress(self.codec, body, self.level)

@@ -47,6 +47,23 @@ def test_a_full_batch_refuses_and_keeps_what_it_has() -> None:
     assert len(decode_batch(builder.build())) == 3
 
 
+def test_a_batch_is_filled_to_its_last_byte() -> None:
+    """In every engine, so that all write the same batches."""
+    size = RecordBatchBuilder().append(NOW, b"k", b"v", [])
+    assert size is not None
+    builder = RecordBatchBuilder(HEADER_SIZE + 2 * size)
+    assert [builder.append(NOW, b"k", b"v", []) for _ in range(3)] == [size, size, None]
+
+
+@pytest.mark.parametrize("times", [[-1], [-1, -1], [-1, NOW, -1], [-1, 2**63 - 1], [5, -1, 0]])
+def test_records_without_a_timestamp_take_none_of_others(times: list[int]) -> None:
+    batch = encode_batch([(time, b"k", b"v", []) for time in times])
+    found = [-1 if record.timestamp is None else record.timestamp for record in decode_batch(batch)]
+    assert found == times
+    header = parse_batch_header(batch)
+    assert (header.base_timestamp, header.max_timestamp) == (times[0], max(times))
+
+
 def test_the_first_record_fits_whatever_its_size() -> None:
     builder = RecordBatchBuilder(batch_size=100)
     assert builder.append(NOW, None, b"v" * 1000, []) is not None
