@@ -324,7 +324,7 @@ class SessionCore:
             return None if deadline is None else self._left_ms(deadline)
 
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)
         snapshot = self._check_ownership(offsets)
         await self.begin()
         producer = self.producer

@@ -378,7 +378,8 @@ class ConsumerEngine:
             failure = self.subscription.failure()
         if failure is not None:
             self._attention = True  # Until nothing is wrong any more.
-            raise failure
+            # What stays wrong is raised by every poll; its trace must not grow with each.
+            raise failure.with_traceback(None)
 
     # --- rebalances ---
 
@@ -517,7 +518,7 @@ class ConsumerEngine:
                 return state.position
             failure = state.failure or self.fetching.take_failure() or self._topics.failure()
             if failure is not None:
-                raise failure
+                raise failure.with_traceback(None)
             self.fetching.pump()
             left_ms = deadline_ms - self.pool.now_ms()
             if left_ms <= 0:

@@ -89,7 +89,7 @@ class Gate:
             error = self.take_failure()
             self.update()
         if error is not None:
-            raise error
+            raise error.with_traceback(None)
 
 
 def closed_error() -> KafkaError:

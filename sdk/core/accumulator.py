@@ -447,7 +447,7 @@ class Accumulator(Generic[D]):
         if self._limit < 0:
             error = self.refusal()
             if error is not None:
-                raise error
+                raise error.with_traceback(None)  # As it is raised by every append from now on.
         return not self.is_full
 
     def check_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> None:

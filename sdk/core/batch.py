@@ -245,7 +245,7 @@ class ProducerBatch:
             return child.result(index - start, timestamp_ms)
         error = self.failure(index)
         if error is not None:
-            raise error
+            raise error.with_traceback(None)  # All records share it: the trace must not grow.
         offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
         if self.log_append_time_ms >= 0:
             timestamp_ms = self.log_append_time_ms

@@ -181,7 +181,7 @@ class TransactionManager:
         if self.state in states:
             return
         if self.error is not None and self.state in (S.FATAL_ERROR, S.ABORTABLE_ERROR):
-            raise self.error
+            raise self.error.with_traceback(None)  # Every call raises it.
         raise self.refusal(what)
 
     def refusal(self, what: str) -> IllegalStateError:

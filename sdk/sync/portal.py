@@ -138,8 +138,8 @@ class Portal:
         """
         self.check_usable()
         call = _Call(function)
-        self._calls.add(call)
         try:
+            self._calls.add(call)
             self._hand_over(call.start)
             if call.wait(timeout_s):
                 return call.outcome()
