@@ -11,7 +11,6 @@ import random
 import threading
 from typing import Any
 
-import numpy
 import pyarrow
 import pytest
 
@@ -43,6 +42,10 @@ def mixed(chance: random.Random, item: bytes | None) -> object:
     return chance.choice((Subclass(item), bytearray(item), memoryview(item), "text é", {"a": item}))
 
 
+def as_numpy(items: list[Any], kind: object) -> Any:
+    return pyarrow.array(items, kind).to_numpy(zero_copy_only=False)
+
+
 def make_columns(chance: random.Random) -> tuple[Any, Any, Any, Any, int | None]:
     """Values, keys, timestamps, headers and partition of one call."""
     count = chance.choice((0, 1, 3, 50, 300, 1_200))
@@ -60,14 +63,14 @@ def make_columns(chance: random.Random) -> tuple[Any, Any, Any, Any, int | None]
         values = pyarrow.array(values, pyarrow.binary())
         keys = pyarrow.chunked_array([pyarrow.array(keys, pyarrow.binary())])
     elif kind == "numpy":
-        values, keys = numpy.array(values, dtype=object), numpy.array(keys, dtype=object)
+        values, keys = as_numpy(values, pyarrow.binary()), as_numpy(keys, pyarrow.binary())
     elif kind == "mixed":
         values = [mixed(chance, value) for value in values]
         keys = [Subclass(key) if key else key for key in keys]
     times: Any = chance.choice((*TIMES, "each", "numpy"))
     if isinstance(times, str):
         each = [chance.choice(TIMES) for _ in range(count)]
-        times = each if times == "each" else numpy.array(each, dtype=numpy.int64)
+        times = each if times == "each" else as_numpy(each, pyarrow.int64())
     headers = None
     if chance.random() < 0.4:
         odd = [("\ud800", b"")] if chance.random() < 0.2 else None  # It cannot be written.

@@ -93,7 +93,12 @@ def test_a_call_that_comes_as_the_loop_ends_is_answered(
     """It passed the check, and the loop stopped before it was begun, or handed over at all."""
     portal = Portal("client")
     hand_over = portal.loop.call_soon_threadsafe
+    entered, go = threading.Event(), threading.Event()
     begun: list[str] = []
+
+    def hold() -> None:
+        entered.set()
+        assert go.wait(30)
 
     async def work() -> None:
         begun.append("begun")
@@ -102,10 +107,13 @@ def test_a_call_that_comes_as_the_loop_ends_is_answered(
         monkeypatch.undo()
         if in_time:
             hand_over(callback).cancel()  # As a loop leaves it that stops first.
+        go.set()
         portal.close()
         if not in_time:
             hand_over(callback)
 
+    portal.wake(hold)
+    assert entered.wait(30)
     monkeypatch.setattr(portal.loop, "call_soon_threadsafe", late)
     with pytest.raises(ClientClosedError, match="client"):
         portal.call(work)
