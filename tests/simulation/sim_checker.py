@@ -387,16 +387,21 @@ class Checker:
         newest: dict[str, tuple[int, int]] = {}
         owners: dict[str, tuple[int, str]] = {}
         handed_out: dict[str, set[int]] = defaultdict(set)
+        made: dict[str, int] = {}
         for place, event in enumerate(self.history.events):
             details: Any = event.details
-            if event.what == "committing":
+            if event.what == "member":
+                made[details[0]] = place
+            elif event.what == "committing":
                 asked[details[0]] = place
             elif event.what == "assigned":
                 for partition in details[1]:
                     _, owner = owners.get(partition, (place, details[0]))
                     # A static member that froze may hear late, in the same generation, what its
-                    # successor has by now; the coordinator refuses it everything.
-                    if not (self.ending.static_members and _succeeds(owner, details[0])):
+                    # successor has by now; the coordinator refuses it everything. (When it thaws
+                    # it may join anew, though, and succeed its successor.)
+                    late = _of_one_worker(owner, details[0]) and made[owner] > made[details[0]]
+                    if not (self.ending.static_members and late):
                         owners[partition] = (place, details[0])
             elif event.what == "group commit":
                 life, generation, offsets = details
@@ -439,9 +444,6 @@ class Checker:
                     self._wrong("compacted away", f"{partition}: {key!r} of {offset}")
 
 
-def _succeeds(life: str, other: str) -> bool:
-    """Whether one life (``group0/2:id``) is of a later process of the same worker as another."""
-    worker, _, rest = life.partition("/")
-    other_worker, _, other_rest = other.partition("/")
-    number, other_number = rest.partition(":")[0], other_rest.partition(":")[0]
-    return worker == other_worker and int(number) > int(other_number)
+def _of_one_worker(life: str, other: str) -> bool:
+    """Whether two lives (``group0/2:id``) share the static member's name, which is the worker's."""
+    return life.partition("/")[0] == other.partition("/")[0]

@@ -305,9 +305,12 @@ def _failure_is_success(replace: Replace) -> None:
 def _reader_skips(replace: Replace) -> None:
     original = FetchedData.take
 
-    def take(self: Any, limit: int) -> Any:
-        records = original(self, limit)
-        return records[:-1] if len(records) > 3 else records
+    def take(self: Any, limit: int, beside: Any = None) -> Any:
+        before = len(beside or ())
+        records = original(self, limit, beside)
+        if len(records) - before > 3:
+            records.pop()
+        return records
 
     replace(FetchedData, "take", take)
 

@@ -63,6 +63,7 @@ class SimTransport(asyncio.Transport):
         self.port: int = 0
         self.random = network.world.stream(f"link/{name}")
         self.is_down = False
+        self.is_severed = False  # Nothing that is written after a lost piece may arrive.
         self.lost = False
         self.closing = False
         self.outgoing: deque[tuple[int, bytes]] = deque()
@@ -291,6 +292,8 @@ class Network:
     # --- bytes
 
     def send(self, end: SimTransport, data: bytes) -> None:
+        if end.is_severed:
+            return
         faults, rng = self.faults, end.random
         chance = rng.random()
         if chance < faults.cut_before:
@@ -313,6 +316,7 @@ class Network:
                 end.outgoing.append((arrival_us, piece))
                 end.outgoing_bytes += len(piece)
         if cut_after:
+            end.is_severed = True
             self.world.at(end.last_arrival_us + 2, lambda: self._cut(end, rng))
         if end.outgoing_bytes > HIGH_WATER and not end.writing_paused:
             end.writing_paused = True
@@ -366,6 +370,7 @@ class Network:
         if end.is_down and end.peer.is_down:
             return
         self.cuts += 1
+        end.is_severed = True
         self.world.note("net", "cut", end.name)
         silent = rng.random() < self.faults.silent
         for side in (end.peer, end):

@@ -362,6 +362,7 @@ class GroupConsumer(Worker):
                 **settings,
             )
             life = f"{me}:{rng.getrandbits(32):x}"
+            self.note(me, "member", life)
             self._subscribe(me, consumer, life)
             try:
                 await consumer.start()
