@@ -141,6 +141,13 @@ class FetchedData:
         """Bytes of batches that were not taken yet."""
         return self._end - self._offset
 
+    def let_go(self) -> None:
+        """Hold what was not taken yet alone, and not the whole answer that it is a part of."""
+        if isinstance(self._data, memoryview):
+            self._data = bytes(self._data[self._offset : self._end])
+            self._end -= self._offset
+            self._offset = 0
+
     @property
     def exhausted(self) -> bool:
         """Whether everything was taken."""

@@ -106,8 +106,13 @@ class Fetcher:
         self.leaders_missing = False
         self.unknown_nodes = set()
         # What is held for paused partitions must not keep the others from being read.
-        deliverable = [s.topic_partition for s in self._subscription if s.deliverable]
-        waiting_bytes = sum(self._buffered(partition) for partition in deliverable)
+        waiting_bytes = 0
+        for state in self._subscription:
+            if state.deliverable:
+                waiting_bytes += self._buffered(state.topic_partition)
+            else:  # It may wait for long, and must not hold what came for the others meanwhile.
+                for data in self._buffers.get(state.topic_partition, ()):
+                    data.let_go()
         if waiting_bytes >= self._settings.max_bytes:
             return []
         by_node: dict[int, list[PartitionState]] = {}

@@ -348,3 +348,36 @@ def test_the_position_is_behind_the_markers_that_follow_the_last_record(
     assert values == (["a", "b"] * 3 if deserializes else [b"a", b"b"] * 3)
     assert subscription.state(PARTS[0]).position == log.next_offset
     assert fetcher.buffered_bytes == 0
+
+
+def test_a_paused_partition_does_not_hold_the_answer_that_its_records_came_in() -> None:
+    """Which is as large as ``fetch_max_bytes``, however little of it is the partition's own."""
+    log = LogBuilder()
+    log.records(b"a", b"b")
+    log.records(b"c")
+    answers = [log.fetch_answer(0), log.fetch_answer(0)]
+    frame = bytearray().join(answer.records or b"" for answer in answers)
+    half = len(frame) // 2
+    subscription = Subscription("earliest")
+    subscription.assign_manually(PARTS[:2])
+    for number, partition in enumerate(PARTS[:2]):
+        subscription.seek(partition, 0)
+        answers[number].partition_index = number
+        answers[number].records = memoryview(frame)[number * half : (number + 1) * half]
+    fetcher = Fetcher(FetchSettings(), subscription)
+    (plan,) = fetcher.plan(CLUSTER, 0, lambda _: NEWEST)
+    topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, partitions=answers)
+    fetcher.on_response(plan, FetchResponse(session_id=0, responses=[topic]), 0)
+    for answer in answers:
+        answer.records = b""
+    subscription.state(PARTS[0]).paused = True
+    assert [item.value for item in fetcher.take(100)[PARTS[1]]] == [b"a", b"b", b"c"]
+    with pytest.raises(BufferError):
+        frame.clear()
+    held = fetcher.buffered_bytes
+    fetcher.plan(CLUSTER, 0, lambda _: NEWEST)
+    frame.clear()  # It could not, if anything pointed into it.
+    assert fetcher.buffered_bytes == held == half
+    subscription.state(PARTS[0]).paused = False
+    assert [item.value for item in fetcher.take(100)[PARTS[0]]] == [b"a", b"b", b"c"]
+    assert fetcher.buffered_bytes == 0
