@@ -146,7 +146,7 @@ class Fetcher:
     def _needs_validation(self, state: PartitionState, cluster: ClusterMetadata) -> bool:
         """Hold a partition whose leader changed since its position was reached (KIP-320)."""
         leader_epoch = cluster.leader_epoch(state.topic_partition)
-        if leader_epoch <= state.validated_epoch:
+        if leader_epoch < 0 or leader_epoch == state.validated_epoch:
             return False
         if state.fetch_epoch < 0 or state.fetch_epoch >= leader_epoch:
             state.validated_epoch = leader_epoch
@@ -347,6 +347,10 @@ class Fetcher:
             leader = answer.current_leader
             if leader is not None and leader.leader_id >= 0:
                 outcome.leaders[partition] = (leader.leader_id, leader.leader_epoch)
+        elif code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            # The leader lags behind the metadata, or lost what these knew: they tell in the end.
+            logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
+            outcome.refresh_metadata = True
         elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
         else:

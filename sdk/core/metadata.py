@@ -1,7 +1,7 @@
 """An immutable view of the cluster: brokers, topics, leaders and leader epochs.
 
-It decides how an answer to Metadata changes the view (an older leader epoch never replaces a newer
-one, a new topic id means a new topic). It does not decide when to ask.
+It decides how an answer to Metadata changes the view (an older leader epoch replaces a newer one
+only when brokers insist, a new topic id means a new topic). It does not decide when to ask.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from onceflow.sdk.protocol.api.cluster import MetadataResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 ZERO_UUID = UUID(int=0)
+STALE_ANSWERS_MAX = 20
+"""How many answers in a row must name an older leader epoch before it is believed. A broker that
+lags behind the others is refuted long before; a cluster that lost what it knew in a power loss
+never is, and would be asked for ever about an epoch that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class PartitionMetadata:
         replicas: Node ids of the replicas.
         isr: Node ids of the replicas in sync.
         error_code: 0, or why the leader is missing.
+        stale_answers: How many answers in a row named an older leader epoch than this.
     """
 
     partition: int
@@ -58,6 +63,7 @@ class PartitionMetadata:
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     error_code: int = 0
+    stale_answers: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,11 @@ def _newest(old: TopicMetadata | None, new: TopicMetadata) -> TopicMetadata:
     partitions = {}
     for number, found in new.partitions.items():
         before = old.partitions.get(number)
-        stale = before is not None and -1 < found.leader_epoch < before.leader_epoch
-        partitions[number] = before if before is not None and stale else found
+        if (
+            before is not None
+            and -1 < found.leader_epoch < before.leader_epoch
+            and before.stale_answers < STALE_ANSWERS_MAX
+        ):
+            found = replace(before, stale_answers=before.stale_answers + 1)
+        partitions[number] = found
     return replace(new, partitions=partitions)

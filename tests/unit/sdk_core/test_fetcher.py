@@ -416,6 +416,27 @@ def test_a_changed_leader_epoch_holds_the_partition_for_validation() -> None:
     assert rig.asked(rig.must_plan()) == {0: 1}
 
 
+def test_an_epoch_that_the_leader_does_not_know_has_the_metadata_looked_at() -> None:
+    rig = Rig()
+    rig.cluster = cluster(leader_epoch=4)
+    outcome = rig.refuse(rig.must_plan(), ErrorCode.UNKNOWN_LEADER_EPOCH)
+    assert (outcome.refresh_metadata, outcome.failure) == (True, None)
+    assert rig.subscription.state(P0).retry_at_ms > rig.now_ms
+
+
+def test_a_position_is_validated_also_where_the_leader_epoch_went_back() -> None:
+    log = LogBuilder(leader_epoch=2)
+    log.records(b"0")
+    rig = Rig()
+    rig.cluster = cluster(leader_epoch=4)
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    rig.cluster = cluster(leader_epoch=3)
+    assert rig.plan() is None
+    assert rig.subscription.state(P0).phase is PartitionPhase.VALIDATING
+    rig.subscription.apply_epoch_end(P0, 2, 1, 3)
+    assert rig.asked(rig.must_plan()) == {0: 1}
+
+
 def test_a_log_that_was_cut_below_the_position_goes_on_at_the_cut() -> None:
     log = LogBuilder(leader_epoch=3)
     log.records(b"0", b"1", b"2")

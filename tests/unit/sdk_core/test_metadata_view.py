@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from onceflow.sdk.core.metadata import ClusterMetadata, Node
+from onceflow.sdk.core.metadata import STALE_ANSWERS_MAX, ClusterMetadata, Node
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.errors import BrokerConnectionError, ConfigError, NotCoordinatorError
 from onceflow.sdk.model import PartitionInfo, TopicPartition
@@ -73,6 +73,18 @@ def test_an_older_leader_epoch_changes_nothing() -> None:
     view = view.with_response(answer(leader=2, epoch=4), 0)
     assert view.leader(A0) == 1
     assert view.with_response(answer(leader=2, epoch=6), 0).leader(A0) == 2
+
+
+def test_an_older_leader_epoch_is_believed_when_nobody_refutes_it() -> None:
+    """A power loss can cost brokers what they told: who goes on asking for it asks for ever."""
+    view = ClusterMetadata().with_response(answer(leader=1, epoch=5), 0)
+    for _ in range(STALE_ANSWERS_MAX):
+        view = view.with_response(answer(leader=2, epoch=4), 0)
+        assert view.leader(A0) == 1
+    refuted = view.with_response(answer(leader=1, epoch=5), 0)
+    assert refuted.with_response(answer(leader=2, epoch=4), 0).leader(A0) == 1
+    believed = view.with_response(answer(leader=2, epoch=4), 0)
+    assert (believed.leader(A0), believed.leader_epoch(A0)) == (2, 4)
 
 
 def test_a_topic_made_anew_is_another_topic() -> None:
