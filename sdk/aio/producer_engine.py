@@ -118,6 +118,7 @@ class ProducerEngine(Generic[D]):
         self._memory_waiters: list[asyncio.Future[None]] = []
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._next_refresh_ms = 0
+        self._is_over = False
         self.gate: Gate = Gate(self.accumulator, self.sender, self.transactions)
         self._topics = ProducerTopics(cast("ProducerEngine[DeliveryHandle]", self))
 
@@ -171,6 +172,7 @@ class ProducerEngine(Generic[D]):
             self.fail_everything(
                 ClientClosedError("the producer was closed before the record was acknowledged")
             )
+            self._is_over = True
             tasks = list(self._tasks.values())
             for task in tasks:
                 task.cancel()
@@ -315,7 +317,7 @@ class ProducerEngine(Generic[D]):
     # background work, one task per name
 
     def _begin(self, name: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        if name in self._tasks or self.loop is None:
+        if name in self._tasks or self.loop is None or self._is_over:
             return
         if self.pool.is_cancelled and not self.gate.is_closing and not self.accumulator.flush_count:
             return  # The loop ends and the producer was not closed: nothing would wait for it.

@@ -379,6 +379,11 @@ class Checker:
                 if done and (record.offset >= upto or not record.visible):
                     self._wrong("offsets behind outputs", f"{record.value!r} came out, {upto=}")
 
+    def _share_a_name(self, life: str, other: str) -> bool:
+        """Whether two lives (``group0/2:id``) are of one static member, named like its worker."""
+        one_worker = life.partition("/")[0] == other.partition("/")[0]
+        return self.ending.static_members and one_worker and life != other
+
     def _check_group_commits(self) -> None:
         """Acknowledged commits of older generations do not come after those of newer ones, nor
         does one of a partition's former owner, and everything below the final offset was handed
@@ -388,6 +393,7 @@ class Checker:
         owners: dict[str, tuple[int, str]] = {}
         handed_out: dict[str, set[int]] = defaultdict(set)
         made: dict[str, int] = {}
+        succeeded: set[str] = set()
         for place, event in enumerate(self.history.events):
             details: Any = event.details
             if event.what == "member":
@@ -397,17 +403,22 @@ class Checker:
             elif event.what == "assigned":
                 for partition in details[1]:
                     _, owner = owners.get(partition, (place, details[0]))
-                    # A static member that froze may hear late, in the same generation, what its
-                    # successor has by now; the coordinator refuses it everything. (When it thaws
-                    # it may join anew, though, and succeed its successor.)
-                    late = _of_one_worker(owner, details[0]) and made[owner] > made[details[0]]
-                    if not (self.ending.static_members and late):
-                        owners[partition] = (place, details[0])
+                    if self._share_a_name(owner, details[0]):
+                        # Of a static member's lives one counts: the last to join. One that froze
+                        # may hear late what its successor has by now; or it joined after it. Its
+                        # first acknowledged commit tells, and ends the other one.
+                        if made[owner] > made[details[0]]:
+                            continue
+                        succeeded.add(owner)
+                    owners[partition] = (place, details[0])
             elif event.what == "group commit":
                 life, generation, offsets = details
                 for partition in offsets:
                     since, owner = owners.get(partition, (place, life))
-                    if owner != life and since < asked[life]:
+                    if self._share_a_name(owner, life) and life not in succeeded:
+                        succeeded.add(owner)
+                        owners[partition] = (place, life)
+                    elif owner != life and since < asked[life]:
                         self._wrong("stale commit", f"{life} committed {partition} of {owner}")
                     at, by = newest.get(partition, (-1, -1))
                     if self.ending.mixed_groups:
@@ -442,8 +453,3 @@ class Checker:
                 kept = [r.offset for r in log if r.key == key and r.visible]
                 if not kept or max(kept) < offset:
                     self._wrong("compacted away", f"{partition}: {key!r} of {offset}")
-
-
-def _of_one_worker(life: str, other: str) -> bool:
-    """Whether two lives (``group0/2:id``) share the static member's name, which is the worker's."""
-    return life.partition("/")[0] == other.partition("/")[0]
