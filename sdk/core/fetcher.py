@@ -404,6 +404,22 @@ class Fetcher:
         return self._take(max_records, _take_columns)
 
     def _take(self, max_records: int, take: _Take[_Run]) -> dict[TopicPartition, _Run]:
+        began: dict[TopicPartition, tuple[int, int]] = {}
+        try:
+            return self._take_in_turn(max_records, take, began)
+        except (KafkaError, LookupNeeded):
+            raise  # Nothing had been taken.
+        except BaseException:
+            # Ctrl-C, or a deserializer that ends the program: what was taken by now reaches nobody,
+            # and a commit on the way out must not cover it.
+            for partition, (position, leader_epoch) in began.items():
+                self._subscription.seek(partition, position, leader_epoch)
+            raise
+
+    def _take_in_turn(
+        self, max_records: int, take: _Take[_Run], began: dict[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, _Run]:
+        """Take of each partition, and note where that began."""
         taken: dict[TopicPartition, _Run] = {}
         left = max_records
         for partition in list(self._buffers):
@@ -414,6 +430,7 @@ class Fetcher:
                 continue
             if not state.deliverable:
                 continue
+            began[partition] = (state.position, state.position_epoch)
             try:
                 records = self._take_from(state, buffer, left, take)
             except LookupNeeded:

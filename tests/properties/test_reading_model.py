@@ -381,3 +381,48 @@ def test_a_paused_partition_does_not_hold_the_answer_that_its_records_came_in() 
     subscription.state(PARTS[0]).paused = False
     assert [item.value for item in fetcher.take(100)[PARTS[0]]] == [b"a", b"b", b"c"]
     assert fetcher.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("form", ["records", "columns"])
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_what_a_deserializer_that_ends_the_program_cut_off_is_read_again(
+    form: str, end: type[BaseException]
+) -> None:
+    """A commit on the way out covers nothing of it, and nothing is deserialized twice."""
+    log = LogBuilder()
+    log.records(b"a", b"b")
+    log.records(b"c", b"d", b"e")
+    subscription = Subscription("earliest")
+    subscription.assign_manually(PARTS[:2])
+    calls = 0
+
+    def read(data: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise end
+        return b"<" + data + b">"
+
+    fetcher = Fetcher(FetchSettings(deserialize=make_deserializer(None, read)), subscription)
+    for partition in PARTS[:2]:
+        subscription.seek(partition, 0)
+
+    def fetch_and_take() -> dict[TopicPartition, list[object]]:
+        for plan in fetcher.plan(CLUSTER, 0, lambda _: NEWEST):
+            answers = [log.fetch_answer(0), log.fetch_answer(0)]
+            answers[1].partition_index = 1
+            topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, partitions=answers)
+            fetcher.on_response(plan, FetchResponse(session_id=0, responses=[topic]), 0)
+        if form == "records":
+            found = fetcher.take(100)
+            return {partition: [item.value for item in found[partition]] for partition in found}
+        columns = fetcher.take_columns(100, values_only=False)
+        return {partition: columns[partition].values for partition in columns}
+
+    with pytest.raises(end):
+        fetch_and_take()
+    assert [subscription.state(partition).position for partition in PARTS[:2]] == [0, 0]
+    whole = [b"<%s>" % value for value in (b"a", b"b", b"c", b"d", b"e")]
+    assert fetch_and_take() == dict.fromkeys(PARTS[:2], whole)
+    assert [subscription.state(partition).position for partition in PARTS[:2]] == [5, 5]
+    assert fetcher.buffered_bytes == 0
