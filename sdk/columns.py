@@ -156,6 +156,19 @@ class RecordColumns(Sequence[ConsumerRecord]):
         """Whether nothing but offsets and values was read."""
         return len(self.values) > len(self.keys)
 
+    def only_values(self) -> RecordColumns:
+        """The same offsets and values without the rest, as a poll for values only returns them."""
+        if not self.keys:
+            return self
+        return RecordColumns(
+            self.topic,
+            self.partition,
+            self.offsets,
+            self.values,
+            timestamp_type=self.timestamp_type,
+            leader_epoch=self.leader_epoch,
+        )
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -117,9 +117,8 @@ class RecordCursor:
                 break
             records = self._take_of(run, _alike(run, left))
             left -= len(records)
-            taken[partition] = (
-                RecordColumns.from_records(records) if isinstance(records, list) else records
-            )
+            columns = RecordColumns.from_records(records) if isinstance(records, list) else records
+            taken[partition] = columns.only_values() if values_only else columns
         return taken
 
     def _take_of(self, run: _Run, limit: int) -> list[ConsumerRecord] | RecordColumns:

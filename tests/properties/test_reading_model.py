@@ -171,11 +171,12 @@ class Reader:
             assert not (first < stored.next_offset <= wanted[-1].offset), "a broken batch passed"
         self.expected[partition] = wanted[-1].offset + 1
 
-    def took(self, found: dict, limit: int) -> None:  # type: ignore[type-arg]
+    def took(self, found: dict, limit: int, form: str) -> None:  # type: ignore[type-arg]
         assert sum(map(len, found.values())) <= limit
         for partition, run in found.items():
             assert len(run) > 0
             if isinstance(run, RecordColumns):
+                assert run.values_only == (form == "values")
                 self.took_columns(partition, run)
                 run.values.clear()
                 run.keys.clear()
@@ -290,7 +291,7 @@ def step(reader: Reader) -> None:
                 reader.check(where, [as_tuple(record)], [*range(7)])
         elif what != "seek":
             found = reader.poll(what, limit)
-            reader.took(found, limit)
+            reader.took(found, limit, what)
             at_end = not found
     except KafkaError as error:
         reader.failed(error)
