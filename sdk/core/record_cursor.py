@@ -17,6 +17,7 @@ from onceflow.sdk.model import ConsumerRecord, TopicPartition
 
 class _Run:
     __slots__ = (
+        "count",
         "end_epoch",
         "end_position",
         "index",
@@ -32,6 +33,7 @@ class _Run:
         self.state = state
         self.stamp = state.stamp
         self.records = records
+        self.count = len(records)
         self.values_only = isinstance(records, RecordColumns) and records.values_only
         self.index = 0
         self.end_position = state.position
@@ -41,9 +43,8 @@ class _Run:
 
     def move_to(self, index: int) -> None:
         """Count the records before `index` as handed out."""
-        self.index = index
         state = self.state
-        if index >= len(self.records):
+        if index >= self.count:
             # Hidden batches behind the last record are passed along with it.
             state.position = self.end_position
             state.position_epoch = self.end_epoch
@@ -51,6 +52,17 @@ class _Run:
             last = self.records[index - 1]
             state.position = last.offset + 1
             state.position_epoch = last.leader_epoch
+        self.index = index  # Last, as Ctrl-C may come in between.
+
+    def move_back(self, index: int) -> None:
+        """Count the records from `index` on as not handed out."""
+        if isinstance(self.records, list):
+            del self.records[self.count :]  # They were another run's.
+        self.index = index
+        state = self.state
+        if state.stamp == self.stamp:
+            state.position = self.records[index].offset
+            state.position_epoch = self.records[index - 1].leader_epoch if index else -1
 
 
 class RecordCursor:
@@ -63,6 +75,7 @@ class RecordCursor:
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._runs: deque[_Run] = deque()
+        self._taken: list[tuple[_Run, int]] | None = None
 
     def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord] | RecordColumns]) -> None:
         """Take over the result of a poll; the positions go back before it."""
@@ -121,13 +134,31 @@ class RecordCursor:
             taken[partition] = columns.only_values() if values_only else columns
         return taken
 
+    def begin_taking(self) -> None:
+        """Note what is taken from here on, until `end_taking`."""
+        self._taken = []
+
+    def end_taking(self) -> None:
+        """What was taken has reached the application."""
+        self._taken = None
+
+    def take_back(self) -> None:
+        """What was taken has not reached the application: the next call gives it again."""
+        taken, self._taken = self._taken or [], None
+        for run, index in reversed(taken):
+            run.move_back(index)
+            if not (self._runs and self._runs[0] is run):
+                self._runs.appendleft(run)
+
     def _take_of(self, run: _Run, limit: int) -> list[ConsumerRecord] | RecordColumns:
         """Count records of the first run as handed out; a whole one is given away uncopied."""
         records = run.records
         if run.index or len(records) > limit:
             records = records[run.index : run.index + limit]
+        if self._taken is not None:
+            self._taken.append((run, run.index))
         run.move_to(run.index + len(records))
-        if run.index >= len(run.records):
+        if run.index >= run.count:
             self._runs.popleft()  # What the application does to the list is its own affair.
         return records
 
@@ -140,12 +171,12 @@ class RecordCursor:
             run = self._runs[0]
             state = run.state
             current = self._subscription.get(state.topic_partition) is state
-            if not current or state.stamp != run.stamp or run.index >= len(run.records):
+            if not current or state.stamp != run.stamp or run.index >= run.count:
                 self._runs.popleft()
             elif not values_only and run.values_only:
-                self._runs.popleft()
                 partition = state.topic_partition
                 self._subscription.seek(partition, state.position, state.position_epoch)
+                self._runs.popleft()
             elif state.paused or state.revoking:
                 self._runs.rotate(-1)
             else:

@@ -353,9 +353,9 @@ class Subscription:
                 "offset", offset, f"give the offset to seek {partition} to, 0 or more"
             )
         state = self.state(partition)
-        state.stamp = self.next_stamp()
         state.topic_id = None
         self._set_position(state, offset, leader_epoch)
+        state.stamp = self.next_stamp()
 
     def request_reset(self, partition: TopicPartition, timestamp: int) -> None:
         """Have the position looked up by time (or at either end of the log).

@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from onceflow.sdk.aio.consumer import (
     DEFAULT_CLOSE_TIMEOUT_MS,
@@ -39,6 +39,8 @@ from onceflow.sdk.sync.portal import Portal
 
 if TYPE_CHECKING:
     pass
+
+_Taken = TypeVar("_Taken", Polled, dict[TopicPartition, RecordColumns])
 
 READ_AHEAD_RECORDS: Final = 5_000
 """How many records one crossing into the loop's thread decodes at most, if they are there."""
@@ -71,6 +73,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
         self._closer: int | None = None
         self._calling_back = False
         self._polling = False
+        self._filling = False
         self._portal = Portal("consumer", self._engine.pool.close)
         try:
             self._portal.call(self._async.start)
@@ -209,13 +212,11 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             raise self._second_poll()
         self._polling = True
         try:
-            polled = {} if engine.needs_poll else engine.cursor.take(limit)
-            if polled:
-                engine.note_poll()
-            else:
+            take = functools.partial(engine.cursor.take, limit)
+            polled = {} if self._must_cross else self._hand_out(take)
+            if not polled:
                 self._fill(timeout_ms, limit)
-                polled = engine.cursor.take(limit)
-            engine.interception.on_records(polled)
+                polled = self._hand_out(take)
         finally:
             self._polling = False
         return polled
@@ -245,16 +246,34 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             raise self._second_poll()
         self._polling = True
         try:
-            columns = {} if engine.needs_poll else take()
-            if columns:
-                engine.note_poll()
-            else:
+            columns = {} if self._must_cross else self._hand_out(take)
+            if not columns:
                 self._fill(timeout_ms, limit, Form.VALUES if values_only else Form.COLUMNS)
-                columns = take()
-            engine.interception.on_records(columns)
+                columns = self._hand_out(take)
         finally:
             self._polling = False
         return columns
+
+    @property
+    def _must_cross(self) -> bool:
+        """Whether the loop comes before the cursor: it has more to do, or may be at it still."""
+        return self._filling or self._engine.needs_poll
+
+    def _hand_out(self, take: Callable[[], _Taken]) -> _Taken:
+        """Take from the cursor, by way of the interceptors; Ctrl-C in between loses nothing."""
+        engine = self._engine
+        cursor = engine.cursor
+        cursor.begin_taking()
+        try:
+            taken = take()
+            if taken:
+                engine.note_poll()
+                engine.interception.on_records(taken)
+            cursor.end_taking()
+        except BaseException:
+            cursor.take_back()
+            raise
+        return taken
 
     def _fill(self, timeout_ms: int, limit: int, form: Form = Form.RECORDS) -> None:
         """One poll that leaves its records in the cursor, so that Ctrl-C cannot lose them."""
@@ -268,7 +287,9 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             return await engine.poll_step(deadline_ms, ahead, done, fill=True, form=form)
 
         while True:
+            self._filling = True  # Stays, if Ctrl-C ends the wait: the loop goes on for a moment.
             step = self._portal.call(go_on)
+            self._filling = False
             if not isinstance(step, PendingCallback):
                 return
             try:
@@ -299,9 +320,10 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
             raise self._second_poll()
         self._polling = True
         try:
-            record = None if engine.needs_poll else engine.cursor.next()
-            if record is not None:
+            record = None
+            if not self._must_cross:
                 engine.note_poll()
+                record = engine.cursor.next()
             while record is None:
                 self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
                 record = engine.cursor.next()

@@ -210,6 +210,40 @@ def test_before_a_record_of_a_run_was_handed_out_its_epoch_is_not_that_of_the_po
     assert known.positions()[P0].leader_epoch == 9
 
 
+@pytest.mark.parametrize("form", ["records", "columns"])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("limit", [1, 2, 9])
+def test_what_was_taken_back_is_taken_again(form: str, first: int, limit: int) -> None:
+    known = subscription()
+    cursor = RecordCursor(known)
+    cursor.load({P0: records() if form == "records" else columns()})
+    expected = records()[first : first + limit]
+    cursor.take(first)
+    before = known.state(P0).position
+    for _ in range(2):
+        cursor.begin_taking()
+        assert cursor.take(limit) == {P0: expected}
+        assert known.state(P0).position == expected[-1].offset + 1
+        cursor.take_back()
+        assert known.state(P0).position == before
+    cursor.begin_taking()
+    assert list(cursor.take_columns(limit, values_only=False)[P0]) == expected
+    cursor.end_taking()
+    cursor.take_back()
+    assert known.state(P0).position == expected[-1].offset + 1
+
+
+def test_what_was_taken_back_is_no_more_than_was_taken() -> None:
+    """The records of one run may have been put behind those of another in its own list."""
+    cursor = RecordCursor(subscription())
+    cursor.load({P0: records()})
+    cursor.load({P0: records()})
+    cursor.begin_taking()
+    assert cursor.take(9) == {P0: records() * 2}
+    cursor.take_back()
+    assert cursor.take(9) == {P0: records() * 2}
+
+
 def test_offsets_with_gaps_grow_in_place() -> None:
     """As many small batches with markers between them need it."""
     found = RecordColumns("t", 0, range(3), [b""] * 3)
