@@ -321,7 +321,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
         self._polling = True
         try:
             record = None
-            if not self._must_cross:
+            if not (self._filling or engine.needs_poll):  # As `_must_cross`, for each record.
                 engine.note_poll()
                 record = engine.cursor.next()
             while record is None:
