@@ -26,7 +26,7 @@ for python in $PYTHONS; do
         "$python" -m venv --clear "$environment"
         "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
             confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pyarrow \
-            pydantic pytest pytest-asyncio pytest-randomly pytest-timeout testcontainers types-protobuf
+            pydantic pytest pytest-asyncio pytest-randomly pytest-timeout pytest-xdist testcontainers types-protobuf
         "$environment/bin/pip" uninstall -q -y onceflow
         cat pyproject.toml tools/interpreters.sh > "$environment/made-from"
     fi
