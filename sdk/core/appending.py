@@ -347,9 +347,9 @@ def all_to_bytes(
         topic: Topic that the records go to.
     """
     if serializer is None:
-        copy = list(items)
-        if _only_bytes(copy):
-            return cast("list[bytes | None]", copy)
+        items = list(items)
+        if _only_bytes(items):
+            return cast("list[bytes | None]", items)
     return [None if item is None else to_bytes(item, serializer, what, topic) for item in items]
 
 

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
+from typing import Final, Self, TypeVar, Unpack
 
 from onceflow.sdk.aio.consumer import (
     DEFAULT_CLOSE_TIMEOUT_MS,
@@ -36,9 +36,6 @@ from onceflow.sdk.model import (
 from onceflow.sdk.settings import ConsumerSettings
 from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
 from onceflow.sdk.sync.portal import Portal
-
-if TYPE_CHECKING:
-    pass
 
 _Taken = TypeVar("_Taken", Polled, dict[TopicPartition, RecordColumns])
 
