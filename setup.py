@@ -13,10 +13,10 @@ from setuptools import setup
 # What costs something for each record. `tools/compile.sh` reads these lines.
 COMPILED = (
     "sdk/protocol/record_kernel",
-    "sdk/core/batch",
-    "sdk/core/accumulator",
+    "sdk/core/produce/batch",
+    "sdk/core/produce/accumulator",
     "sdk/sync/delivery",
-    "sdk/aio/delivery",
+    "sdk/aio/produce/delivery",
 )
 
 if os.environ.get("ONCEFLOW_COMPILE") == "1":

@@ -81,8 +81,8 @@ def daemon(data: str) -> Iterator[Daemon]:
 def topics() -> Line:
     """Start and memory with many topics."""
     from onceflow.broker_lite.broker import open_broker
-    from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.log import RealStorage
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
     with TemporaryDirectory() as data:
         now_ms = time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
 """``python -m onceflow.broker_lite``: the same as ``onceflow broker``."""
 
-from onceflow.broker_lite import early_stop
+from onceflow.broker_lite.daemon import early_stop
 
 if __name__ == "__main__":
     early_stop.watch()
-    from onceflow.broker_lite.commands import broker
+    from onceflow.broker_lite.daemon.commands import broker
 
     broker(prog_name="python -m onceflow.broker_lite")

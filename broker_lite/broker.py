@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION, ClusterMetadata
 from onceflow.broker_lite.dispatch import lazy_handlers
-from onceflow.broker_lite.dynamic_config import DynamicConfig
 from onceflow.broker_lite.features import GROUP_VERSION, Features, known_features
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.nodes import Placement
@@ -21,16 +20,16 @@ from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
-from onceflow.broker_lite.setting import LONG_MAX
-from onceflow.broker_lite.topic_config import log_config, usable_overrides
+from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
+from onceflow.broker_lite.settings.setting import LONG_MAX
+from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, TopicRegistry
 
 if TYPE_CHECKING:
     from random import Random
 
-    from onceflow.broker_lite.config import BrokerConfig
-    from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
-    from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+    from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
+    from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
     from onceflow.broker_lite.dispatch import (
         HandlerRegistry,
         Interceptor,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.nodes.routing import Router
     from onceflow.broker_lite.security.authorizer import Authorizer
     from onceflow.broker_lite.security.scram_users import ScramUsers
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 

@@ -22,8 +22,8 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
-    from onceflow.broker_lite.connection import ClientConnection
     from onceflow.broker_lite.log.shared_flush import SharedFlush
+    from onceflow.broker_lite.net.connection import ClientConnection
     from onceflow.broker_lite.security.exchanges import SaslExchange
     from onceflow.broker_lite.security.listener_security import ListenerSecurity
     from onceflow.sdk.protocol.primitives import Buffer

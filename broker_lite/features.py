@@ -13,7 +13,7 @@ from onceflow.broker_lite.log import DataFolderError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 SECTION = "features"
 

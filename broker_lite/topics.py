@@ -15,18 +15,18 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.log import METADATA_TOPIC
-from onceflow.broker_lite.setting import PARTITIONS_MAX
+from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
+from onceflow.broker_lite.settings.topic_config import log_config
 from onceflow.broker_lite.slices import finished
-from onceflow.broker_lite.topic_config import log_config
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from random import Random
 
-    from onceflow.broker_lite.config import BrokerConfig
     from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog
     from onceflow.broker_lite.purgatory import Purgatory
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.topics")
 

@@ -11,7 +11,8 @@ import enum
 from dataclasses import dataclass, field
 
 from onceflow.processors.errors import OutputRefusedError
-from onceflow.sdk.model import ConsumerRecord, Headers, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers, TopicPartition
 
 
 class Inherit(enum.Enum):

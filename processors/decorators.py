@@ -19,7 +19,7 @@ from onceflow.processors.signatures import read_signature
 from onceflow.processors.topology import ProcessorSpec, StoreKind, state_specs
 from onceflow.processors.values import Format, decoder_for
 from onceflow.sdk.errors import InvalidTopicError
-from onceflow.sdk.record_checks import check_topic_name
+from onceflow.sdk.model.record_checks import check_topic_name
 
 E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])

@@ -38,8 +38,8 @@ from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
 from onceflow.processors.values import Decoder, decoder_for, encoder_for
 from onceflow.sdk.errors import RecordTooLargeError
-from onceflow.sdk.model import ConsumerRecord
-from onceflow.sdk.record_checks import check_timestamp, check_topic_name, to_headers
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.record_checks import check_timestamp, check_topic_name, to_headers
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
 

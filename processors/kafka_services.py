@@ -14,7 +14,8 @@ from onceflow.processors.restoration import ChangelogReader
 from onceflow.processors.settings import AppSettings
 from onceflow.sdk import Admin, Consumer
 from onceflow.sdk.errors import TopicAlreadyExistsError
-from onceflow.sdk.model import ConsumerRecord, IsolationLevel, NewTopic, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, SessionListener, TransactionSession
 
 CREATE_WAIT_S = 10.0

@@ -18,7 +18,7 @@ from onceflow.sdk.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.model import Headers
+from onceflow.sdk.model.partitions import Headers
 from onceflow.transactions.clients import SentRun
 
 REFUSAL_KEPT_S = 60.0

@@ -7,7 +7,7 @@ to its record. Pure bookkeeping on a given clock; the runner acts on it.
 
 from __future__ import annotations
 
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import Abort, AbortReason
 
 BACKOFF_START_MS = 50

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import tenacity
 
-from onceflow.sdk.config_checks import check_callable, check_range
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.settings.checks import check_callable, check_range
 
 TRACEBACK_BYTES_MAX = 8_192
 """Longest traceback, and longest message, that a dead letter carries."""

@@ -16,7 +16,7 @@ from onceflow.processors.errors import TopicSetupError
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.stores.base import StoreIdentity
 from onceflow.processors.topology import ProcessorSpec, Topology
-from onceflow.sdk.model import NewTopic
+from onceflow.sdk.model.partitions import NewTopic
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.topics")
 

@@ -16,7 +16,8 @@ from typing import Protocol, cast
 
 from onceflow.processors.stores.base import TaskStore
 from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 

@@ -31,7 +31,8 @@ from onceflow.sdk.errors import (
     RecordError,
     RetriableError,
 )
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import Abort, SessionConfig, SessionListener, TransactionSession
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")

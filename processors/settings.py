@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onceflow.sdk.config_checks import NamedSettings, check_kinds, check_range
+from onceflow.sdk.settings.checks import NamedSettings, check_kinds, check_range
 from onceflow.transactions import SessionConfig
 
 BROKER_DEFAULT = -1

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.state import State
-from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 Handler = Callable[..., object]
 

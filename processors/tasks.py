@@ -18,7 +18,7 @@ from onceflow.processors.state import StateStore
 from onceflow.processors.stores.base import StoreIdentity, TaskStore
 from onceflow.processors.stores.memory import MemoryTaskStore
 from onceflow.processors.topology import ProcessorSpec, StoreKind, Topology
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.clients import SentRun
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.state")

@@ -18,7 +18,8 @@ from onceflow.processors.stores.memory import MemoryTaskStore
 from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
 from onceflow.processors.values import decoder_for, encoder_for
-from onceflow.sdk.model import ConsumerRecord, Headers, RecordMetadata, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers, RecordMetadata, TopicPartition
 from onceflow.transactions.colour import run_blocking
 
 PASSES_MAX = 100_000

@@ -10,73 +10,73 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onceflow.sdk import errors as errors
+    from onceflow.sdk import errors
     from onceflow.sdk import serde as serde
-    from onceflow.sdk.admin_cluster_model import AclBinding as AclBinding
-    from onceflow.sdk.admin_cluster_model import AclFilter as AclFilter
-    from onceflow.sdk.admin_cluster_model import AclOperation as AclOperation
-    from onceflow.sdk.admin_cluster_model import AclPatternType as AclPatternType
-    from onceflow.sdk.admin_cluster_model import AclPermission as AclPermission
-    from onceflow.sdk.admin_cluster_model import AclResourceType as AclResourceType
-    from onceflow.sdk.admin_cluster_model import AnyName as AnyName
-    from onceflow.sdk.admin_cluster_model import ClientQuota as ClientQuota
-    from onceflow.sdk.admin_cluster_model import FeatureMetadata as FeatureMetadata
-    from onceflow.sdk.admin_cluster_model import LogDirDescription as LogDirDescription
-    from onceflow.sdk.admin_cluster_model import OffsetReset as OffsetReset
-    from onceflow.sdk.admin_cluster_model import PartitionReassignment as PartitionReassignment
-    from onceflow.sdk.admin_cluster_model import QuorumDescription as QuorumDescription
-    from onceflow.sdk.admin_cluster_model import QuorumReplica as QuorumReplica
-    from onceflow.sdk.admin_cluster_model import ReplicaInfo as ReplicaInfo
-    from onceflow.sdk.admin_cluster_model import ScramDeletion as ScramDeletion
-    from onceflow.sdk.admin_cluster_model import ScramUpsertion as ScramUpsertion
-    from onceflow.sdk.admin_model import BrokerNode as BrokerNode
-    from onceflow.sdk.admin_model import ClusterDescription as ClusterDescription
-    from onceflow.sdk.admin_model import ConfigEntry as ConfigEntry
-    from onceflow.sdk.admin_model import ConfigResource as ConfigResource
-    from onceflow.sdk.admin_model import GroupDescription as GroupDescription
-    from onceflow.sdk.admin_model import GroupListing as GroupListing
-    from onceflow.sdk.admin_model import MemberDescription as MemberDescription
-    from onceflow.sdk.admin_model import ProducerState as ProducerState
-    from onceflow.sdk.admin_model import ResourceType as ResourceType
-    from onceflow.sdk.admin_model import TopicDescription as TopicDescription
-    from onceflow.sdk.admin_model import TransactionDescription as TransactionDescription
-    from onceflow.sdk.admin_model import TransactionListing as TransactionListing
-    from onceflow.sdk.aio.admin import AsyncAdmin as AsyncAdmin
-    from onceflow.sdk.aio.consumer import AsyncConsumer as AsyncConsumer
-    from onceflow.sdk.aio.delivery import AsyncDeliveries as AsyncDeliveries
-    from onceflow.sdk.aio.delivery import AsyncDelivery as AsyncDelivery
-    from onceflow.sdk.aio.producer import AsyncProducer as AsyncProducer
-    from onceflow.sdk.aio.producer import AsyncTransaction as AsyncTransaction
-    from onceflow.sdk.columns import RecordColumns as RecordColumns
-    from onceflow.sdk.config import AdminConfig as AdminConfig
-    from onceflow.sdk.config import ConsumerConfig as ConsumerConfig
-    from onceflow.sdk.config import ProducerConfig as ProducerConfig
-    from onceflow.sdk.core.partitioner import murmur2_partition as murmur2_partition
+    from onceflow.sdk.aio.admin.admin import AsyncAdmin as AsyncAdmin
+    from onceflow.sdk.aio.consume.consumer import AsyncConsumer as AsyncConsumer
+    from onceflow.sdk.aio.produce.delivery import AsyncDeliveries as AsyncDeliveries
+    from onceflow.sdk.aio.produce.delivery import AsyncDelivery as AsyncDelivery
+    from onceflow.sdk.aio.produce.producer import AsyncProducer as AsyncProducer
+    from onceflow.sdk.aio.produce.producer import AsyncTransaction as AsyncTransaction
+    from onceflow.sdk.core.produce.partitioner import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
-    from onceflow.sdk.interceptors import ConsumerInterceptor as ConsumerInterceptor
-    from onceflow.sdk.interceptors import ProducerInterceptor as ProducerInterceptor
-    from onceflow.sdk.interceptors import ProducerRecord as ProducerRecord
-    from onceflow.sdk.metrics import ConnectionMetrics as ConnectionMetrics
-    from onceflow.sdk.metrics import ConsumerMetrics as ConsumerMetrics
-    from onceflow.sdk.metrics import ConsumerTopicMetrics as ConsumerTopicMetrics
-    from onceflow.sdk.metrics import ProducerMetrics as ProducerMetrics
-    from onceflow.sdk.metrics import ProducerTopicMetrics as ProducerTopicMetrics
-    from onceflow.sdk.model import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from onceflow.sdk.model import ConsumerRecord as ConsumerRecord
-    from onceflow.sdk.model import Headers as Headers
-    from onceflow.sdk.model import IsolationLevel as IsolationLevel
-    from onceflow.sdk.model import NewTopic as NewTopic
-    from onceflow.sdk.model import OffsetAndMetadata as OffsetAndMetadata
-    from onceflow.sdk.model import OffsetAndTimestamp as OffsetAndTimestamp
-    from onceflow.sdk.model import PartitionInfo as PartitionInfo
-    from onceflow.sdk.model import ProducerIdentity as ProducerIdentity
-    from onceflow.sdk.model import RecordMetadata as RecordMetadata
-    from onceflow.sdk.model import TimestampType as TimestampType
-    from onceflow.sdk.model import TopicPartition as TopicPartition
-    from onceflow.sdk.oauth import ClientCredentials as ClientCredentials
-    from onceflow.sdk.security import OAuthToken as OAuthToken
-    from onceflow.sdk.security import SecurityConfig as SecurityConfig
+    from onceflow.sdk.model.admin import BrokerNode as BrokerNode
+    from onceflow.sdk.model.admin import ClusterDescription as ClusterDescription
+    from onceflow.sdk.model.admin import ConfigEntry as ConfigEntry
+    from onceflow.sdk.model.admin import ConfigResource as ConfigResource
+    from onceflow.sdk.model.admin import GroupDescription as GroupDescription
+    from onceflow.sdk.model.admin import GroupListing as GroupListing
+    from onceflow.sdk.model.admin import MemberDescription as MemberDescription
+    from onceflow.sdk.model.admin import ProducerState as ProducerState
+    from onceflow.sdk.model.admin import ResourceType as ResourceType
+    from onceflow.sdk.model.admin import TopicDescription as TopicDescription
+    from onceflow.sdk.model.admin import TransactionDescription as TransactionDescription
+    from onceflow.sdk.model.admin import TransactionListing as TransactionListing
+    from onceflow.sdk.model.admin_cluster import AclBinding as AclBinding
+    from onceflow.sdk.model.admin_cluster import AclFilter as AclFilter
+    from onceflow.sdk.model.admin_cluster import AclOperation as AclOperation
+    from onceflow.sdk.model.admin_cluster import AclPatternType as AclPatternType
+    from onceflow.sdk.model.admin_cluster import AclPermission as AclPermission
+    from onceflow.sdk.model.admin_cluster import AclResourceType as AclResourceType
+    from onceflow.sdk.model.admin_cluster import AnyName as AnyName
+    from onceflow.sdk.model.admin_cluster import ClientQuota as ClientQuota
+    from onceflow.sdk.model.admin_cluster import FeatureMetadata as FeatureMetadata
+    from onceflow.sdk.model.admin_cluster import LogDirDescription as LogDirDescription
+    from onceflow.sdk.model.admin_cluster import OffsetReset as OffsetReset
+    from onceflow.sdk.model.admin_cluster import PartitionReassignment as PartitionReassignment
+    from onceflow.sdk.model.admin_cluster import QuorumDescription as QuorumDescription
+    from onceflow.sdk.model.admin_cluster import QuorumReplica as QuorumReplica
+    from onceflow.sdk.model.admin_cluster import ReplicaInfo as ReplicaInfo
+    from onceflow.sdk.model.admin_cluster import ScramDeletion as ScramDeletion
+    from onceflow.sdk.model.admin_cluster import ScramUpsertion as ScramUpsertion
+    from onceflow.sdk.model.columns import RecordColumns as RecordColumns
+    from onceflow.sdk.model.consumer_record import ConsumerRecord as ConsumerRecord
+    from onceflow.sdk.model.partitions import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from onceflow.sdk.model.partitions import Headers as Headers
+    from onceflow.sdk.model.partitions import IsolationLevel as IsolationLevel
+    from onceflow.sdk.model.partitions import NewTopic as NewTopic
+    from onceflow.sdk.model.partitions import OffsetAndMetadata as OffsetAndMetadata
+    from onceflow.sdk.model.partitions import OffsetAndTimestamp as OffsetAndTimestamp
+    from onceflow.sdk.model.partitions import PartitionInfo as PartitionInfo
+    from onceflow.sdk.model.partitions import ProducerIdentity as ProducerIdentity
+    from onceflow.sdk.model.partitions import RecordMetadata as RecordMetadata
+    from onceflow.sdk.model.partitions import TimestampType as TimestampType
+    from onceflow.sdk.model.partitions import TopicPartition as TopicPartition
+    from onceflow.sdk.observe.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from onceflow.sdk.observe.interceptors import ProducerInterceptor as ProducerInterceptor
+    from onceflow.sdk.observe.interceptors import ProducerRecord as ProducerRecord
+    from onceflow.sdk.observe.metrics import ConnectionMetrics as ConnectionMetrics
+    from onceflow.sdk.observe.metrics import ConsumerMetrics as ConsumerMetrics
+    from onceflow.sdk.observe.metrics import ConsumerTopicMetrics as ConsumerTopicMetrics
+    from onceflow.sdk.observe.metrics import ProducerMetrics as ProducerMetrics
+    from onceflow.sdk.observe.metrics import ProducerTopicMetrics as ProducerTopicMetrics
     from onceflow.sdk.serde import Serde as Serde
+    from onceflow.sdk.settings.config import AdminConfig as AdminConfig
+    from onceflow.sdk.settings.config import ConsumerConfig as ConsumerConfig
+    from onceflow.sdk.settings.config import ProducerConfig as ProducerConfig
+    from onceflow.sdk.settings.oauth import ClientCredentials as ClientCredentials
+    from onceflow.sdk.settings.security import OAuthToken as OAuthToken
+    from onceflow.sdk.settings.security import SecurityConfig as SecurityConfig
     from onceflow.sdk.sync.admin import Admin as Admin
     from onceflow.sdk.sync.consumer import Consumer as Consumer
     from onceflow.sdk.sync.delivery import Deliveries as Deliveries
@@ -86,76 +86,76 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Admin": "sync.admin",
-    "AdminConfig": "config",
-    "AsyncAdmin": "aio.admin",
-    "AsyncConsumer": "aio.consumer",
-    "AsyncDeliveries": "aio.delivery",
-    "AsyncDelivery": "aio.delivery",
-    "AsyncProducer": "aio.producer",
-    "AsyncTransaction": "aio.producer",
-    "BrokerNode": "admin_model",
-    "AclBinding": "admin_cluster_model",
-    "AclFilter": "admin_cluster_model",
-    "AclOperation": "admin_cluster_model",
-    "AclPatternType": "admin_cluster_model",
-    "AclPermission": "admin_cluster_model",
-    "AclResourceType": "admin_cluster_model",
-    "AnyName": "admin_cluster_model",
-    "ClientQuota": "admin_cluster_model",
-    "FeatureMetadata": "admin_cluster_model",
-    "LogDirDescription": "admin_cluster_model",
-    "OffsetReset": "admin_cluster_model",
-    "PartitionReassignment": "admin_cluster_model",
-    "QuorumDescription": "admin_cluster_model",
-    "QuorumReplica": "admin_cluster_model",
-    "ReplicaInfo": "admin_cluster_model",
-    "ScramDeletion": "admin_cluster_model",
-    "ScramUpsertion": "admin_cluster_model",
-    "ClusterDescription": "admin_model",
-    "ConfigEntry": "admin_model",
-    "ConfigResource": "admin_model",
-    "ConnectionMetrics": "metrics",
+    "AdminConfig": "settings.config",
+    "AsyncAdmin": "aio.admin.admin",
+    "AsyncConsumer": "aio.consume.consumer",
+    "AsyncDeliveries": "aio.produce.delivery",
+    "AsyncDelivery": "aio.produce.delivery",
+    "AsyncProducer": "aio.produce.producer",
+    "AsyncTransaction": "aio.produce.producer",
+    "BrokerNode": "model.admin",
+    "AclBinding": "model.admin_cluster",
+    "AclFilter": "model.admin_cluster",
+    "AclOperation": "model.admin_cluster",
+    "AclPatternType": "model.admin_cluster",
+    "AclPermission": "model.admin_cluster",
+    "AclResourceType": "model.admin_cluster",
+    "AnyName": "model.admin_cluster",
+    "ClientQuota": "model.admin_cluster",
+    "FeatureMetadata": "model.admin_cluster",
+    "LogDirDescription": "model.admin_cluster",
+    "OffsetReset": "model.admin_cluster",
+    "PartitionReassignment": "model.admin_cluster",
+    "QuorumDescription": "model.admin_cluster",
+    "QuorumReplica": "model.admin_cluster",
+    "ReplicaInfo": "model.admin_cluster",
+    "ScramDeletion": "model.admin_cluster",
+    "ScramUpsertion": "model.admin_cluster",
+    "ClusterDescription": "model.admin",
+    "ConfigEntry": "model.admin",
+    "ConfigResource": "model.admin",
+    "ConnectionMetrics": "observe.metrics",
     "Consumer": "sync.consumer",
-    "ConsumerConfig": "config",
-    "ConsumerGroupMetadata": "model",
-    "ConsumerInterceptor": "interceptors",
-    "ConsumerMetrics": "metrics",
-    "ConsumerRecord": "model",
-    "ConsumerTopicMetrics": "metrics",
+    "ConsumerConfig": "settings.config",
+    "ConsumerGroupMetadata": "model.partitions",
+    "ConsumerInterceptor": "observe.interceptors",
+    "ConsumerMetrics": "observe.metrics",
+    "ConsumerRecord": "model.consumer_record",
+    "ConsumerTopicMetrics": "observe.metrics",
     "Deliveries": "sync.delivery",
     "Delivery": "sync.delivery",
-    "GroupDescription": "admin_model",
-    "GroupListing": "admin_model",
-    "Headers": "model",
-    "IsolationLevel": "model",
+    "GroupDescription": "model.admin",
+    "GroupListing": "model.admin",
+    "Headers": "model.partitions",
+    "IsolationLevel": "model.partitions",
     "KafkaError": "errors",
-    "MemberDescription": "admin_model",
-    "NewTopic": "model",
-    "OffsetAndMetadata": "model",
-    "OffsetAndTimestamp": "model",
-    "PartitionInfo": "model",
+    "MemberDescription": "model.admin",
+    "NewTopic": "model.partitions",
+    "OffsetAndMetadata": "model.partitions",
+    "OffsetAndTimestamp": "model.partitions",
+    "PartitionInfo": "model.partitions",
     "Producer": "sync.producer",
-    "ProducerConfig": "config",
-    "ProducerIdentity": "model",
-    "ProducerInterceptor": "interceptors",
-    "ProducerMetrics": "metrics",
-    "ProducerRecord": "interceptors",
-    "ProducerState": "admin_model",
-    "ProducerTopicMetrics": "metrics",
-    "RecordColumns": "columns",
-    "RecordMetadata": "model",
-    "ResourceType": "admin_model",
-    "ClientCredentials": "oauth",
-    "OAuthToken": "security",
-    "SecurityConfig": "security",
+    "ProducerConfig": "settings.config",
+    "ProducerIdentity": "model.partitions",
+    "ProducerInterceptor": "observe.interceptors",
+    "ProducerMetrics": "observe.metrics",
+    "ProducerRecord": "observe.interceptors",
+    "ProducerState": "model.admin",
+    "ProducerTopicMetrics": "observe.metrics",
+    "RecordColumns": "model.columns",
+    "RecordMetadata": "model.partitions",
+    "ResourceType": "model.admin",
+    "ClientCredentials": "settings.oauth",
+    "OAuthToken": "settings.security",
+    "SecurityConfig": "settings.security",
     "Serde": "serde",
-    "TimestampType": "model",
-    "TopicDescription": "admin_model",
-    "TopicPartition": "model",
+    "TimestampType": "model.partitions",
+    "TopicDescription": "model.admin",
+    "TopicPartition": "model.partitions",
     "Transaction": "sync.producer",
-    "TransactionDescription": "admin_model",
-    "TransactionListing": "admin_model",
-    "murmur2_partition": "core.partitioner",
+    "TransactionDescription": "model.admin",
+    "TransactionListing": "model.admin",
+    "murmur2_partition": "core.produce.partitioner",
 }
 _MODULES = ("errors", "serde")
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from onceflow.sdk import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.sdk.settings.keywords import AdminSettings, ConsumerSettings, ProducerSettings
 
 
 def boolean(name: str, value: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from onceflow.sdk import IsolationLevel, TopicPartition
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.sdk.settings.keywords import AdminSettings, ConsumerSettings, ProducerSettings
 from onceflow.spark_integration.client_options import (
     CONSUMER_OPTIONS,
     PRODUCER_OPTIONS,

@@ -31,7 +31,7 @@ from onceflow.spark_integration.positions import MissingPartitionsError, Positio
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
-    from onceflow.sdk.settings import ConsumerSettings
+    from onceflow.sdk.settings.keywords import ConsumerSettings
 
 ROWS_PER_BATCH_MAX = 10_000
 OffsetDict = dict[str, dict[str, int]]

@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType
 
 from onceflow.sdk import Admin, murmur2_partition
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings import AdminSettings
+from onceflow.sdk.settings.keywords import AdminSettings
 from onceflow.spark_integration.client_options import admin_settings
 from onceflow.spark_integration.schema import SinkColumns
 

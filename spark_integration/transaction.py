@@ -23,7 +23,6 @@ from onceflow.sdk import (
     ProducerIdentity,
     TopicPartition,
 )
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
@@ -31,7 +30,8 @@ from onceflow.sdk.errors import (
     InvalidTransactionTimeoutError,
     KafkaError,
 )
-from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
+from onceflow.sdk.settings.keywords import ProducerSettings
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
 

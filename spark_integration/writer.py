@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from onceflow.sdk import Admin, Producer, TopicPartition
-    from onceflow.sdk.settings import ProducerSettings
+    from onceflow.sdk.settings.keywords import ProducerSettings
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 

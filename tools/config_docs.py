@@ -15,19 +15,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onceflow.broker_lite.config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
-from onceflow.broker_lite.setting import Kind, Setting
-from onceflow.broker_lite.topic_config import TOPIC_SETTINGS
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
+from onceflow.broker_lite.settings.setting import Kind, Setting
+from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.settings import AppSettings
-from onceflow.sdk.config import (
+from onceflow.sdk.schema_registry import SchemaRegistryConfig
+from onceflow.sdk.settings.config import (
     AdminConfig,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     SecurityConfig,
 )
-from onceflow.sdk.schema_registry import SchemaRegistryConfig
 from onceflow.transactions import SessionConfig
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

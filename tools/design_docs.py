@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from onceflow.broker_lite.coordinators import group_states, transaction_states
-from onceflow.sdk.core import transaction_manager
+from onceflow.broker_lite.coordinators.classic import states as group_states
+from onceflow.broker_lite.coordinators.transactions import states as transaction_states
+from onceflow.sdk.core.produce import transaction_manager
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "design.md"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from onceflow.sdk.model import (
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
-    ConsumerRecord,
     Headers,
     OffsetAndMetadata,
     RecordMetadata,

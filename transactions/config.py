@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
-from onceflow.sdk.config import ConsumerConfig, ProducerConfig
-from onceflow.sdk.config_checks import NamedSettings, check_choice, check_kinds, check_range
 from onceflow.sdk.errors import ConfigError, InvalidTopicError
-from onceflow.sdk.record_checks import check_topic_name
+from onceflow.sdk.model.record_checks import check_topic_name
+from onceflow.sdk.settings.checks import NamedSettings, check_choice, check_kinds, check_range
+from onceflow.sdk.settings.config import ConsumerConfig, ProducerConfig
 from onceflow.transactions import timeouts
 
 _OWNED_CONSUMER = frozenset(

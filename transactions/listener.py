@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.abort_reasons import AbortReason
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import Maybe

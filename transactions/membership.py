@@ -7,7 +7,7 @@ that is decided here. Whether the partitions are still assigned is checked by th
 from __future__ import annotations
 
 from onceflow.sdk.errors import CommitFailedError
-from onceflow.sdk.model import ConsumerGroupMetadata
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata
 
 
 def present_membership(

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import Records, SessionConsumer
 from onceflow.transactions.colour import settle
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
-from onceflow.sdk.model import TopicPartition
-from onceflow.sdk.settings import ConsumerSettings, ProducerSettings
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.settings.keywords import ConsumerSettings, ProducerSettings
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import SessionConfig

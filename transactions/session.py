@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Self, cast
 
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model import ConsumerRecord, Headers, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers, TopicPartition
 from onceflow.transactions.clients import Records, SentRun
 from onceflow.transactions.colour import run_blocking, settle
 from onceflow.transactions.config import SessionConfig

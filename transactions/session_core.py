@@ -28,7 +28,7 @@ from onceflow.sdk.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from onceflow.transactions import timeouts
 from onceflow.transactions.abort_reasons import AbortReason, Reaction, Verdict, judge
 from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer

@@ -9,25 +9,25 @@ import logging
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.broker import PRODUCER_ID_BLOCK_FILE
-from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
+from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
-from onceflow.broker_lite.coordinators.markers import TransactionMarkers
-from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     TransactionMarker,
 )
-from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
-from onceflow.broker_lite.coordinators.transaction_states import MAX_PRODUCER_EPOCH
+from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
+from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
+from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
+from onceflow.broker_lite.coordinators.transactions.states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import AppendError, DataFolderError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
-    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
     from onceflow.broker_lite.topics import Topic
 
 _MINUTE_MS = 60_000

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
-from onceflow.broker_lite.coordinators.consumer_member import merged
-from onceflow.broker_lite.coordinators.consumer_states import ConsumerGroupState
-from onceflow.broker_lite.coordinators.consumer_steps import ConsumerSteps
-from onceflow.broker_lite.coordinators.group import ClassicGroup
-from onceflow.broker_lite.coordinators.group_states import GroupState
+from onceflow.broker_lite.coordinators.classic.group import ClassicGroup
+from onceflow.broker_lite.coordinators.classic.rebalance import Rebalancer
+from onceflow.broker_lite.coordinators.classic.states import GroupState
+from onceflow.broker_lite.coordinators.consumer.group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer.member import merged
+from onceflow.broker_lite.coordinators.consumer.states import ConsumerGroupState
+from onceflow.broker_lite.coordinators.consumer.steps import ConsumerSteps
 from onceflow.broker_lite.coordinators.group_table import Group, GroupTable
-from onceflow.broker_lite.coordinators.rebalance import Rebalancer
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onceflow.broker_lite.coordinators.consumer_group_records import (
+from onceflow.broker_lite.coordinators.classic.group import ClassicGroup, GroupProtocol, Member
+from onceflow.broker_lite.coordinators.consumer.records import (
     GROUP_KINDS,
     NAMED_KINDS,
     ConsumerKey,
     decode_consumer_key,
 )
-from onceflow.broker_lite.coordinators.group import ClassicGroup, GroupProtocol, Member
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.state_log import KeyValue
 from onceflow.sdk.errors import RemoteProtocolError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.internal_topics import (
     VERSION_SIZE,
     GroupMetadataKey,

@@ -11,19 +11,20 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from onceflow.broker_lite.coordinators.consumer_group import (
+from onceflow.broker_lite.coordinators.classic.group import ClassicGroup
+from onceflow.broker_lite.coordinators.classic.states import GroupState
+from onceflow.broker_lite.coordinators.consumer.draft import GroupDraft
+from onceflow.broker_lite.coordinators.consumer.group import (
     FIRST_EPOCH,
     ConsumerGroup,
     EpochChange,
 )
-from onceflow.broker_lite.coordinators.consumer_group_records import (
+from onceflow.broker_lite.coordinators.consumer.records import (
     ConsumerKey,
     decode_change,
     encode_change,
 )
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.coordinators.group import ClassicGroup
-from onceflow.broker_lite.coordinators.group_draft import GroupDraft
 from onceflow.broker_lite.coordinators.group_records import (
     GroupKey,
     OffsetKey,
@@ -36,7 +37,6 @@ from onceflow.broker_lite.coordinators.group_records import (
     offset_record,
     offset_tombstone,
 )
-from onceflow.broker_lite.coordinators.group_states import GroupState
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.state_log import (
     NO_PRODUCER_EPOCH,
@@ -46,7 +46,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     StoredBatch,
 )
 from onceflow.sdk.errors import RemoteProtocolError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 

@@ -20,7 +20,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 )
 from onceflow.broker_lite.log import AppendError, DataFolderError, ReadError
 from onceflow.broker_lite.topics import TopicError
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
     InvalidBatchError,

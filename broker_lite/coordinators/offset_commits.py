@@ -11,21 +11,21 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup
-from onceflow.broker_lite.coordinators.consumer_member import ConsumerMember
-from onceflow.broker_lite.coordinators.consumer_topics import TopicsView
-from onceflow.broker_lite.coordinators.group import ClassicGroup
-from onceflow.broker_lite.coordinators.group_states import GroupState
+from onceflow.broker_lite.coordinators.classic.group import ClassicGroup
+from onceflow.broker_lite.coordinators.classic.rebalance import Rebalancer
+from onceflow.broker_lite.coordinators.classic.states import GroupState
+from onceflow.broker_lite.coordinators.consumer.group import ConsumerGroup
+from onceflow.broker_lite.coordinators.consumer.member import ConsumerMember
+from onceflow.broker_lite.coordinators.consumer.topics import TopicsView
 from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
-from onceflow.broker_lite.coordinators.rebalance import Rebalancer
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     StateLogError,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 

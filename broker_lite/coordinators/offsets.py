@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.config_resources import shown_topic_config
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.quotas.enforcement import MutationQuota
-from onceflow.broker_lite.setting import PARTITIONS_MAX
+from onceflow.broker_lite.settings.resources import shown_topic_config
+from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
+from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.slices import in_slices
-from onceflow.broker_lite.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from onceflow.broker_lite.config_resources import RESOURCES, ConfigResources, ShownConfig
 from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.setting import Kind
+from onceflow.broker_lite.settings.resources import RESOURCES, ConfigResources, ShownConfig
+from onceflow.broker_lite.settings.setting import Kind
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from onceflow.broker_lite.coordinators.consumer_member import (
+from onceflow.broker_lite.coordinators.consumer.member import (
     Assignment,
     ConsumerMember,
     assignment_of,
     merged,
     plain,
 )
-from onceflow.broker_lite.coordinators.consumer_requests import (
+from onceflow.broker_lite.coordinators.consumer.requests import (
     EVERY_TOPIC,
     ConsumerHeartbeat,
     TopicRights,

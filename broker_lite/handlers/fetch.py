@@ -20,7 +20,7 @@ from onceflow.broker_lite.log import ReadError
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.security.access import Access
 from onceflow.broker_lite.security.acl_model import Operation
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.error_codes import ErrorCode

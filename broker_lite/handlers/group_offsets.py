@@ -16,9 +16,9 @@ from onceflow.broker_lite.coordinators.offset_commits import (
     OffsetToCommit,
 )
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
-from onceflow.broker_lite.coordinators.transaction_rules import PartitionCheck
+from onceflow.broker_lite.coordinators.transactions.rules import PartitionCheck
 from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from onceflow.broker_lite.coordinators.classic_requests import JoinRequest, MemberIdentity
-from onceflow.broker_lite.coordinators.group import GroupProtocol, JoinResult, SyncResult
+from onceflow.broker_lite.coordinators.classic.group import GroupProtocol, JoinResult, SyncResult
+from onceflow.broker_lite.coordinators.classic.requests import JoinRequest, MemberIdentity
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.handlers import group_offsets as group_offsets  # registers its handlers
 from onceflow.broker_lite.purgatory import Deferred

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.log import LogError
-from onceflow.sdk.model import IsolationLevel, OffsetAndTimestamp
+from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndTimestamp
 from onceflow.sdk.protocol.api.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.dispatch import CloseConnection, RequestContext, handles
 from onceflow.broker_lite.log import AppendError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,

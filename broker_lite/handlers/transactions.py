@@ -14,10 +14,10 @@ from onceflow.broker_lite.coordinators.state_log import (
     CONSUMER_OFFSETS_TOPIC,
     TransactionMarker,
 )
-from onceflow.broker_lite.coordinators.transaction_states import TransactionEntry
+from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry
 from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

@@ -14,7 +14,7 @@ from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.storage import Buffer
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.batch_header import (
     CODEC_MASK,
     HEADER_SIZE,

@@ -1,7 +1,7 @@
 """Settings of one topic's logs, with Kafka's names and defaults.
 
 It holds values only. Names, types and bounds of what users may set are declared in
-``onceflow.broker_lite.topic_config``, which also builds these.
+``onceflow.broker_lite.settings.topic_config``, which also builds these.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Storage, Volume
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 

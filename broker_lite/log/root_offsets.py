@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.storage import Storage
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.log.partition_log import PartitionLog

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.broker_lite.log import DataFolderError
-from onceflow.broker_lite.setting import INT_MAX, LONG_MAX
+from onceflow.broker_lite.settings.setting import INT_MAX, LONG_MAX
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:

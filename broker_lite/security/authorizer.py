@@ -24,7 +24,7 @@ from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata, Json
-    from onceflow.broker_lite.config import BrokerConfig
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 SECTION = "acls"
 ACLS_MAX = 25_000

@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.listeners import Listener, ssl_client_auth
-from onceflow.broker_lite.setting import Value
+from onceflow.broker_lite.settings.listeners import Listener, ssl_client_auth
+from onceflow.broker_lite.settings.setting import Value
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:

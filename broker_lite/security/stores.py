@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from onceflow.broker_lite.setting import Value
+from onceflow.broker_lite.settings.setting import Value
 from onceflow.sdk.errors import ConfigError
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}

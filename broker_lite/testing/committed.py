@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.records import decode_batch
 

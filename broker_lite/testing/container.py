@@ -15,7 +15,7 @@ import time
 from typing import Any, Self
 
 from onceflow import __version__
-from onceflow.broker_lite.health import is_healthy
+from onceflow.broker_lite.daemon.health import is_healthy
 
 try:
     from testcontainers.core.container import DockerContainer

@@ -15,12 +15,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
-from onceflow.broker_lite.listeners import read_listeners
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
+from onceflow.broker_lite.net.server import MovableTime, Server
 from onceflow.broker_lite.nodes.moves import coordinator_of, describe_nodes, known_topic
 from onceflow.broker_lite.nodes.placement import make_nodes
-from onceflow.broker_lite.server import MovableTime, Server
+from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.listeners import read_listeners
+from onceflow.broker_lite.settings.topic_config import validate_overrides
 from onceflow.broker_lite.testing import forks
 from onceflow.broker_lite.testing.capture import Capture
 from onceflow.broker_lite.testing.control import HOST, ControlServer
@@ -32,7 +33,6 @@ from onceflow.broker_lite.testing.journal import Journal
 from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
 from onceflow.broker_lite.testing.virtual_clock import RunningClock
 from onceflow.broker_lite.testing.wire import WireWatch
-from onceflow.broker_lite.topic_config import validate_overrides
 
 T = TypeVar("T")
 

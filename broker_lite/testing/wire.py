@@ -16,8 +16,8 @@ from onceflow.sdk.protocol.primitives import Buffer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from onceflow.broker_lite.connection import ClientConnection
     from onceflow.broker_lite.dispatch import ConnectionState, RequestContext
+    from onceflow.broker_lite.net.connection import ClientConnection
     from onceflow.broker_lite.purgatory import Timers
 
 PIECE_MS = 50

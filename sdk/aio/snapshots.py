@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onceflow.sdk.aio.consumer_engine import ConsumerEngine
-from onceflow.sdk.aio.producer_engine import ProducerEngine
-from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.core.metrics import TopicRead, TopicSent
-from onceflow.sdk.metrics import (
+from onceflow.sdk.aio.consume.engine import ConsumerEngine
+from onceflow.sdk.aio.produce.engine import ProducerEngine
+from onceflow.sdk.core.produce.batch import DeliveryHandle
+from onceflow.sdk.observe.meters import TopicRead, TopicSent
+from onceflow.sdk.observe.metrics import (
     ConsumerMetrics,
     ConsumerTopicMetrics,
     ProducerMetrics,

@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from onceflow.sdk.core.batch import ProducerBatch
-from onceflow.sdk.core.membership import Membership
+from onceflow.sdk.core.group.membership import Membership
+from onceflow.sdk.core.produce.batch import ProducerBatch
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 

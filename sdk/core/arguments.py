@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from onceflow.sdk.whole_numbers import is_whole
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.whole_numbers import is_whole
 
 _PARTITIONS = "give a list of partitions, as [TopicPartition('topic', 0)]"
 

@@ -8,16 +8,17 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from onceflow.sdk.core.appending import BulkAppend, check_lengths
-from onceflow.sdk.core.batch import ProducerBatch, locations
-from onceflow.sdk.core.metrics import ConsumerCounters, ProducerCounters
+from onceflow.sdk.core.produce.appending import BulkAppend, check_lengths
+from onceflow.sdk.core.produce.batch import ProducerBatch, locations
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.interceptors import (
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.observe.interceptors import (
     ConsumerInterceptor,
     ProducerInterceptor,
     ProducerRecord,
 )
-from onceflow.sdk.model import ConsumerRecord, Headers, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.observe.meters import ConsumerCounters, ProducerCounters
 
 log: logging.Logger = logging.getLogger("onceflow.interceptors")
 

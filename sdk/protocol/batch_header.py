@@ -15,7 +15,7 @@ from importlib.util import find_spec, module_from_spec
 from typing import NamedTuple, cast
 
 from onceflow.sdk.errors import RecordError, RemoteProtocolError
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 

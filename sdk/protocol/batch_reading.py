@@ -35,9 +35,9 @@ from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.protocol.record_walk import PlainRecord, has_plain_attributes, read_records
 
 if TYPE_CHECKING:
-    from onceflow.sdk.columns import RecordColumns
-    from onceflow.sdk.consumer_record import ConsumerRecord
-    from onceflow.sdk.model import Headers
+    from onceflow.sdk.model.columns import RecordColumns
+    from onceflow.sdk.model.consumer_record import ConsumerRecord
+    from onceflow.sdk.model.partitions import Headers
     from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
     from onceflow.sdk.protocol.record_kernel import Columns, RecordMaker
 
@@ -71,7 +71,7 @@ def _kernel() -> ModuleType:
 
 def prepare_reading() -> None:
     """Load what the first batch needs, several milliseconds' work, where there is time for it."""
-    from onceflow.sdk import consumer_record  # noqa: F401 - loaded, not used
+    from onceflow.sdk.model import consumer_record  # noqa: F401 - loaded, not used
 
     crc32c(b"")
     if kernel_in_use():
@@ -162,7 +162,9 @@ def consumer_columns(
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
-    from onceflow.sdk.columns import RecordColumns as Read  # Here, as no broker reads records.
+    from onceflow.sdk.model.columns import (
+        RecordColumns as Read,  # Here, as no broker reads records.
+    )
 
     if not kernel_in_use():
         records = consumer_records(
@@ -277,7 +279,7 @@ def consumer_records(
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
-    from onceflow.sdk.consumer_record import ConsumerRecord as Record
+    from onceflow.sdk.model.consumer_record import ConsumerRecord as Record
 
     result = [] if into is None else into
     kind, epoch = header.timestamp_type, header.partition_leader_epoch

@@ -1,15 +1,15 @@
 """Kafka's error codes as an enumeration, and the way from a code to its exception.
 
 The reaction to each code (retriable, abortable, fatal) and its sentence stand with the exception
-class in `onceflow.sdk.broker_errors`; this module only numbers them for the wire.
+class in `onceflow.sdk.errors.broker`; this module only numbers them for the wire.
 """
 
 from __future__ import annotations
 
 import enum
 
-from onceflow.sdk import broker_errors as _table  # noqa: F401  fills BrokerError.by_code
-from onceflow.sdk.error_kinds import BrokerError, UnlistedError
+from onceflow.sdk.errors import broker as _table  # noqa: F401  fills BrokerError.by_code
+from onceflow.sdk.errors.kinds import BrokerError, UnlistedError
 
 
 class ErrorCode(enum.IntEnum):

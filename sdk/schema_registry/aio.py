@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from onceflow.sdk.aio.lookups import in_thread
+from onceflow.sdk.aio.connection.lookups import in_thread
 from onceflow.sdk.schema_registry.client import SchemaRegistry, SchemaRegistrySettings
 from onceflow.sdk.schema_registry.model import Compatibility, RegisteredSchema, Schema
 

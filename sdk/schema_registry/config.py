@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from onceflow.sdk.config_checks import NamedSettings, check_kinds, check_range
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.checks import NamedSettings, check_kinds, check_range
 
 TokenFunction = Callable[[], str]
 """Gives the bearer token of a request; called for each, from any thread."""

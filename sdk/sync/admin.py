@@ -11,7 +11,9 @@ from types import TracebackType
 from typing import Final, Never, Self, Unpack
 from uuid import UUID
 
-from onceflow.sdk.admin_model import (
+from onceflow.sdk.aio.admin.admin import AsyncAdmin, Resource
+from onceflow.sdk.core.arguments import refuse_positional
+from onceflow.sdk.model.admin import (
     ClusterDescription,
     ConfigEntry,
     GroupDescription,
@@ -21,16 +23,14 @@ from onceflow.sdk.admin_model import (
     TransactionDescription,
     TransactionListing,
 )
-from onceflow.sdk.aio.admin import AsyncAdmin, Resource
-from onceflow.sdk.config import AdminConfig
-from onceflow.sdk.core.arguments import refuse_positional
-from onceflow.sdk.foreign_calls import ForeignAdminCalls
-from onceflow.sdk.model import (
+from onceflow.sdk.model.partitions import (
     NewTopic,
     ProducerIdentity,
     TopicPartition,
 )
-from onceflow.sdk.settings import AdminSettings
+from onceflow.sdk.settings.config import AdminConfig
+from onceflow.sdk.settings.foreign_calls import ForeignAdminCalls
+from onceflow.sdk.settings.keywords import AdminSettings
 from onceflow.sdk.sync.admin_cluster import ClusterCalls
 from onceflow.sdk.sync.admin_offsets import GroupOffsetCalls
 from onceflow.sdk.sync.admin_security import SecurityCalls

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceflow.sdk.aio.admin import AsyncAdmin
+from onceflow.sdk.aio.admin.admin import AsyncAdmin
 from onceflow.sdk.sync.portal import Portal
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from onceflow.sdk.admin_cluster_model import (
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
+from onceflow.sdk.model.admin_cluster import (
     FeatureMetadata,
     LogDirDescription,
     PartitionReassignment,
     QuorumDescription,
 )
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.sync.admin_base import AdminBase
 
 

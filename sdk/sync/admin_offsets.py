@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from onceflow.sdk.admin_cluster_model import OffsetReset
-from onceflow.sdk.model import (
+from onceflow.sdk.model.admin_cluster import OffsetReset
+from onceflow.sdk.model.partitions import (
     IsolationLevel,
     OffsetAndMetadata,
     OffsetAndTimestamp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from onceflow.sdk.admin_cluster_model import (
+from onceflow.sdk.model.admin_cluster import (
     AclBinding,
     AclFilter,
     AnyName,

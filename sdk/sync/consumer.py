@@ -14,26 +14,23 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack
 
-from onceflow.sdk.aio.consumer import (
+from onceflow.sdk.aio.consume.consumer import (
     DEFAULT_CLOSE_TIMEOUT_MS,
     INTERRUPTED_CLOSE_TIMEOUT_MS,
     ITERATION_WAIT_MS,
     AsyncConsumer,
 )
-from onceflow.sdk.aio.consumer_engine import Form, Polled, being_polled
-from onceflow.sdk.aio.listeners import Listeners, PendingCallback, RebalanceCallback
-from onceflow.sdk.columns import RecordColumns
-from onceflow.sdk.config import ConsumerConfig
+from onceflow.sdk.aio.consume.engine import Form, Polled, being_polled
+from onceflow.sdk.aio.consume.listeners import Listeners, PendingCallback, RebalanceCallback
 from onceflow.sdk.core.arguments import check_close, check_flag, record_limit
-from onceflow.sdk.core.group_steps import RebalanceEvent
+from onceflow.sdk.core.group.steps import RebalanceEvent
 from onceflow.sdk.errors import IllegalStateError
-from onceflow.sdk.foreign_calls import ForeignConsumerCalls
-from onceflow.sdk.model import (
-    ConsumerRecord,
-    OffsetAndMetadata,
-    TopicPartition,
-)
-from onceflow.sdk.settings import ConsumerSettings
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.settings.config import ConsumerConfig
+from onceflow.sdk.settings.foreign_calls import ForeignConsumerCalls
+from onceflow.sdk.settings.keywords import ConsumerSettings
 from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
 from onceflow.sdk.sync.portal import Portal
 

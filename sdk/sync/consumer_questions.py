@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from onceflow.sdk.aio.consumer import AsyncConsumer
-from onceflow.sdk.aio.consumer_engine import ConsumerEngine
-from onceflow.sdk.model import (
+from onceflow.sdk.aio.consume.consumer import AsyncConsumer
+from onceflow.sdk.aio.consume.engine import ConsumerEngine
+from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -16,7 +16,7 @@ from onceflow.sdk.model import (
 from onceflow.sdk.sync.portal import Portal
 
 if TYPE_CHECKING:
-    from onceflow.sdk.metrics import ConsumerMetrics
+    from onceflow.sdk.observe.metrics import ConsumerMetrics
 
 
 class ConsumerQuestions:

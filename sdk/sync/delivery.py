@@ -9,9 +9,14 @@ import threading
 import time
 from collections.abc import Iterable
 
-from onceflow.sdk.core.batch import DeliveryGroup, DeliveryHandle, HandleMaker, ProducerBatch
+from onceflow.sdk.core.produce.batch import (
+    DeliveryGroup,
+    DeliveryHandle,
+    HandleMaker,
+    ProducerBatch,
+)
 from onceflow.sdk.errors import RequestTimedOutError
-from onceflow.sdk.model import RecordMetadata
+from onceflow.sdk.model.partitions import RecordMetadata
 from onceflow.sdk.sync.portal import check_outside
 
 LONGEST_WAIT_S = threading.TIMEOUT_MAX

@@ -17,29 +17,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self, Unpack, cast
 
-from onceflow.sdk.aio.producer import (
+from onceflow.sdk.aio.produce.engine import ProducerEngine
+from onceflow.sdk.aio.produce.producer import (
     CLOSE_TIMEOUT_MS,
     abort_timeout_at_exit,
     timeout_at_exit,
 )
-from onceflow.sdk.aio.producer_engine import ProducerEngine
-from onceflow.sdk.aio.transaction_driver import TransactionDriver
-from onceflow.sdk.columns import Column, as_sequence
-from onceflow.sdk.config import ProducerConfig
-from onceflow.sdk.core.appending import (
+from onceflow.sdk.aio.produce.transaction_driver import TransactionDriver
+from onceflow.sdk.core.arguments import refuse_positional, whole_ms
+from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
+from onceflow.sdk.core.produce.appending import (
     BulkAppend,
     choose_partition,
     encode,
     make_bulk,
     takes_plain,
 )
-from onceflow.sdk.core.arguments import refuse_positional, whole_ms
-from onceflow.sdk.core.batch import DeliveryHandle, locations
-from onceflow.sdk.core.interception import ProducerInterception, as_records, columns
+from onceflow.sdk.core.produce.batch import DeliveryHandle, locations
 from onceflow.sdk.errors import IllegalStateError, KafkaError
-from onceflow.sdk.foreign_calls import ForeignProducerCalls
-from onceflow.sdk.interceptors import ProducerRecord
-from onceflow.sdk.model import (
+from onceflow.sdk.model.columns import Column, as_sequence
+from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     Headers,
     OffsetAndMetadata,
@@ -47,14 +44,22 @@ from onceflow.sdk.model import (
     ProducerIdentity,
     TopicPartition,
 )
-from onceflow.sdk.record_checks import NO_HEADERS, check_timestamp, check_topic_name, to_headers
+from onceflow.sdk.model.record_checks import (
+    NO_HEADERS,
+    check_timestamp,
+    check_topic_name,
+    to_headers,
+)
+from onceflow.sdk.observe.interceptors import ProducerRecord
 from onceflow.sdk.serde import after_lookups
-from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.settings.config import ProducerConfig
+from onceflow.sdk.settings.foreign_calls import ForeignProducerCalls
+from onceflow.sdk.settings.keywords import ProducerSettings
 from onceflow.sdk.sync.delivery import Deliveries, Delivery, DeliveryMaker
 from onceflow.sdk.sync.portal import Portal
 
 if TYPE_CHECKING:
-    from onceflow.sdk.metrics import ProducerMetrics
+    from onceflow.sdk.observe.metrics import ProducerMetrics
 
 log: logging.Logger = logging.getLogger("onceflow.producer")
 

@@ -17,7 +17,7 @@ import click
 from onceflow import __version__
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "broker": ("onceflow.broker_lite.commands", "Start the bundled broker."),
+    "broker": ("onceflow.broker_lite.daemon.commands", "Start the bundled broker."),
     "run": ("onceflow.processors.commands", "Run a processor app (MODULE:APP)."),
 }
 """Name of the command -> module that holds a click command of that name, and its one line."""
@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Run as a program; a call from Python goes to :meth:`main`."""
         if sys.argv[1:2] == ["broker"]:
-            from onceflow.broker_lite import early_stop
+            from onceflow.broker_lite.daemon import early_stop
 
             early_stop.watch()
         return super().__call__(*arguments, **options)

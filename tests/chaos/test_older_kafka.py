@@ -36,12 +36,12 @@ from onceflow.sdk import (
     ScramUpsertion,
     TopicPartition,
 )
-from onceflow.sdk.admin_model import ResourceType
 from onceflow.sdk.errors import (
     ProducerFencedError,
     TransactionAbortedError,
     UnsupportedVersionError,
 )
+from onceflow.sdk.model.admin import ResourceType
 from onceflow.transactions import SessionConfig, TransactionSession
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from record_bytes import batch, record
 
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse

@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 from log_batches import NOW_MS, batch, idempotent, read_all
 
 from onceflow.broker_lite.log import LogConfig, LogManager, PartitionLog, RealStorage
-from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.records import Codec
 
 LAUNCHER = os.environ.get("ONCEFLOW_REAL_KAFKA") or real_kafka.__file__

@@ -24,7 +24,6 @@ from onceflow.sdk import (
     Producer,
     TopicPartition,
 )
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import (
     BrokerError,
     ConfigError,
@@ -41,6 +40,7 @@ from onceflow.sdk.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest
 from onceflow.sdk.protocol.api.groups import ListGroupsRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode

@@ -15,13 +15,14 @@ import pytest
 from broker_requests import fetch_request, produce
 from broker_wire import Wire, batch, until
 
-from onceflow.broker_lite import Broker, server
+from onceflow.broker_lite import Broker
 from onceflow.broker_lite.broker import BrokerState
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
-from onceflow.broker_lite.coordinators.transaction_states import TransactionEntry
+from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry
+from onceflow.broker_lite.net import server
+from onceflow.broker_lite.net.server import SystemClock
 from onceflow.broker_lite.purgatory import Timers
-from onceflow.broker_lite.server import SystemClock
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.api.groups import (
     HeartbeatRequest,

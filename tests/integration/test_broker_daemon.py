@@ -23,8 +23,9 @@ from broker_wire import Wire, batch, values_of
 from click.testing import CliRunner
 from tls_world import TlsWorld
 
-from onceflow.broker_lite import Broker, health
-from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite import Broker
+from onceflow.broker_lite.daemon import health
+from onceflow.broker_lite.daemon.commands import broker
 from onceflow.broker_lite.log.storage import RealStorage
 
 STOP_SECONDS_MAX = 20
@@ -87,18 +88,19 @@ def test_daemon_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.S
 
 BEFORE_IT_STARTS = """
 import os, signal, sys
-from onceflow.broker_lite import early_stop
+from onceflow.broker_lite.daemon import early_stop
 early_stop.watch()
 os.kill(os.getpid(), signal.SIGTERM)
-from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite.daemon.commands import broker
 from onceflow.broker_lite.log.storage import RealStorage
 broker(["--listen", "127.0.0.1:0", *sys.argv[1:]])
 """
 WHILE_IT_OPENS = """
 import os, signal, sys
-from onceflow.broker_lite import early_stop, broker as opened
+from onceflow.broker_lite.daemon import early_stop
+from onceflow.broker_lite import broker as opened
 early_stop.watch()
-from onceflow.broker_lite.commands import broker
+from onceflow.broker_lite.daemon.commands import broker
 from onceflow.broker_lite.log.storage import RealStorage
 open_broker = opened.open_broker
 def slowly(*arguments, **options):
@@ -130,7 +132,7 @@ def test_a_signal_before_the_daemon_has_started_stops_it_in_order(
 
 def test_a_second_signal_does_not_wait() -> None:
     again = "os.kill(os.getpid(), signal.SIGTERM)\n"
-    program = BEFORE_IT_STARTS.partition("from onceflow.broker_lite.commands")[0] + again
+    program = BEFORE_IT_STARTS.partition("from onceflow.broker_lite.daemon.commands")[0] + again
     done = subprocess.run([sys.executable, "-c", program], check=False, timeout=STOP_SECONDS_MAX)
     assert done.returncode == -signal.SIGTERM
 

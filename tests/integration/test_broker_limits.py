@@ -222,7 +222,7 @@ async def test_strangers_get_one_request_a_turn(monkeypatch: pytest.MonkeyPatch)
         turns.append(turn)
         return dispatch(*arguments)
 
-    monkeypatch.setattr("onceflow.broker_lite.connection.dispatch", noted)
+    monkeypatch.setattr("onceflow.broker_lite.net.connection.dispatch", noted)
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
         "onceflow.sasl.plain.credentials": "alice:secret",

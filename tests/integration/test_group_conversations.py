@@ -16,8 +16,8 @@ from consumer_worlds import BROKERS, make_topic, running_broker
 from group_conversations import group_names, transcript
 
 from onceflow.sdk import Admin
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
 
 VECTOR = Path(__file__).parents[1] / "vectors" / "kafka_group_conversations.txt"
 

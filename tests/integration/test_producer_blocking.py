@@ -28,7 +28,6 @@ from producer_cluster import (
 )
 
 from onceflow.sdk import ConsumerGroupMetadata, Producer, TopicPartition, serde
-from onceflow.sdk.config import CompressionType
 from onceflow.sdk.errors import (
     ClientClosedError,
     ConfigError,
@@ -43,6 +42,7 @@ from onceflow.sdk.errors import (
     SerializationError,
     TransactionAbortedError,
 )
+from onceflow.sdk.settings.config import CompressionType
 
 
 @pytest.fixture(scope="module")

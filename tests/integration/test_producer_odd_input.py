@@ -22,8 +22,8 @@ from onceflow.sdk.errors import (
     KafkaError,
     SerializationError,
 )
-from onceflow.sdk.interceptors import ProducerInterceptor, ProducerRecord
-from onceflow.sdk.model import RecordMetadata
+from onceflow.sdk.model.partitions import RecordMetadata
+from onceflow.sdk.observe.interceptors import ProducerInterceptor, ProducerRecord
 
 NO_TEXT = "\ud800"
 """Half of a surrogate pair: UTF-8 has no bytes for it."""

@@ -18,7 +18,7 @@ from broker_wire import DEADLINE_SECONDS, until
 from tls_world import PASSWORD, Identity, TlsWorld
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.server import TLS_FILES_PAUSE_MS
+from onceflow.broker_lite.net.server import TLS_FILES_PAUSE_MS
 from onceflow.sdk import AsyncProducer, SecurityConfig
 
 

@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow
 import pytest
 
-from onceflow.sdk.columns import as_sequence
-from onceflow.sdk.config import ProducerConfig
-from onceflow.sdk.core import appending, partitioner
-from onceflow.sdk.core.accumulator import Accumulator
-from onceflow.sdk.core.appending import make_bulk
+from onceflow.sdk.core.produce import appending, partitioner
+from onceflow.sdk.core.produce.accumulator import Accumulator
+from onceflow.sdk.core.produce.appending import make_bulk
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.columns import as_sequence
 from onceflow.sdk.protocol import batch_building
 from onceflow.sdk.protocol.records import decode_batch
 from onceflow.sdk.serde import structure_to_msgpack
+from onceflow.sdk.settings.config import ProducerConfig
 from onceflow.sdk.sync.delivery import DeliveryMaker
 
 CONFIG = ProducerConfig(bootstrap_servers="127.0.0.1:1")

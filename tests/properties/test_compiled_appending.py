@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceflow.sdk.core import accumulator, batch, partitioner
+from onceflow.sdk.core.produce import accumulator, batch, partitioner
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.sync import delivery
 

@@ -13,21 +13,22 @@ import pytest
 from consumer_logs import LogBuilder
 from mixed_logs import MixedLog, Visible
 
-from onceflow.sdk.columns import RecordColumns
-from onceflow.sdk.core.fetch_buffer import make_deserializer
-from onceflow.sdk.core.fetch_plan import FetchSettings
-from onceflow.sdk.core.fetcher import Fetcher
-from onceflow.sdk.core.metadata import (
+from onceflow.sdk.core.connection.metadata import (
     ZERO_UUID,
     ClusterMetadata,
     Node,
     PartitionMetadata,
     TopicMetadata,
 )
-from onceflow.sdk.core.record_cursor import RecordCursor
-from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.core.consume.fetch_buffer import make_deserializer
+from onceflow.sdk.core.consume.fetch_plan import FetchSettings
+from onceflow.sdk.core.consume.fetcher import Fetcher
+from onceflow.sdk.core.consume.record_cursor import RecordCursor
+from onceflow.sdk.core.consume.subscription import Subscription
 from onceflow.sdk.errors import KafkaError, RecordError, SerializationError
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.serde import LookupNeeded

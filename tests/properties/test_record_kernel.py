@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_bytes import batch
 
-from onceflow.sdk.core import partitioner
+from onceflow.sdk.core.produce import partitioner
 from onceflow.sdk.protocol import batch_building, record_kernel, record_validation
 from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError
 from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch

@@ -25,7 +25,7 @@ from onceflow.sdk.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 SETTINGS: dict[tuple[str, str], tuple[str | None, ...]] = {
     ("a", "segment.ms"): ("1500", "3000", "90000"),

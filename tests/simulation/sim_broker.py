@@ -17,9 +17,9 @@ from sim_network import Network
 from sim_world import EPOCH_US, Process, World
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
-from onceflow.broker_lite.listeners import read_listeners
-from onceflow.broker_lite.server import Server
+from onceflow.broker_lite.net.server import Server
+from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.listeners import read_listeners
 from onceflow.broker_lite.topics import Topic
 
 HOST, PORT = "127.0.0.1", 9092

@@ -17,7 +17,7 @@ from onceflow.broker_lite.dispatch import ConnectionState, dispatch
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk import AsyncConsumer
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest, OffsetFetchResponse
 from onceflow.sdk.protocol.batch_reading import decode_batch
 from onceflow.sdk.protocol.frame import encode_request

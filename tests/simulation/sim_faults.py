@@ -13,12 +13,12 @@ from typing import Any
 
 from sim_setup import Setup, draw
 
-from onceflow.broker_lite.coordinators.decided_transactions import DecidedTransactions
-from onceflow.broker_lite.coordinators.markers import TransactionMarkers
-from onceflow.broker_lite.coordinators.migration import Migration
+from onceflow.broker_lite.coordinators.consumer.migration import Migration
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
-from onceflow.broker_lite.coordinators.transaction import TransactionCoordinator
+from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
+from onceflow.broker_lite.coordinators.transactions.decided import DecidedTransactions
+from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
 from onceflow.broker_lite.log import PartitionLog, compaction, producer_state, recovery, retention
 from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.broker_lite.log.log_manager import LogManager
@@ -27,12 +27,12 @@ from onceflow.broker_lite.log.producer_state import ProducerEntry, ProducerState
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.nodes import Placement, routing
-from onceflow.sdk.aio.pool import ConnectionPool
-from onceflow.sdk.core.aborted_transactions import AbortedTransactions
-from onceflow.sdk.core.batch import ProducerBatch
-from onceflow.sdk.core.fetch_buffer import FetchedData
-from onceflow.sdk.core.sender import Sender
-from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
+from onceflow.sdk.core.consume.fetch_buffer import FetchedData
+from onceflow.sdk.core.consume.subscription import Subscription
+from onceflow.sdk.core.produce.batch import ProducerBatch
+from onceflow.sdk.core.produce.sender import Sender
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.transactions.progress import UncommittedWork
 from onceflow.transactions.session_core import SessionCore

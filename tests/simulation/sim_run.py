@@ -38,8 +38,8 @@ from sim_work import (
 )
 from sim_world import EPOCH_US, Process, StuckError, World
 
-from onceflow.broker_lite import topic_config
 from onceflow.broker_lite.log import LogConfig
+from onceflow.broker_lite.settings import topic_config
 
 CALM_LIMIT_US = 60_000_000
 """Virtual time after the last fault within which everybody must be done."""

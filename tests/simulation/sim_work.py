@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer
 from onceflow.sdk.errors import CommitOutcomeUnknownError, FatalError, KafkaError
-from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, TopicPartition
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 

@@ -21,7 +21,7 @@ from sim_work import Sending, TransactionalProducer
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer
 from onceflow.sdk.errors import IllegalStateError, KafkaError
-from onceflow.sdk.model import ConsumerGroupMetadata, TopicPartition
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, TopicPartition
 from onceflow.transactions import AsyncTransactionSession
 
 SUSPENSIONS_MAX = 200

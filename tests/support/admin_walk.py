@@ -19,8 +19,8 @@ from onceflow.sdk import (
     ScramUpsertion,
     TopicPartition,
 )
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
 from onceflow.sdk.errors import ProducerFencedError, ResourceNotFoundError
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
 
 
 def walk_quotas(admin: Admin) -> None:

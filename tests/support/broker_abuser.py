@@ -22,7 +22,7 @@ from coordinator_processor import DyingStorage
 from onceflow.broker_lite.dispatch import CloseConnection
 from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,

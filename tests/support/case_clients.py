@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Consumer, Producer
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 OURS = "onceflow"
 STOCK = ("confluent-kafka", "aiokafka", "kafka-python")

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from coordinator_bench import Bench
 
-from onceflow.broker_lite.coordinators.consumer_requests import (
+from onceflow.broker_lite.coordinators.consumer.requests import (
     ConsumerHeartbeat,
     HeartbeatAnswer,
 )

@@ -14,8 +14,8 @@ from coordinator_bench import Bench
 from onceflow.broker_lite.broker import BrokerState
 from onceflow.broker_lite.dispatch import RequestContext
 from onceflow.broker_lite.handlers.consumer_groups import consumer_group_heartbeat
-from onceflow.sdk.core.consumer_member import ConsumerMember
-from onceflow.sdk.core.group_steps import (
+from onceflow.sdk.core.group.consumer_member import ConsumerMember
+from onceflow.sdk.core.group.steps import (
     Exchange,
     FindCoordinator,
     GroupSettings,
@@ -24,7 +24,7 @@ from onceflow.sdk.core.group_steps import (
     Wait,
 )
 from onceflow.sdk.errors import BrokerConnectionError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

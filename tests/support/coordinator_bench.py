@@ -13,11 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from onceflow.broker_lite.coordinators.classic_requests import JoinRequest, MemberIdentity
-from onceflow.broker_lite.coordinators.group import GroupProtocol, JoinResult, SyncResult
-from onceflow.broker_lite.coordinators.group_coordinator import GroupCoordinator
-from onceflow.broker_lite.coordinators.markers import TransactionMarkers
-from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
+from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
+from onceflow.broker_lite.coordinators.classic.group import GroupProtocol, JoinResult, SyncResult
+from onceflow.broker_lite.coordinators.classic.requests import JoinRequest, MemberIdentity
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import (
     CONSUMER_OFFSETS_TOPIC,
@@ -26,10 +24,15 @@ from onceflow.broker_lite.coordinators.state_log import (
     StoredBatch,
     StoredRecord,
 )
-from onceflow.broker_lite.coordinators.transaction import ProducerGrant, TransactionCoordinator
+from onceflow.broker_lite.coordinators.transactions.coordinator import (
+    ProducerGrant,
+    TransactionCoordinator,
+)
+from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
+from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
 from onceflow.broker_lite.log import AppendError
 from onceflow.broker_lite.purgatory import Deferred, Timers
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 START_MS = 1_700_000_000_000

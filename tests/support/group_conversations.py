@@ -14,12 +14,12 @@ from uuid import UUID
 
 from broker_wire import Wire
 
-from onceflow.sdk.core.consumer_protocol import (
+from onceflow.sdk.core.group.consumer_protocol import (
     decode_assignment,
     encode_assignment,
     encode_subscription,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

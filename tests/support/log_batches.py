@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Sequence
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog, Storage
-from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.records import (
     decode_batch,
     encode_batch,

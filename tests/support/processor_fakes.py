@@ -18,9 +18,9 @@ from onceflow.sdk.errors import (
     ProducerFencedError,
     UnknownMemberIdError,
 )
-from onceflow.sdk.model import (
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
-    ConsumerRecord,
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,

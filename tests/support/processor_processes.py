@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from onceflow.sdk import Consumer, Producer
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 
 DEADLINE_S = 30.0
 

@@ -15,7 +15,8 @@ from onceflow.processors import App
 from onceflow.processors.calls import DirectCalls
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.runner import Runner
-from onceflow.sdk.model import ConsumerRecord, NewTopic, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, SessionListener, TransactionSession
 from onceflow.transactions.colour import run_blocking
 

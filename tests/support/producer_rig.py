@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from onceflow.sdk.core.accumulator import STICKY, Accumulator
-from onceflow.sdk.core.batch import DeliveryHandle
-from onceflow.sdk.core.metadata import (
+from onceflow.sdk.core.connection.metadata import (
     ClusterMetadata,
     Node,
     PartitionMetadata,
     TopicMetadata,
 )
-from onceflow.sdk.core.produce_messages import ProduceJob
+from onceflow.sdk.core.produce.accumulator import STICKY, Accumulator
+from onceflow.sdk.core.produce.batch import DeliveryHandle
+from onceflow.sdk.core.produce.messages import ProduceJob
+from onceflow.sdk.core.produce.sender import Plan, Sender
+from onceflow.sdk.core.produce.transaction_manager import TransactionManager, TransactionState
 from onceflow.sdk.core.retry import Backoff
-from onceflow.sdk.core.sender import Plan, Sender
-from onceflow.sdk.core.transaction_manager import TransactionManager, TransactionState
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode

@@ -15,7 +15,6 @@ from broker_wire import Wire, batch
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.config import BrokerConfig
 from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.log import MemoryStorage
 from onceflow.broker_lite.security.access import load_guards
@@ -28,6 +27,7 @@ from onceflow.broker_lite.security.acl_model import (
     ResourceType,
 )
 from onceflow.broker_lite.security.authorizer import AclRefused, Authorizer
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.testing import VirtualClock
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin_replicas import (

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.broker_lite.config import (
+from onceflow.broker_lite.settings.broker_config import (
     BROKER_SETTINGS,
     IN_PROCESS_DEFAULTS,
     BrokerConfig,
 )
-from onceflow.broker_lite.topic_config import (
+from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
     ConfigSource,
     effective_value,

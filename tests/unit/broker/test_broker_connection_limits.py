@@ -5,8 +5,8 @@ Method: connections are counted in and out; the clock is an argument.
 
 from __future__ import annotations
 
-from onceflow.broker_lite.config import BrokerConfig
-from onceflow.broker_lite.connection_limits import ConnectionLimits
+from onceflow.broker_lite.net.connection_limits import ConnectionLimits
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 
 def limits(**settings: object) -> ConnectionLimits:

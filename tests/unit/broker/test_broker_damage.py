@@ -15,7 +15,7 @@ from broker_state import SocketlessBroker
 from filled_folder import RECORDS, all_values, committed, filled, log, new_identity
 
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 
 NAMED = {"meta.properties", "topic-configs.json", "producer-id-block"}
 """What cannot be rebuilt."""

@@ -20,10 +20,10 @@ from admin_answers import (
 from broker_state import SocketlessBroker
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.config import BROKER_SETTINGS
-from onceflow.broker_lite.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
 from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.broker_lite.settings.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
     DescribeConfigsResponse,

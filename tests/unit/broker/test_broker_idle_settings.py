@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.broker_lite.config import BrokerConfig
-from onceflow.broker_lite.idle_settings import without_effect
-from onceflow.broker_lite.listeners import read_listeners
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.settings.idle_settings import without_effect
+from onceflow.broker_lite.settings.listeners import read_listeners
 
 SASL = {"listeners": "SASL_SSL://127.0.0.1:9092"}
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

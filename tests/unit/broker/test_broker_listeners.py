@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.broker_lite.config import BrokerConfig
-from onceflow.broker_lite.listeners import (
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.settings.listeners import (
     Listener,
     SecurityProtocol,
     check_openness,

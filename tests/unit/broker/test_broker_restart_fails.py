@@ -9,10 +9,10 @@ import pytest
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.config import BrokerConfig
 from onceflow.broker_lite.coordinators import build
 from onceflow.broker_lite.log import MemoryStorage
 from onceflow.broker_lite.log.log_errors import DataFolderError
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 
 def test_a_restart_that_fails_leaves_a_broker_that_can_be_started(tmp_path: Path) -> None:

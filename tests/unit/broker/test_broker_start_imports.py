@@ -13,9 +13,10 @@ from pathlib import Path
 SERVE = """
 import asyncio, os, signal, socket, struct, sys
 from pathlib import Path
-from onceflow.broker_lite import commands, daemon
-from onceflow.broker_lite.config import BrokerConfig
-from onceflow.broker_lite.listeners import read_listeners
+from onceflow.broker_lite.daemon import commands
+from onceflow.broker_lite.daemon import daemon
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.settings.listeners import read_listeners
 
 def ask_metadata(port):
     body = struct.pack(">hhih", 3, 1, 1, 1) + b"f" + struct.pack(">i", 0)
@@ -54,8 +55,8 @@ ONLY_SOME_NEED = {
 """Libraries for batches, tokens, keystores, codecs and clients: each takes its own time to load."""
 
 LATER_PARTS_OF_THE_BROKER = {
-    "onceflow.broker_lite.coordinators.group_coordinator",
-    "onceflow.broker_lite.coordinators.transaction",
+    "onceflow.broker_lite.coordinators.classic.coordinator",
+    "onceflow.broker_lite.coordinators.transactions.coordinator",
     "onceflow.broker_lite.handlers.fetch_sessions",
     "onceflow.broker_lite.log.compaction",
     "onceflow.broker_lite.log.failing_storage",
@@ -77,5 +78,5 @@ def test_a_plain_daemon_loads_nothing_that_only_some_need(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
-    assert "onceflow.broker_lite.server" in loaded
+    assert "onceflow.broker_lite.net.server" in loaded
     assert not (ONLY_SOME_NEED | LATER_PARTS_OF_THE_BROKER) & loaded

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.broker_lite.config import BROKER_SETTINGS, BrokerConfig
-from onceflow.broker_lite.kafka_settings import (
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
+from onceflow.broker_lite.settings.kafka_settings import (
     adapt,
     read_environment,
     read_file,

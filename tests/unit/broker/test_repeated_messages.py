@@ -9,7 +9,7 @@ import logging
 
 import pytest
 
-from onceflow.broker_lite.repeated_messages import ALLOWED, WINDOW_S, RepeatedMessages
+from onceflow.broker_lite.daemon.repeated_messages import ALLOWED, WINDOW_S, RepeatedMessages
 
 
 class World:

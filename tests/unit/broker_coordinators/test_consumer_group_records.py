@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from coordinator_bench import Bench, Disk
 
-from onceflow.broker_lite.coordinators.consumer_group_records import (
+from onceflow.broker_lite.coordinators.consumer.records import (
     ConsumerKey,
     decode_change,
     encode_change,

@@ -15,15 +15,15 @@ import pytest
 from consumer_group_peer import Peer, beat, settle
 from coordinator_bench import Bench, FakeTopics, ProcessDied
 
-from onceflow.broker_lite.coordinators.consumer_group import ConsumerGroup, SubscriptionChange
-from onceflow.broker_lite.coordinators.consumer_group_records import encode_change
-from onceflow.broker_lite.coordinators.consumer_member import ConsumerMember
-from onceflow.broker_lite.coordinators.consumer_states import MemberState
-from onceflow.broker_lite.coordinators.consumer_topics import COMPILED_MAX
+from onceflow.broker_lite.coordinators.consumer.group import ConsumerGroup, SubscriptionChange
+from onceflow.broker_lite.coordinators.consumer.member import ConsumerMember
+from onceflow.broker_lite.coordinators.consumer.reconciliation import reconcile
+from onceflow.broker_lite.coordinators.consumer.records import encode_change
+from onceflow.broker_lite.coordinators.consumer.states import MemberState
+from onceflow.broker_lite.coordinators.consumer.topics import COMPILED_MAX
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
-from onceflow.broker_lite.coordinators.reconciliation import reconcile
 from onceflow.broker_lite.coordinators.settings import GroupSettings
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 SESSION_MS = 45_000

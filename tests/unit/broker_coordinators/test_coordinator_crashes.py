@@ -17,8 +17,8 @@ from coordinator_bench import Bench, ProcessDied
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.settings import TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
-from onceflow.broker_lite.coordinators.transaction_rules import PartitionCheck
-from onceflow.sdk.model import TopicPartition
+from onceflow.broker_lite.coordinators.transactions.rules import PartitionCheck
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 INPUTS = 3

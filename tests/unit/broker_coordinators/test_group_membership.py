@@ -9,12 +9,12 @@ from __future__ import annotations
 import pytest
 from coordinator_bench import Bench, done, is_parked
 
-from onceflow.broker_lite.coordinators.group import JoinResult
-from onceflow.broker_lite.coordinators.group_coordinator import (
+from onceflow.broker_lite.coordinators.classic.coordinator import (
     PENDING_MEMBERS_MAX,
     MemberIdentity,
 )
-from onceflow.broker_lite.coordinators.group_states import LEGAL_PREDECESSORS, GroupState
+from onceflow.broker_lite.coordinators.classic.group import JoinResult
+from onceflow.broker_lite.coordinators.classic.states import LEGAL_PREDECESSORS, GroupState
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.protocol.error_codes import ErrorCode

@@ -10,13 +10,13 @@ import pytest
 from consumer_group_peer import Peer, beat, settle
 from coordinator_bench import Bench, FakeTopics, ProcessDied, done, is_parked
 
-from onceflow.broker_lite.coordinators.group import JoinResult
-from onceflow.broker_lite.coordinators.settings import GroupSettings
-from onceflow.broker_lite.coordinators.subscription_metadata import (
+from onceflow.broker_lite.coordinators.classic.group import JoinResult
+from onceflow.broker_lite.coordinators.classic.subscription_metadata import (
     read_assignment,
     write_assignment,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.broker_lite.coordinators.settings import GroupSettings
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.consumer_protocol import ConsumerProtocolSubscription
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

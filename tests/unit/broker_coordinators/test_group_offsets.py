@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from coordinator_bench import Bench, done
 
+from onceflow.broker_lite.coordinators.classic.subscription_metadata import subscribed_topics
 from onceflow.broker_lite.coordinators.group_records import decode_offset, offset_record
 from onceflow.broker_lite.coordinators.offset_commits import (
     Committer,
@@ -20,8 +21,7 @@ from onceflow.broker_lite.coordinators.offset_commits import (
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
-from onceflow.broker_lite.coordinators.subscription_metadata import subscribed_topics
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 

@@ -17,7 +17,7 @@ from coordinator_bench import Bench, FakeTopics, ProcessDied
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 GROUPS = ("g1", "g2")

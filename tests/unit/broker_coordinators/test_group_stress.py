@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 from coordinator_bench import Bench, done, is_parked
 
-from onceflow.broker_lite.coordinators.group import JoinResult, SyncResult
+from onceflow.broker_lite.coordinators.classic.group import JoinResult, SyncResult
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.protocol.error_codes import ErrorCode

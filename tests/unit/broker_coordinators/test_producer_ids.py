@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from coordinator_bench import Disk, ProcessDied
 
-from onceflow.broker_lite.coordinators.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.state_log import StateLogError
+from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 

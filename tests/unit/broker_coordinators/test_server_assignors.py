@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from onceflow.broker_lite.coordinators.server_assignors import (
+from onceflow.broker_lite.coordinators.consumer.server_assignors import (
     SERVER_ASSIGNORS,
     Division,
     Reader,

@@ -12,8 +12,12 @@ import re
 
 import pytest
 
-from onceflow.broker_lite.coordinators import topic_regex
-from onceflow.broker_lite.coordinators.topic_regex import PATTERN_MAX, RegexError, TopicRegex
+from onceflow.broker_lite.coordinators.consumer import topic_regex
+from onceflow.broker_lite.coordinators.consumer.topic_regex import (
+    PATTERN_MAX,
+    RegexError,
+    TopicRegex,
+)
 
 PATTERNS = [
     "a", "a*", "a+b?", "(ab)*", "(?:ab|a)+", "orders.*", "[a-c]+", "[^a]+", "(?i)ORDERS.*",

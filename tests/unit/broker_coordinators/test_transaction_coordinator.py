@@ -11,12 +11,12 @@ import pytest
 from coordinator_bench import Bench, FakePartition
 
 from onceflow.broker_lite.coordinators.settings import TransactionSettings
-from onceflow.broker_lite.coordinators.transaction_states import (
+from onceflow.broker_lite.coordinators.transactions.states import (
     LEGAL_PREDECESSORS,
     TransactionEntry,
     TransactionState,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 P0, P1 = TopicPartition("out", 0), TopicPartition("out", 1)

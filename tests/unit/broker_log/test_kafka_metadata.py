@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from log_batches import NOW_MS
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.config import BrokerConfig
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch, encode_batch

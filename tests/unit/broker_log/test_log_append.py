@@ -13,7 +13,7 @@ import pytest
 from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 
 from onceflow.broker_lite.log import AppendError, LogConfig, PartitionLog
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
     check_crc,

@@ -16,7 +16,7 @@ from power_loss import disk_after_power_loss
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog, segment_writer
 from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 CONFIG = LogConfig(index_interval_bytes=300)

@@ -16,7 +16,7 @@ from log_model import ModelDriver, ModelLog
 
 from onceflow.broker_lite.log import AppendError, LogConfig, LogManager, MemoryStorage, PartitionLog
 from onceflow.broker_lite.log.failing_storage import Change, FailingStorage, StorageStoppedError
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 SMALL = LogConfig(segment_bytes=2500, index_interval_bytes=200)

@@ -13,7 +13,7 @@ import pytest
 from log_batches import NOW_MS, read_all
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog
-from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 
 VECTOR = Path(__file__).parents[2] / "vectors" / "kafka_partition_folder.json"
 FILES = {

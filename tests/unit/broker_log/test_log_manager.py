@@ -33,7 +33,7 @@ from onceflow.broker_lite.log.checkpoints import (
     render_uuid,
 )
 from onceflow.broker_lite.log.failing_storage import FailingStorage
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 TOPIC_ID = uuid.uuid4()
 

@@ -12,7 +12,7 @@ from log_batches import open_log, read_all
 from log_model import ModelDriver, ModelLog
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.records import iter_batch_headers
 
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=300, segment_index_bytes=1200)

@@ -18,7 +18,7 @@ from onceflow.broker_lite.log import (
     PartitionLog,
     ReadError,
 )
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import iter_batch_headers
 

@@ -12,7 +12,7 @@ from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 
 from onceflow.broker_lite.log import AppendError, LogConfig, MemoryStorage, PartitionLog
 from onceflow.broker_lite.log.log_reader import aborted_transactions
-from onceflow.sdk.model import IsolationLevel
+from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 COMMITTED = IsolationLevel.READ_COMMITTED

@@ -19,11 +19,11 @@ from broker_wire import batch as wire_batch
 from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 
 from onceflow.broker_lite.broker import open_broker
-from onceflow.broker_lite.commands import _reason
-from onceflow.broker_lite.config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.daemon.commands import _reason
 from onceflow.broker_lite.log import LogConfig, MemoryStorage
 from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.log.log_errors import AppendError
+from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

@@ -26,7 +26,7 @@ from onceflow.processors import (
 )
 from onceflow.processors.commands import run as run_command
 from onceflow.processors.testing import TestDriver
-from onceflow.sdk.model import ConsumerRecord
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
 @dataclasses.dataclass

@@ -18,7 +18,7 @@ from processor_worlds import World
 from onceflow.processors import App, Output, ProcessingError
 from onceflow.processors.calls import DirectCalls
 from onceflow.sdk.errors import ConfigError, UnknownTopicOrPartitionError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 
 class NoText(Exception):

@@ -13,7 +13,8 @@ from onceflow.processors.outputs import Lane
 from onceflow.processors.pacing import Pacing
 from onceflow.processors.policies import DeadLetterMeter, ThrottledWarnings, dead_letter_headers
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import Abort, AbortReason
 
 IN0 = TopicPartition("in", 0)

@@ -31,7 +31,7 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
     TransactionAbortableError,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 IN0 = TopicPartition("in", 0)
 IN1 = TopicPartition("in", 1)

@@ -14,8 +14,8 @@ import pytest
 
 from onceflow.processors import App, DeadLetterLimits, DeclarationError, Retries, State
 from onceflow.processors.settings import AppSettings
-from onceflow.sdk.config import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.config import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.transactions import SessionConfig
 
 ODD: list[object] = [1.5, float("nan"), 2**70, b"x", object(), {1: 2}, [3], -7]

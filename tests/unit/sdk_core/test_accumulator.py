@@ -10,9 +10,9 @@ import itertools
 import pytest
 from producer_rig import ModelLog, Rig, values_of
 
-from onceflow.sdk.core.accumulator import KEY_CACHE_MAX
-from onceflow.sdk.core.appending import BulkAppend, choose_partition, resolve_partitions
-from onceflow.sdk.core.batch import DeliveryGroup
+from onceflow.sdk.core.produce.accumulator import KEY_CACHE_MAX
+from onceflow.sdk.core.produce.appending import BulkAppend, choose_partition, resolve_partitions
+from onceflow.sdk.core.produce.batch import DeliveryGroup
 from onceflow.sdk.errors import (
     ClientClosedError,
     ConfigError,

@@ -28,7 +28,7 @@ from onceflow.sdk import (
 )
 from onceflow.sdk.core import arguments
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.record_checks import check_topic_name
+from onceflow.sdk.model.record_checks import check_topic_name
 from onceflow.sdk.serde import JSON
 
 PART = TopicPartition("t", 0)

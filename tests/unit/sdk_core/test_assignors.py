@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceflow.sdk.core.assignors import (
+from onceflow.sdk.core.group.assignors import (
     ASSIGNORS,
     Assignment,
     CooperativeStickyAssignor,
@@ -22,14 +22,14 @@ from onceflow.sdk.core.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from onceflow.sdk.core.consumer_protocol import (
+from onceflow.sdk.core.group.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
 from onceflow.sdk.errors import RemoteProtocolError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 
 with warnings.catch_warnings():  # It reads its schemas by a deprecated call.
     warnings.simplefilter("ignore", DeprecationWarning)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.sdk.core.connection import Connection
-from onceflow.sdk.core.group_steps import leaving_in
-from onceflow.sdk.core.handshake import BrokerVersions
+from onceflow.sdk.core.connection.connection import Connection
+from onceflow.sdk.core.connection.handshake import BrokerVersions
+from onceflow.sdk.core.group.steps import leaving_in
 from onceflow.sdk.errors import UnsupportedVersionError
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest
 from onceflow.sdk.protocol.api.admin_cluster import DescribeQuorumRequest

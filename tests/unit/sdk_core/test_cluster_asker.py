@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from onceflow.sdk.aio.cluster_asker import ClusterAsker
-from onceflow.sdk.aio.pool import ConnectionPool
-from onceflow.sdk.core.metadata import ClusterMetadata, Node
+from onceflow.sdk.aio.connection.cluster_asker import ClusterAsker
+from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.core.connection.metadata import ClusterMetadata, Node
 from onceflow.sdk.errors import NoBrokersAvailableError
 
 

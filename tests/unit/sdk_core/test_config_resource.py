@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from onceflow.sdk.admin_model import ConfigResource, ResourceType
-from onceflow.sdk.core.admin_arguments import resource
+from onceflow.sdk.core.admin.arguments import resource
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
 
 
 def test_a_type_given_as_text_is_refused_by_name() -> None:

@@ -14,18 +14,18 @@ from typing import Any, get_type_hints
 import pytest
 
 from onceflow.processors.settings import AppSettings
-from onceflow.sdk.config import (
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.partitions import IsolationLevel, ProducerIdentity
+from onceflow.sdk.schema_registry.config import SchemaRegistryConfig
+from onceflow.sdk.settings.checks import Address, parse_bootstrap_servers
+from onceflow.sdk.settings.config import (
     AdminConfig,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     SecurityConfig,
 )
-from onceflow.sdk.config_checks import Address, parse_bootstrap_servers
-from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import IsolationLevel, ProducerIdentity
-from onceflow.sdk.schema_registry.config import SchemaRegistryConfig
-from onceflow.sdk.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.sdk.settings.keywords import AdminSettings, ConsumerSettings, ProducerSettings
 from onceflow.transactions import SessionConfig
 
 ME = ProducerIdentity("x", 1, 0)

@@ -22,9 +22,9 @@ from onceflow.sdk import (
     ProducerConfig,
     SecurityConfig,
 )
-from onceflow.sdk.config_names import NOT_OFFERED, SECURITY_ALIASES
-from onceflow.sdk.config_sources import parse_properties
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.foreign_names import NOT_OFFERED, SECURITY_ALIASES
+from onceflow.sdk.settings.sources import parse_properties
 
 SASL = {
     "security.protocol": "SASL_PLAINTEXT",

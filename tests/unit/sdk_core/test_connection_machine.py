@@ -8,10 +8,14 @@ from __future__ import annotations
 import pytest
 from producer_flows import play
 
-from onceflow.sdk.core.connection import Connection
+from onceflow.sdk.core.connection.connection import Connection
+from onceflow.sdk.core.connection.handshake import (
+    BEFORE_NEGOTIATION,
+    BrokerVersions,
+    negotiate_versions,
+)
+from onceflow.sdk.core.connection.sasl import authenticate_plain
 from onceflow.sdk.core.flow import Send
-from onceflow.sdk.core.handshake import BEFORE_NEGOTIATION, BrokerVersions, negotiate_versions
-from onceflow.sdk.core.sasl import authenticate_plain
 from onceflow.sdk.errors import (
     KafkaError,
     RemoteProtocolError,

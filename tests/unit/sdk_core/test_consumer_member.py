@@ -15,9 +15,9 @@ import pytest
 from consumer_member_rig import Client
 from coordinator_bench import Bench, FakeTopics
 
-from onceflow.sdk.core.group_steps import MemberState, RebalanceKind, Wait
+from onceflow.sdk.core.group.steps import MemberState, RebalanceKind, Wait
 from onceflow.sdk.errors import FencedInstanceIdError, UnsupportedAssignorError
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.consumer_groups import ConsumerGroupHeartbeatResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from onceflow.sdk import TopicPartition
-from onceflow.sdk.core.fetch_buffer import FetchedData
+from onceflow.sdk.core.consume.fetch_buffer import FetchedData
 from onceflow.sdk.errors import RecordError
 from onceflow.sdk.protocol.records import RecordBatchBuilder
 

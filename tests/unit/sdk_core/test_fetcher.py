@@ -13,11 +13,16 @@ from consumer_logs import LogBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceflow.sdk.core.fetch_buffer import make_deserializer
-from onceflow.sdk.core.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
-from onceflow.sdk.core.fetcher import Fetcher
-from onceflow.sdk.core.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from onceflow.sdk.core.subscription import PartitionPhase, Subscription
+from onceflow.sdk.core.connection.metadata import (
+    ClusterMetadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from onceflow.sdk.core.consume.fetch_buffer import make_deserializer
+from onceflow.sdk.core.consume.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.consume.fetcher import Fetcher
+from onceflow.sdk.core.consume.subscription import PartitionPhase, Subscription
 from onceflow.sdk.errors import (
     CorruptMessageError,
     NoOffsetForPartitionError,
@@ -25,7 +30,7 @@ from onceflow.sdk.errors import (
     SerializationError,
     TopicAuthorizationFailedError,
 )
-from onceflow.sdk.model import IsolationLevel, TopicPartition
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.batch_header import pack_batch, parse_batch_header
 from onceflow.sdk.protocol.compression import Codec

@@ -20,7 +20,7 @@ from onceflow.sdk import (
     Producer,
     SecurityConfig,
 )
-from onceflow.sdk.foreign_calls import ADMIN_CALLS, CONSUMER_CALLS, PRODUCER_CALLS
+from onceflow.sdk.settings.foreign_calls import ADMIN_CALLS, CONSUMER_CALLS, PRODUCER_CALLS
 
 FACES: dict[type, dict[str, str]] = {
     Producer: dict(PRODUCER_CALLS),

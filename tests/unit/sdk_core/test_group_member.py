@@ -10,15 +10,15 @@ import logging
 
 import pytest
 
-from onceflow.sdk.core.assignors import ASSIGNORS
-from onceflow.sdk.core.consumer_protocol import (
+from onceflow.sdk.core.group.assignors import ASSIGNORS
+from onceflow.sdk.core.group.classic_member import GroupMember
+from onceflow.sdk.core.group.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from onceflow.sdk.core.group_member import GroupMember
-from onceflow.sdk.core.group_steps import (
+from onceflow.sdk.core.group.steps import (
     Exchange,
     FindCoordinator,
     GroupSettings,
@@ -35,7 +35,7 @@ from onceflow.sdk.errors import (
     NoBrokersAvailableError,
     UnsupportedVersionError,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from onceflow.sdk.core.metadata import STALE_ANSWERS_MAX, ClusterMetadata, Node
+from onceflow.sdk.core.connection.metadata import STALE_ANSWERS_MAX, ClusterMetadata, Node
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.errors import BrokerConnectionError, ConfigError, NotCoordinatorError
-from onceflow.sdk.model import PartitionInfo, TopicPartition
+from onceflow.sdk.model.partitions import PartitionInfo, TopicPartition
 from onceflow.sdk.protocol.api.cluster import MetadataResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

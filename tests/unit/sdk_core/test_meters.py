@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceflow.sdk.core.metrics import WINDOW_MS, Meter
+from onceflow.sdk.observe.meters import WINDOW_MS, Meter
 
 
 def test_an_unused_meter_is_zero() -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiokafka.partitioner import murmur2 as foreign_murmur2
 
 from onceflow.sdk import murmur2_partition
-from onceflow.sdk.core.partitioner import StickyPartition, murmur2
+from onceflow.sdk.core.produce.partitioner import StickyPartition, murmur2
 
 KAFKA_VECTORS = [
     (b"21", -973932308),

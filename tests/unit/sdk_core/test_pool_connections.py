@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator
 import pytest
 from producer_peer import Fate, ScriptedBroker, scripted_broker
 
-from onceflow.sdk.aio.pool import ConnectionPool
-from onceflow.sdk.config import ClientConfig
+from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.core.connection.metadata import ClusterMetadata
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Sleep, ask
-from onceflow.sdk.core.metadata import ClusterMetadata
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     ClientClosedError,
@@ -38,6 +37,7 @@ from onceflow.sdk.protocol.api.cluster import (
 from onceflow.sdk.protocol.api.groups import HeartbeatRequest
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.settings.config import ClientConfig
 
 
 def config_for(*servers: str, **settings: int) -> ClientConfig:

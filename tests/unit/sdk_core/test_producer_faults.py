@@ -15,7 +15,7 @@ import pytest
 from producer_peer import Fate, ScriptedBroker, refuse_produce, scripted_broker
 
 from onceflow.sdk import AsyncProducer, ConsumerGroupMetadata, ProducerIdentity, TopicPartition
-from onceflow.sdk.aio.producer_engine import ProducerEngine
+from onceflow.sdk.aio.produce.engine import ProducerEngine
 from onceflow.sdk.errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -53,7 +53,7 @@ from onceflow.sdk.protocol.api.transactions import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode as E
 from onceflow.sdk.protocol.schema import Request, Response
-from onceflow.sdk.settings import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerSettings
 
 QUICK: ProducerSettings = {
     "linger_ms": 0,

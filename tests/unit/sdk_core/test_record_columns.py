@@ -11,11 +11,12 @@ import pyarrow
 import pytest
 from record_bytes import batch, record
 
-from onceflow.sdk.columns import RecordColumns, as_sequence
-from onceflow.sdk.core.record_cursor import RecordCursor
-from onceflow.sdk.core.subscription import Subscription
+from onceflow.sdk.core.consume.record_cursor import RecordCursor
+from onceflow.sdk.core.consume.subscription import Subscription
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.model import ConsumerRecord, TopicPartition
+from onceflow.sdk.model.columns import RecordColumns, as_sequence
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.records import (
     InvalidBatchError,

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from onceflow.sdk.core.connection.sasl import (
+    authenticate_plain,
+    authenticate_scram,
+    authenticate_token,
+)
 from onceflow.sdk.core.flow import Flow, Send
-from onceflow.sdk.core.sasl import authenticate_plain, authenticate_scram, authenticate_token
 from onceflow.sdk.errors import (
     KafkaError,
     RemoteProtocolError,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from producer_rig import ModelLog, Rig, make_result, sequences, values_of
 
-from onceflow.sdk.core.transaction_manager import TransactionState
+from onceflow.sdk.core.produce.transaction_manager import TransactionState
 from onceflow.sdk.errors import (
     DeliveryTimeoutError,
     InvalidProducerEpochError,

@@ -12,15 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceflow.sdk.core.record_cursor import RecordCursor
-from onceflow.sdk.core.subscription import PartitionPhase, Subscription, SubscriptionMode
+from onceflow.sdk.core.consume.record_cursor import RecordCursor
+from onceflow.sdk.core.consume.subscription import PartitionPhase, Subscription, SubscriptionMode
 from onceflow.sdk.errors import ConfigError, IllegalStateError, NoOffsetForPartitionError
-from onceflow.sdk.model import (
-    ConsumerRecord,
-    IsolationLevel,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndMetadata, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from onceflow.sdk import SecurityConfig
-from onceflow.sdk.aio.authentication import Authenticator
-from onceflow.sdk.config import ClientConfig
+from onceflow.sdk.aio.connection.authentication import Authenticator
 from onceflow.sdk.core.flow import Send
 from onceflow.sdk.errors import BrokerConnectionError
+from onceflow.sdk.settings.config import ClientConfig
 
 
 def authenticator(provider: Callable[[], object], limit_ms: int = 10_000) -> Authenticator:

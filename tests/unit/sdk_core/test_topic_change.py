@@ -12,18 +12,23 @@ from uuid import UUID
 import pytest
 from consumer_logs import LogBuilder
 
-from onceflow.sdk.core.fetch_plan import FetchPlan, FetchSettings
-from onceflow.sdk.core.fetcher import Fetcher
-from onceflow.sdk.core.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from onceflow.sdk.core.subscription import (
+from onceflow.sdk.core.connection.metadata import (
+    ClusterMetadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from onceflow.sdk.core.consume.fetch_plan import FetchPlan, FetchSettings
+from onceflow.sdk.core.consume.fetcher import Fetcher
+from onceflow.sdk.core.consume.subscription import (
     EARLIEST_TIMESTAMP,
     UNKNOWN_TOPIC_ID,
     PartitionPhase,
     PartitionState,
     Subscription,
 )
-from onceflow.sdk.core.topic_change import gone
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.core.consume.topic_change import gone
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

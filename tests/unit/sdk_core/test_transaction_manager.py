@@ -10,20 +10,20 @@ import pytest
 from producer_flows import play
 
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Forget, Send, Sleep
-from onceflow.sdk.core.retry import Backoff
-from onceflow.sdk.core.transaction_flows import (
+from onceflow.sdk.core.produce.transaction_flows import (
     add_partitions,
     check_group,
     commit_offsets,
     end_transaction,
     init_producer_id,
 )
-from onceflow.sdk.core.transaction_manager import (
+from onceflow.sdk.core.produce.transaction_manager import (
     TRANSITIONS,
     TransactionManager,
     TransactionState,
 )
-from onceflow.sdk.core.transaction_reclaim import Owner, owner_of
+from onceflow.sdk.core.produce.transaction_reclaim import Owner, owner_of
+from onceflow.sdk.core.retry import Backoff
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     ClusterAuthorizationFailedError,
@@ -40,7 +40,7 @@ from onceflow.sdk.errors import (
     UnknownProducerIdError,
     UnsupportedVersionError,
 )
-from onceflow.sdk.model import (
+from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     ProducerIdentity,

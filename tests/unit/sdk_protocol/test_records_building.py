@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.batch_building import RecordHeaders, append_scattered
 from onceflow.sdk.protocol.records import (
     HEADER_SIZE,

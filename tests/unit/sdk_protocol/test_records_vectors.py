@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.sdk.model import TimestampType
+from onceflow.sdk.model.partitions import TimestampType
 from onceflow.sdk.protocol.records import (
     Codec,
     ControlType,

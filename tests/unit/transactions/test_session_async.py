@@ -11,7 +11,7 @@ import asyncio
 import pytest
 from processor_fakes import FakeClients, FakeCluster, FakeProducer
 
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import AsyncTransactionSession, SessionConfig, TransactionSession
 
 IN0 = TopicPartition("in", 0)

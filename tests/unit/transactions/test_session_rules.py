@@ -27,7 +27,7 @@ from onceflow.sdk.errors import (
     TransactionAbortableError,
     UnknownServerError,
 )
-from onceflow.sdk.model import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import (
     AbortReason,
     SessionConfig,
@@ -393,7 +393,7 @@ def test_unknown_outcome_is_told_from_an_earlier_commit_of_the_same_offset(
 
 
 def _foreign(offset: int):  # type: ignore[no-untyped-def]
-    from onceflow.sdk.model import OffsetAndMetadata
+    from onceflow.sdk.model.partitions import OffsetAndMetadata
 
     return OffsetAndMetadata(offset, "somebody else's")
 

@@ -1,0 +1,114 @@
+"""What the broker reads and writes of the bytes that members of classic groups exchange (trap 60).
+
+For groups of the type ``consumer`` only. A layout that is newer than the known ones is read as far
+as it is known; bytes that are no such layout at all are the clients' own matter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from onceflow.sdk.protocol.schema import Message, array, string
+
+_VERSION = struct.Struct(">h")
+NEWEST_VERSION = 3
+
+
+class _TopicsOnly(Message, versions="0"):
+    topics: list[str] = array(string())
+
+
+class Subscription(NamedTuple):
+    """What a member says to the leader of its group.
+
+    Attributes:
+        topics: Topics that it wants to read.
+        owned: Partitions that it holds.
+        rack_id: Where it runs, or None.
+        version: Layout that it wrote.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    rack_id: str | None = None
+    version: int = 0
+
+
+def _layout(data: bytes) -> int | None:
+    if len(data) < _VERSION.size:
+        return None
+    version: int = _VERSION.unpack_from(data)[0]
+    return None if version < 0 else min(version, NEWEST_VERSION)
+
+
+def read_subscription(data: bytes) -> Subscription | None:
+    """The subscription in a member's metadata, None when the bytes are none."""
+    version = _layout(data)
+    if version is None:
+        return None
+    try:
+        found, _ = ConsumerProtocolSubscription.decode(data, version, _VERSION.size)
+    except RemoteProtocolError:
+        return None
+    owned = tuple(
+        TopicPartition(entry.topic, partition)
+        for entry in found.owned_partitions
+        for partition in entry.partitions
+    )
+    return Subscription(tuple(found.topics), owned, found.rack_id, version)
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """Topics of a subscription, None when the bytes are none.
+
+    What follows the topics is not looked at, so that it may be of any layout.
+    """
+    if _layout(metadata) is None:
+        return None
+    try:
+        found, _ = _TopicsOnly.decode(metadata, 0, _VERSION.size)
+    except RemoteProtocolError:
+        return None
+    return set(found.topics)
+
+
+def read_assignment(data: bytes) -> tuple[list[TopicPartition], bool] | None:
+    """Partitions of an assignment, and whether it carries data of an assignor's own.
+
+    Returns:
+        None when the bytes are no assignment; no bytes at all are an empty one.
+    """
+    if not data:
+        return [], False
+    version = _layout(data)
+    if version is None:
+        return None
+    try:
+        found, _ = ConsumerProtocolAssignment.decode(data, version, _VERSION.size)
+    except RemoteProtocolError:
+        return None
+    partitions = [
+        TopicPartition(entry.topic, partition)
+        for entry in found.assigned_partitions
+        for partition in entry.partitions
+    ]
+    return partitions, bool(found.user_data)
+
+
+def write_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
+    """An assignment for a member that wrote its subscription in that layout."""
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=sorted(numbers))
+            for topic, numbers in sorted(partitions.items())
+        ]
+    )
+    return _VERSION.pack(version) + assignment.encode(version)

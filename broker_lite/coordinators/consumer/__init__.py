@@ -1,0 +1,1 @@
+"""Groups whose coordinator divides the partitions (KIP-848)."""

@@ -1,0 +1,1 @@
+"""Transactional ids, and how their transactions end."""

@@ -1,0 +1,144 @@
+"""Transaction markers: the control batches that end a transaction in each of its partitions.
+
+This writes one marker to one partition and tells the group coordinator when that partition holds
+committed offsets. Which partitions get which marker, and when to try again, is decided by the
+transaction coordinator; the WriteTxnMarkers handler uses the same door.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from onceflow.broker_lite.coordinators.state_log import (
+    CONSUMER_OFFSETS_TOPIC,
+    TransactionMarker,
+)
+from onceflow.broker_lite.coordinators.transactions.states import EPOCH_BUMP_VERSION
+from onceflow.broker_lite.log import AppendError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.markers")
+
+
+class ProducerView(Protocol):
+    """What a partition remembers of one producer, as far as markers need it."""
+
+    @property
+    def producer_id(self) -> int:
+        """The producer."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """Newest epoch seen in the partition."""
+
+
+class MarkerPartition(Protocol):
+    """A partition that can hold transactional records; ``PartitionLog`` is one."""
+
+    def append_control(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        committed: bool,
+        now_ms: int,
+    ) -> object:
+        """Append a marker and end the producer's transaction in this partition."""
+
+    def has_open_transaction(self, producer_id: int) -> bool:
+        """True between the first transactional batch of the producer and its marker."""
+
+    def producers(self) -> Iterable[ProducerView]:
+        """Producers that the partition remembers."""
+
+
+class OffsetsListener(Protocol):
+    """Who keeps the pending offsets of a ``__consumer_offsets`` partition."""
+
+    def on_transaction_marker(self, partition: int, producer_id: int, committed: bool) -> None:
+        """The producer's pending offsets in this partition are to be kept or dropped."""
+
+
+class TransactionMarkers:
+    """Writes markers to partitions."""
+
+    __slots__ = ("_listener", "_lookup")
+
+    def __init__(
+        self,
+        lookup: Callable[[str, int], MarkerPartition | None],
+        listener: OffsetsListener,
+    ) -> None:
+        self._lookup = lookup
+        self._listener = listener
+
+    def exists(self, partition: TopicPartition) -> bool:
+        """True when the broker has that partition."""
+        return self._lookup(partition.topic, partition.partition) is not None
+
+    def write(self, partition: TopicPartition, marker: TransactionMarker, now_ms: int) -> ErrorCode:
+        """Write one marker.
+
+        Returns:
+            NONE; UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR when storage failed and the
+            marker is to be tried again; or the log's refusal, as INVALID_PRODUCER_EPOCH when a
+            newer epoch has been there already.
+        """
+        log = self._lookup(partition.topic, partition.partition)
+        if log is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            self.append(partition, log, marker, now_ms)
+        except AppendError as error:
+            logger.warning("%s: marker %s was refused: %s", partition, marker, error)
+            return error.code
+        except OSError as error:
+            logger.error("%s: marker %s could not be written: %s", partition, marker, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def append(
+        self,
+        partition: TopicPartition,
+        log: MarkerPartition,
+        marker: TransactionMarker,
+        now_ms: int,
+    ) -> None:
+        """Write one marker to a partition's log.
+
+        Raises:
+            AppendError: The log refuses it.
+            OSError: Storage failed.
+        """
+        log.append_control(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            marker.committed,
+            now_ms,
+        )
+        if partition.topic == CONSUMER_OFFSETS_TOPIC:
+            self._listener.on_transaction_marker(
+                partition.partition, marker.producer_id, marker.committed
+            )
+
+    def already_written(self, partition: TopicPartition, marker: TransactionMarker) -> bool:
+        """True when a marker that was decided before a restart is in the partition already.
+
+        A second marker would end nothing, but it would take an offset, and an abort without a
+        transaction breaks strict readers. Under transaction version 2 the marker's own epoch
+        tells; below it, a partition without an open transaction has nothing left to end, and
+        the epoch that a marker would fence with is the one that is there.
+        """
+        log = self._lookup(partition.topic, partition.partition)
+        if log is None or log.has_open_transaction(marker.producer_id):
+            return False
+        for producer in log.producers():
+            if producer.producer_id == marker.producer_id:
+                if marker.transaction_version >= EPOCH_BUMP_VERSION:
+                    return producer.producer_epoch >= marker.producer_epoch
+                return producer.producer_epoch == marker.producer_epoch
+        return False

@@ -1,0 +1,1 @@
+"""The command `onceflow broker`: start, signals, health."""

@@ -1,0 +1,213 @@
+"""The command ``onceflow broker``: reads the command line, runs the daemon, tells the outcome.
+
+Decides which addresses may be listened on without authentication and what each failure's exit code
+is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line, 3 when the
+disk refused a flush.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from onceflow.broker_lite.daemon.daemon import DaemonOptions, serve, shown
+from onceflow.broker_lite.daemon.repeated_messages import RepeatedMessages
+from onceflow.broker_lite.nodes.placement import make_nodes
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.settings.kafka_settings import (
+    KafkaSettings,
+    adapt,
+    read_environment,
+    read_file,
+)
+from onceflow.broker_lite.settings.listeners import (
+    Listener,
+    check_openness,
+    parse_address,
+    read_listeners,
+)
+from onceflow.sdk.errors import ConfigError, KafkaError
+
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.commands")
+
+_DISK_TROUBLES = {
+    errno.ENOSPC: "make room on the disk of the --data folder, or give another; nothing is lost",
+    errno.EDQUOT: "make room within the quota of the --data folder's owner; nothing is lost",
+    errno.EIO: "the disk of the --data folder fails: see the system's log before all else",
+    errno.EISDIR: "a folder stands where the broker keeps a file: move it out of the --data folder",
+    errno.ENOTDIR: "a file stands where a folder is needed: move it, or give a --data folder",
+}
+
+EXIT_CANNOT_START = 1
+DEFAULT_LISTEN = "127.0.0.1:9092"
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: onceflow broker --data ./data --listen 127.0.0.1:9092 "
+    "--set num.partitions=3 --set auto.create.topics.enable=false",
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the data, created when missing. Without it everything is kept in memory.",
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help=f"Address to listen on, {DEFAULT_LISTEN} by default; port 0 takes any free one. For "
+    "several, or with TLS, set listeners instead.",
+)
+@click.option(
+    "--set",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A broker setting under Kafka's property name; may be given many times.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A server.properties file in Kafka's format. What Kafka needs and this broker does not is "
+    "passed over; log.dirs is taken for --data.",
+)
+@click.option(
+    "--env",
+    "use_environment",
+    is_flag=True,
+    help="Take settings from variables too, as Kafka's image does: KAFKA_NUM_PARTITIONS is "
+    "num.partitions. They override --config, and --set overrides them.",
+)
+@click.option(
+    "--profile",
+    metavar="RELEASE",
+    help="Serve what this release of Kafka serves and no more, as 2.8 or 4.0.",
+)
+@click.option(
+    "--nodes",
+    default=1,
+    show_default=True,
+    help="Nodes over one shared log, for tests of clients; further nodes take the next ports.",
+)
+@click.option(
+    "--control",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Open the control endpoint for tests on this port of 127.0.0.1: faults, clock, journal.",
+)
+@click.option(
+    "--journal-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what goes over the connections to this file, which Wireshark opens.",
+)
+@click.option(
+    "--ready-message",
+    "ready_messages",
+    multiple=True,
+    metavar="TEXT",
+    help="Print this line too once the broker is ready, for programs that wait for it.",
+)
+@click.option(
+    "--allow-insecure-network",
+    is_flag=True,
+    help="Listen on other addresses than this machine's own without authentication.",
+)
+@click.option(
+    "--log-level",
+    default="warning",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="What to log to the standard error output.",
+)
+def broker(
+    data: Path | None,
+    listen: str | None,
+    properties: tuple[str, ...],
+    config_file: Path | None,
+    use_environment: bool,
+    profile: str | None,
+    nodes: int,
+    control: int | None,
+    journal_file: Path | None,
+    ready_messages: tuple[str, ...],
+    allow_insecure_network: bool,
+    log_level: str,
+) -> None:
+    """Run the bundled Kafka broker until it is told to stop (SIGTERM or Ctrl-C)."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatedMessages())
+    try:
+        settings = _read_settings(config_file, use_environment, properties)
+        values: dict[str, object] = {**settings.properties}
+        if profile is not None:
+            values["onceflow.profile"] = profile
+        if allow_insecure_network:
+            values["onceflow.allow.insecure.network"] = True
+        config = BrokerConfig.from_properties(values)
+        if config.listeners and listen is not None:
+            raise ConfigError("--listen", listen, "leave it out where listeners is set")
+        host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
+        listeners = read_listeners(config, host, port)
+        check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
+        make_nodes(nodes, config.node_id)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    folder = data or (Path(settings.data) if settings.data is not None else None)
+    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages)
+    try:
+        asyncio.run(serve(options, listeners, config))
+    except (KafkaError, OSError) as error:
+        click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
+        raise SystemExit(EXIT_CANNOT_START) from None
+
+
+def _read_settings(
+    config_file: Path | None, use_environment: bool, entries: Iterable[str]
+) -> KafkaSettings:
+    """Settings from everywhere; what is nearer to the command line wins."""
+    found: dict[str, str] = {}
+    if config_file is not None:
+        found.update(read_file(config_file.read_text(encoding="utf-8")))
+    if use_environment:
+        found.update(read_environment(os.environ))
+    settings = adapt(found)
+    if settings.passed_over:
+        logger.warning("without effect here: %s", ", ".join(settings.passed_over))
+    return settings._replace(properties={**settings.properties, **_read_properties(entries)})
+
+
+def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
+    """Why the broker does not start, and what to do."""
+    if not isinstance(error, OSError):
+        return str(error)
+    listen = ", ".join(shown(listener) for listener in listeners)
+    if error.errno == errno.EADDRINUSE:
+        return f"somebody listens on {listen} already: stop that, or give another --listen"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{listen} is no address of this machine: give another --listen"
+    if error.errno in _DISK_TROUBLES:
+        place = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror}{place}; {_DISK_TROUBLES[error.errno]}"
+    if error.filename is not None:
+        return f"{error.strerror}: {error.filename}; give a --data folder that can be written to"
+    return str(error)
+
+
+def _read_properties(entries: Iterable[str]) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if not equals:
+            raise ConfigError("--set", entry, "give KEY=VALUE")
+        properties[name.strip()] = value
+    return properties

@@ -1,0 +1,142 @@
+"""How many connections there may be, in all, of a listener, and from one address.
+
+Decides by Kafka's ``max.connections``, ``max.connection.creation.rate`` (both also as
+``listener.name.NAME...``), ``max.connections.per.ip`` and its overrides, and by the file handles
+that the process may have. A connection counts from the moment it is accepted.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.quotas.rates import SECOND_MS, WindowedRate
+from onceflow.broker_lite.settings.setting import INT_MAX
+from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
+
+OVERRIDES = "max.connections.per.ip.overrides"
+CREATION_RATE = "max.connection.creation.rate"
+
+HANDLES_KEPT = 32
+"""File handles that connections leave for everything else in the process, besides those of logs."""
+
+
+class ConnectionLimits:
+    """Counts of open connections, against their bounds.
+
+    Args:
+        config: The bounds.
+        log_handles: File handles that logs may take.
+
+    Raises:
+        ConfigError: ``max.connections.per.ip.overrides`` is malformed.
+    """
+
+    __slots__ = (
+        "_by_address",
+        "_by_listener",
+        "_config",
+        "_log_handles",
+        "_overrides",
+        "_rates",
+        "_total",
+    )
+
+    def __init__(self, config: BrokerConfig, log_handles: int = 0) -> None:
+        self.apply(config)
+        self._log_handles = log_handles
+        self._rates: dict[str, WindowedRate] = {}
+        self._by_address: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
+        self._total = 0
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Go by other settings; connections that are open stay."""
+        self._config = config
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+
+    def admit(self, listener: str, address: str, handle: int = -1) -> str | None:
+        """Count a connection, or say which bound it would break.
+
+        Args:
+            listener: Where it came in.
+            address: Where from.
+            handle: Its file handle; -1 if that is not known.
+        """
+        most_handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        # Handles are given out from the lowest free number on.
+        if most_handles != resource.RLIM_INFINITY and (
+            handle >= most_handles - HANDLES_KEPT
+            or self._total >= most_handles - HANDLES_KEPT - self._log_handles
+        ):
+            return (
+                f"what connections may have of the {most_handles} file handles of this process "
+                "(ulimit -n)"
+            )
+        if self._total >= self._config.max_connections:
+            return f"max.connections={self._config.max_connections}"
+        if listener in self._config.listener_overrides:
+            most = self._config.listener_value(listener, "max.connections")
+            if self._by_listener[listener] >= int(most or 0):
+                return f"listener.name.{listener.lower()}.max.connections={most}"
+        most_of_address = self._overrides.get(address, self._config.max_connections_per_ip)
+        if self._by_address[address] >= most_of_address:
+            return f"max.connections.per.ip={most_of_address}"
+        self._total += 1
+        self._by_listener[listener] += 1
+        self._by_address[address] += 1
+        return None
+
+    def delay_ms(self, listener: str, now_ms: int) -> int:
+        """Count a new connection; milliseconds until its requests may be handled.
+
+        Apache Kafka accepts it so much later (KIP-612).
+        """
+        config = self._config
+        bounds = [("", config.max_connection_creation_rate)]
+        if CREATION_RATE in config.listener_overrides.get(listener, {}):
+            bounds.append((listener, int(config.listener_value(listener, CREATION_RATE) or 0)))
+        windows, window_ms = config.quota_window_num, config.quota_window_size_seconds * SECOND_MS
+        delay_ms = 0
+        for name, limit in bounds:
+            if limit == INT_MAX:
+                continue
+            rate = self._rates.setdefault(name, WindowedRate(windows, window_ms))
+            rate.record(1, now_ms)
+            delay_ms = max(delay_ms, min(rate.throttle_ms(max(limit, 1), now_ms), window_ms))
+        return delay_ms
+
+    def leave(self, listener: str, address: str) -> None:
+        """An admitted connection is gone."""
+        self._total -= 1
+        self._by_listener[listener] -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """Most connections by address.
+
+    Raises:
+        ConfigError: The text is no list of ADDRESS:COUNT.
+    """
+    overrides: dict[str, int] = {}
+    if not text:
+        return overrides
+    import ipaddress
+
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        address, colon, count = entry.rpartition(":")
+        try:
+            address = str(ipaddress.ip_address(address.strip("[]")))
+        except ValueError:
+            colon = ""
+        if not (colon and count.isascii() and count.isdigit()):
+            raise ConfigError(OVERRIDES, entry, "give ADDRESS:COUNT for each address")
+        overrides[address] = int(count)
+    return overrides

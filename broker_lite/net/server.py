@@ -1,0 +1,558 @@
+"""The listeners, the clock, and the one alarm that drives all timers.
+
+With ``connection`` the only module of the broker that has to do with sockets, and the only one that
+reads a clock. It decides how many connections there may be and how long one may be idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from onceflow.broker_lite.net.connection import ClientConnection
+from onceflow.broker_lite.net.connection_limits import ConnectionLimits
+from onceflow.broker_lite.net.request_pool import RequestPool
+from onceflow.broker_lite.security.listener_security import ListenerSecurity
+from onceflow.broker_lite.settings.idle_settings import without_effect
+from onceflow.broker_lite.settings.listeners import Listener, check_openness
+from onceflow.sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.purgatory import Timer
+    from onceflow.broker_lite.security.jwks import JwksKeys
+
+logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
+
+BACKLOG = 128
+ACCEPTED_AT_ONCE = 16
+"""Connections that are accepted before each is looked at; fewer than the handles that are kept."""
+
+TLS_FILES_PAUSE_MS = 60_000
+"""Time between two looks at the files of keys and certificates."""
+
+CLOCK_STEP_NS = 1_000_000_000
+"""From which difference on the system's clock was set; below, the two are read apart."""
+
+
+@runtime_checkable
+class MovableTime(Protocol):
+    """A clock that can be moved by hand; the server is told of each move.
+
+    Attributes:
+        stands_still: Whether it moves in no other way: the server arms no alarms then.
+    """
+
+    stands_still: bool
+
+    def __call__(self) -> int:
+        """Wall milliseconds."""
+        ...
+
+    def advance(self, duration_ms: int) -> None:
+        """Move it and tell whoever subscribed."""
+        ...
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after every move."""
+        ...
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        """Stop calling ``callback``."""
+        ...
+
+
+@runtime_checkable
+class SettableTime(Protocol):
+    """A clock that follows one which others set.
+
+    Attributes:
+        on_set: Called when that happened, in the middle of a reading, with the milliseconds that
+            this clock went forward by, and those that it is ahead of the other one now.
+    """
+
+    on_set: Callable[[int, int], None] | None
+
+    def __call__(self) -> int:
+        """Wall milliseconds."""
+        ...
+
+
+class SystemClock:
+    """Wall milliseconds that never go back: the monotonic clock, and each step of the wall's.
+
+    When the system's clock is set forward, or the machine slept, this one follows: clients stamp
+    their records with the former, and a topic refuses what is far ahead. When it is set back, this
+    one stays ahead.
+    """
+
+    __slots__ = ("_ahead_ns", "_offset_ns", "on_set")
+
+    def __init__(self) -> None:
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._ahead_ns = 0
+        self.on_set: Callable[[int, int], None] | None = None
+
+    def __call__(self) -> int:
+        now_ns = time.monotonic_ns() + self._offset_ns
+        apart_ns = time.time_ns() - now_ns + self._ahead_ns
+        if not -CLOCK_STEP_NS < apart_ns < CLOCK_STEP_NS:
+            now_ns += self._follow(apart_ns)
+        return now_ns // 1_000_000
+
+    def _follow(self, apart_ns: int) -> int:
+        """The system's clock was set by so much; by how much does this one go forward?"""
+        ahead_ns = self._ahead_ns - apart_ns
+        forward_ns = max(0, -ahead_ns)
+        self._ahead_ns = max(0, ahead_ns)
+        self._offset_ns += forward_ns
+        if self.on_set is not None:
+            self.on_set(forward_ns // 1_000_000, self._ahead_ns // 1_000_000)
+        return forward_ns
+
+
+class Endpoint:
+    """A listener of a node while it is open.
+
+    Attributes:
+        listener: The listener, with the port that it got.
+        node_id: The node that it belongs to.
+        security: How it authenticates its clients.
+    """
+
+    __slots__ = ("acceptor", "listener", "node_id", "security")
+
+    def __init__(self, listener: Listener, node_id: int, security: ListenerSecurity) -> None:
+        self.listener: Listener = listener
+        self.node_id: int = node_id
+        self.security: ListenerSecurity = security
+        self.acceptor: asyncio.Server | None = None
+
+    def close(self) -> None:
+        """Accept nothing more; connections stay."""
+        if self.acceptor is not None:
+            self.acceptor.close()
+
+
+class Server:
+    """Any number of listeners on one event loop.
+
+    Attributes:
+        broker: The state that handlers share.
+        clock: Wall milliseconds.
+        loop: The event loop that everything runs on.
+        endpoints: The listeners that are open, of every node.
+        node_ports: Ports by node id and name of the listener, kept over a stop of a node; may be
+            filled before the start.
+        pool: Room for requests in memory; None without a limit.
+        handling: True while a request is handled; what it wakes is settled right after.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerState,
+        clock: Callable[[], int],
+        let_in: Callable[[asyncio.Server], Awaitable[None]] | None = None,
+    ) -> None:
+        """Make a server that does not listen yet.
+
+        Args:
+            broker: The state that handlers share.
+            clock: Wall milliseconds.
+            let_in: Lets clients in once all listeners are bound; by default with a queue of
+                ``BACKLOG``, which asks for sockets of the system.
+        """
+        self.broker = broker
+        self.clock = clock
+        self._let_in = let_in or _let_in
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.endpoints: list[Endpoint] = []
+        self.node_ports: dict[tuple[int, str], int] = {}
+        limit = broker.config.queued_max_request_bytes
+        self.pool: RequestPool | None = RequestPool(limit) if limit > 0 else None
+        self._limits = ConnectionLimits(broker.config, broker.log_manager.volume().handles_max)
+        self._connections: set[ClientConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_connection_id = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._settle_scheduled = False
+        self.handling = False
+        self._stopped = False
+        self._virtual = isinstance(clock, MovableTime) and clock.stands_still
+        if not self._virtual:
+            broker.work_clock_ns = time.perf_counter_ns
+        broker.dynamic_config.on_change.append(self._limits.apply)
+
+    async def start(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+        """Bind all listeners of the broker, then serve them.
+
+        Args:
+            listeners: Where to listen; port 0 takes any free one. The first of several nodes gets
+                these ports; each further node gets its own, see :attr:`endpoints`.
+
+        Returns:
+            The same with their ports, of the first node.
+
+        Raises:
+            OSError: An address cannot be bound; none is served then.
+            ConfigError: A listener is open to strangers and nobody allowed that, or its settings
+                do not fit together.
+        """
+        check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
+        for remark in without_effect(self.broker.config, listeners):
+            logger.warning("%s", remark)
+        try:
+            for listener in listeners:
+                security = ListenerSecurity(self.broker, listener)
+                if security.jwks is not None:
+                    await asyncio.to_thread(security.jwks.refresh)
+                for node_id in self.broker.placement.nodes:
+                    await self._bind(self._of_node(listener, node_id), node_id, security)
+        except BaseException:
+            for endpoint in self.endpoints:
+                endpoint.close()
+            raise
+        self.broker.purgatory.on_wake = self._schedule_settle
+        if self.broker.log_manager.shared_flush is not None:
+            self.broker.log_manager.shared_flush.post = self.loop.call_soon_threadsafe
+        if isinstance(self.clock, MovableTime):
+            self.clock.subscribe(self._moved)
+        if isinstance(self.clock, SettableTime):
+            self.clock.on_set = self._clock_set
+        if self.broker.config.connections_max_idle_ms >= 0:
+            self._schedule_idle_check(self.clock())
+        for security in {endpoint.security: None for endpoint in self.endpoints}:
+            if security.reads_tls_files:
+                self._watch_tls_files(security)
+        for endpoint in self.endpoints:
+            if endpoint.security.jwks is not None:
+                self._watch_keys(endpoint.security.jwks, endpoint.security.jwks_refresh_ms)
+            if endpoint.listener.is_open:
+                logger.warning(
+                    "%s is open to everybody who can reach this machine", endpoint.listener
+                )
+            await self._serve(endpoint)
+        self.arm()
+        return tuple(
+            endpoint.listener
+            for endpoint in self.endpoints
+            if endpoint.node_id == self.broker.node_id
+        )
+
+    async def _serve(self, endpoint: Endpoint) -> None:
+        assert endpoint.acceptor is not None
+        await self._let_in(endpoint.acceptor)
+
+    def _of_node(self, listener: Listener, node_id: int) -> Listener:
+        """A listener as a node has it: on the port it had before, or next to the first node's."""
+        distance = node_id - self.broker.node_id
+        port = self.node_ports.get((node_id, listener.name)) or (
+            listener.port and listener.port + distance
+        )
+        moved = listener.bound(port)
+        if listener.advertised_port:
+            return replace(moved, advertised_port=listener.advertised_port + distance)
+        return moved
+
+    async def stop_node(self, node_id: int) -> None:
+        """A node of several goes away: nobody gets in, its connections are cut, leaders move.
+
+        Raises:
+            PlacementError: There is no such node.
+        """
+        for endpoint in self.endpoints:
+            if endpoint.node_id == node_id:
+                endpoint.close()
+        self.broker.placement.stop_node(node_id, self.clock())
+        for connection in list(self._connections):
+            if connection.state is not None and connection.state.node_id == node_id:
+                connection.abort()
+        self.after_event()
+        await asyncio.sleep(0)
+
+    async def start_node(self, node_id: int) -> None:
+        """A node comes back under its old address.
+
+        Raises:
+            PlacementError: There is no such node.
+            OSError: Somebody has its address now.
+        """
+        placement = self.broker.placement
+        if node_id in placement.nodes and not placement.nodes[node_id].running:
+            gone = [each for each in self.endpoints if each.node_id == node_id]
+            for endpoint in gone:
+                self.endpoints.remove(endpoint)
+                again = await self._bind(endpoint.listener, node_id, endpoint.security)
+                await self._serve(again)
+        placement.start_node(node_id, self.clock())
+        self.after_event()
+
+    async def _bind(self, listener: Listener, node_id: int, security: ListenerSecurity) -> Endpoint:
+        """Bind one listener and tell its address; it does not serve yet."""
+        endpoint = Endpoint(listener, node_id, security)
+        port = listener.port
+        # Everywhere means IPv4 too, as in Java; by its name asyncio would take IPv6 alone.
+        host = None if listener.host == "::" else listener.host
+        while True:
+            acceptor = await self.loop.create_server(
+                lambda: ClientConnection(self, endpoint),
+                host,
+                port,
+                backlog=ACCEPTED_AT_ONCE,
+                start_serving=False,
+            )
+            bound_port = int(acceptor.sockets[0].getsockname()[1])
+            if port or len(acceptor.sockets) == 1:
+                break
+            # A name with several addresses (localhost) got a port for each; one is to be had.
+            acceptor.close()
+            port = bound_port
+        endpoint.acceptor = acceptor
+        endpoint.listener = listener.bound(bound_port)
+        self.endpoints.append(endpoint)
+        self.node_ports[node_id, listener.name] = bound_port
+        self.broker.addresses[node_id, listener.name] = endpoint.listener.advertised
+        return endpoint
+
+    async def stop(self, *, abort: bool = False) -> None:
+        """Close the listeners and every connection.
+
+        Args:
+            abort: Drop what was not sent yet.
+        """
+        self._stopped = True
+        for endpoint in self.endpoints:
+            endpoint.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        if isinstance(self.clock, MovableTime):
+            self.clock.unsubscribe(self._moved)
+        if isinstance(self.clock, SettableTime):
+            self.clock.on_set = None
+        self.broker.purgatory.on_wake = None
+        for connection in list(self._connections):
+            if abort:
+                connection.abort()
+            else:
+                connection.close()
+        # Transports tell their protocols of the end in the next turns of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        self._connections.clear()
+
+    # --- for connections
+
+    def admit(
+        self, connection: ClientConnection, endpoint: Endpoint, sock: socket.socket | None
+    ) -> bool:
+        """Take a new connection into account, unless there are too many."""
+        if self._stopped:
+            return False
+        handle = -1 if sock is None else sock.fileno()
+        broken = self._limits.admit(endpoint.listener.name, connection.address, handle)
+        if broken is not None:
+            logger.warning("connection from %s refused: %s reached", connection.address, broken)
+            return False
+        self._connections.add(connection)
+        return True
+
+    def hold_off(self, connection: ClientConnection) -> Timer | None:
+        """When an address that opens connections too fast has this one closed; None otherwise.
+
+        Closed at once it would come again at once (KIP-612).
+        """
+        now_ms = self.clock()
+        throttle_ms = self.broker.quotas.connected(connection.address, now_ms)
+        if not throttle_ms:
+            listener = "" if connection.state is None else connection.state.listener
+            if delay_ms := self._limits.delay_ms(listener, now_ms):
+                connection.mute(delay_ms)
+            return None
+        timer = self.broker.timers.schedule(now_ms + throttle_ms, lambda _: connection.abort())
+        self.arm()
+        return timer
+
+    def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
+        """An admitted connection is gone."""
+        self._connections.discard(connection)
+        self._limits.leave(endpoint.listener.name, connection.address)
+
+    def next_connection_id(self) -> int:
+        """A new id for a connection."""
+        self._last_connection_id += 1
+        return self._last_connection_id
+
+    def file_handles(self) -> list[int]:
+        """Handles of all sockets that are open."""
+        sockets = [
+            each
+            for endpoint in self.endpoints
+            if endpoint.acceptor is not None
+            for each in endpoint.acceptor.sockets
+        ]
+        handles = [each.fileno() for each in sockets]
+        return handles + [connection.file_handle for connection in list(self._connections)]
+
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def settle(self) -> None:
+        """Look at what the last request woke."""
+        while self.broker.purgatory.unsettled:
+            try:
+                self.broker.settle(self.clock())
+            except Exception:  # One parked request's fault must not hold the others.
+                logger.exception("a parked request failed")
+
+    def after_event(self) -> None:
+        """Finish an event: look at what was woken and move the alarm."""
+        self.settle()
+        self.broker.start_flush()
+        self.arm()
+
+    # --- timers
+
+    def run_timers(self) -> None:
+        """Run what is due by now."""
+        if self._stopped:
+            return
+        try:
+            self.broker.timers.run_due(self.clock())
+        except Exception:  # The timer that failed is out of the way; the others run next turn.
+            logger.exception("a timer failed")
+        self.after_event()
+
+    def _moved(self) -> None:
+        """The clock was moved by hand: an alarm for the time before comes too late."""
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            alarm.cancel()
+        self.run_timers()
+
+    def _clock_set(self, forward_ms: int, ahead_ms: int) -> None:
+        """The system's clock was set, or the machine slept: nobody was silent for that long."""
+        if forward_ms:
+            logger.warning(
+                "the system's clock went forward by %d ms: it was set, or the machine slept",
+                forward_ms,
+            )
+        if ahead_ms:
+            logger.warning(
+                "the system's clock was set back: the broker's stays %d ms ahead of it until a "
+                "restart; nothing is removed by its age before the system's clock says so",
+                ahead_ms,
+            )
+        self.broker.clock_set(forward_ms, ahead_ms)
+        for connection in self._connections:
+            connection.last_active_ms += forward_ms
+        self._alarm_ms += forward_ms
+
+    def arm(self) -> None:
+        """Move the alarm to what is due first."""
+        if self._virtual or self._stopped:
+            return
+        deadline_ms = self.broker.timers.next_deadline_ms()
+        alarm = self._alarm
+        if deadline_ms is None:
+            return
+        if alarm is not None:
+            # An alarm that is too early only costs a look; moving it each time costs more.
+            if self._alarm_ms <= deadline_ms:
+                return
+            alarm.cancel()
+        self._alarm_ms = deadline_ms
+        delay = (deadline_ms - self.clock()) / 1000 + 0.001
+        self._alarm = self.loop.call_later(max(0.0, delay), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.run_timers()
+
+    def _watch_keys(self, keys: JwksKeys, refresh_ms: int) -> None:
+        """Read the keys of tokens again from time to time, and soon when one was missing."""
+        from onceflow.broker_lite.security.jwks import MISSING_KEY_PAUSE_MS
+
+        read_ms = self.clock()
+        task: asyncio.Task[None] | None = None
+
+        def look(now_ms: int) -> None:
+            nonlocal read_ms, task
+            due = now_ms - read_ms >= refresh_ms or keys.missing
+            if due and (task is None or task.done()):
+                read_ms = now_ms
+                task = self.loop.create_task(_refresh(keys))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            self.broker.timers.schedule(now_ms + pause_ms, look)
+
+        pause_ms = min(refresh_ms, MISSING_KEY_PAUSE_MS)
+        self.broker.timers.schedule(read_ms + pause_ms, look)
+
+    def _watch_tls_files(self, security: ListenerSecurity) -> None:
+        """Take renewed certificates without a restart."""
+        task: asyncio.Task[None] | None = None
+
+        def look(now_ms: int) -> None:
+            nonlocal task
+            if (task is None or task.done()) and security.tls_files_changed:
+                task = self.loop.create_task(asyncio.to_thread(security.renew_tls))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            self.broker.timers.schedule(now_ms + TLS_FILES_PAUSE_MS, look)
+
+        self.broker.timers.schedule(self.clock() + TLS_FILES_PAUSE_MS, look)
+
+    def _schedule_settle(self) -> None:
+        if not self._settle_scheduled and not self.handling:
+            self._settle_scheduled = True
+            self.loop.call_soon(self._settle_later)
+
+    def _settle_later(self) -> None:
+        self._settle_scheduled = False
+        if not self._stopped:
+            self.after_event()
+
+    def _schedule_idle_check(self, now_ms: int) -> None:
+        idle_ms = self.broker.config.connections_max_idle_ms
+        oldest_ms = min(
+            (connection.last_active_ms for connection in self._connections if not connection.busy),
+            default=now_ms,
+        )
+        self.broker.timers.schedule(max(now_ms + 1, oldest_ms + idle_ms), self._close_idle)
+
+    def _close_idle(self, now_ms: int) -> None:
+        idle_ms = self.broker.config.connections_max_idle_ms
+        for connection in list(self._connections):
+            if not connection.busy and now_ms - connection.last_active_ms >= idle_ms:
+                logger.info("connection closed: idle for %d ms", idle_ms)
+                connection.expire()
+        self._schedule_idle_check(now_ms)
+
+
+async def _let_in(acceptor: asyncio.Server) -> None:
+    """Let clients in; more may queue up than are accepted in one turn of the loop."""
+    await acceptor.start_serving()
+    for listening in acceptor.sockets:
+        with socket.socket(fileno=os.dup(listening.fileno())) as same:
+            same.listen(BACKLOG)
+
+
+async def _refresh(keys: JwksKeys) -> None:
+    try:
+        await asyncio.to_thread(keys.refresh)
+    except ConfigError as error:
+        logger.warning("%s", error)

@@ -1,0 +1,1 @@
+"""Settings of broker, topics, groups and listeners, by Kafka's property names."""

@@ -1,0 +1,195 @@
+"""Settings as Kafka's users have them: a ``server.properties`` file, and ``KAFKA_...`` variables.
+
+Decides how a file is read, which variable is which property, and which of Kafka's properties are
+passed over because this broker has nothing that they would change. A name that is neither one of
+ours nor one of those is refused as everywhere else, so that a slip of the pen is noticed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.sdk.errors import ConfigError
+
+VARIABLE_PREFIX = "KAFKA_"
+
+_FOR_THE_JVM = """
+KAFKA_HEAP_OPTS KAFKA_OPTS KAFKA_JMX_OPTS KAFKA_JMX_PORT KAFKA_JMX_HOSTNAME KAFKA_GC_LOG_OPTS
+KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_ROOT_LOGLEVEL
+KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_HOME KAFKA_VERSION KAFKA_LOG_DIR KAFKA_CLUSTER_ID
+"""
+FOR_THE_JVM = frozenset(_FOR_THE_JVM.split())
+"""Variables for the scripts around Apache Kafka; no properties."""
+
+_OF_A_SERVICE = re.compile(
+    r"KAFKA_(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?|(?P<address>PORT))"
+)
+"""Variables that Kubernetes makes in every container for a service whose name begins with kafka."""
+
+_WITHOUT_EFFECT = """
+process.roles inter.broker.listener.name security.inter.broker.protocol
+sasl.mechanism.inter.broker.protocol sasl.mechanism.controller.protocol
+inter.broker.protocol.version early.start.listeners broker.id.generation.enable
+offsets.topic.replication.factor transaction.state.log.replication.factor
+transaction.state.log.min.isr share.coordinator.state.topic.replication.factor
+share.coordinator.state.topic.min.isr num.network.threads num.io.threads
+num.recovery.threads.per.data.dir num.replica.fetchers background.threads queued.max.requests
+socket.send.buffer.bytes socket.receive.buffer.bytes socket.listen.backlog.size request.timeout.ms
+auto.leader.rebalance.enable unclean.leader.election.enable
+leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage log.cleaner.enable
+log.cleaner.threads log.cleaner.dedupe.buffer.size log.message.format.version
+log.segment.delete.delay.ms initial.broker.registration.timeout.ms broker.heartbeat.interval.ms
+broker.session.timeout.ms reserved.broker.max.id fetch.purgatory.purge.interval.requests
+producer.purgatory.purge.interval.requests delete.records.purgatory.purge.interval.requests
+offsets.load.buffer.size offsets.commit.timeout.ms offsets.topic.compression.codec
+controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+metric.reporters auto.include.jmx.reporter group.coordinator.threads
+"""
+WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
+"""Properties of Apache Kafka about what is not here: threads, replication, other processes."""
+
+PREFIXES_WITHOUT_EFFECT = (
+    "zookeeper.", "controller.", "replica.", "remote.log.", "metadata.", "metrics.", "kafka.",
+    "delegation.token.", "group.share.", "group.streams.", "share.coordinator.", "confluent.",
+    "password.encoder.", "telemetry.",
+)  # fmt: skip
+
+DATA_PROPERTIES = ("log.dirs", "log.dir")
+_HEX4 = re.compile(r"[0-9A-Fa-f]{4}")
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class KafkaSettings(NamedTuple):
+    """Settings in this broker's terms.
+
+    Attributes:
+        properties: Properties that have an effect, or are to be refused by name.
+        data: Folder for the data, None when nothing says one.
+        passed_over: Names of properties without effect.
+    """
+
+    properties: dict[str, str]
+    data: str | None
+    passed_over: list[str]
+
+
+def read_file(text: str) -> dict[str, str]:
+    """Read the content of a properties file in Java's format.
+
+    Args:
+        text: ``name=value`` lines; ``#`` and ``!`` begin comments, a backslash at its end
+            continues a line.
+
+    Raises:
+        ConfigError: A line has an escape that is none.
+    """
+    properties: dict[str, str] = {}
+    logical = ""
+    for line in [*text.splitlines(), ""]:
+        part = line.lstrip(" \t\f")
+        if not logical and (not part or part[0] in "#!"):
+            continue
+        body = part.rstrip("\\")
+        if (len(part) - len(body)) % 2:
+            logical += part[:-1]
+            continue
+        name, value = _name_and_value(logical + part)
+        properties[name] = value
+        logical = ""
+    return properties
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Properties from variables, as Kafka's own image reads them.
+
+    ``KAFKA_NUM_PARTITIONS`` is ``num.partitions``; two underscores stand for one, three for a dash.
+    What Kubernetes tells of a service named ``kafka``, as ``KAFKA_SERVICE_HOST``, is no property.
+    """
+    properties = {}
+    for variable in sorted(environment):
+        of_service = _OF_A_SERVICE.fullmatch(variable)
+        if of_service and (not of_service["address"] or "://" in environment[variable]):
+            continue
+        if variable.startswith(VARIABLE_PREFIX) and variable not in FOR_THE_JVM:
+            name = variable.removeprefix(VARIABLE_PREFIX).lower()
+            name = name.replace("___", "-").replace("__", "\0").replace("_", ".")
+            properties[name.replace("\0", "_")] = environment[variable]
+    return properties
+
+
+def adapt(properties: Mapping[str, str]) -> KafkaSettings:
+    """Sort out what a Kafka installation says and this broker does otherwise.
+
+    The controller's listeners are left out, ``broker.id`` is ``node.id``, ``log.dirs`` is the data
+    folder.
+
+    Raises:
+        ConfigError: There are several data folders.
+    """
+    kept = dict(properties)
+    data = None
+    for name in DATA_PROPERTIES:
+        folder = kept.pop(name, None)
+        if folder is not None and data is None:
+            if "," in folder:
+                raise ConfigError(name, folder, "give one folder; this broker keeps all in one")
+            data = folder.strip() or None
+    broker_id = kept.pop("broker.id", None)
+    if broker_id is not None and broker_id.strip() != "-1":  # -1 lets Kafka choose one.
+        kept.setdefault("node.id", broker_id)
+    controllers = {
+        name.strip().upper() for name in kept.get("controller.listener.names", "").split(",")
+    }
+    for name in ("listeners", "advertised.listeners"):
+        if name in kept:
+            entries = [entry.strip() for entry in kept[name].split(",")]
+            kept[name] = ",".join(
+                entry for entry in entries if entry.partition(":")[0].upper() not in controllers
+            )
+    passed_over = [
+        name
+        for name in kept
+        if name not in BROKER_SETTINGS
+        and (name in WITHOUT_EFFECT or name.startswith(PREFIXES_WITHOUT_EFFECT))
+    ]
+    for name in passed_over:
+        del kept[name]
+    return KafkaSettings(kept, data, passed_over)
+
+
+def _name_and_value(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    name = line[:position]
+    rest = line[position:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return _unescape(name), _unescape(rest)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out = []
+    position = 0
+    while position < len(text):
+        letter = text[position]
+        position += 1
+        if letter != "\\":
+            out.append(letter)
+            continue
+        escaped = text[position : position + 1]
+        position += 1
+        if escaped == "u":
+            code = text[position : position + 4]
+            if not _HEX4.fullmatch(code):
+                raise ConfigError("--config", text, "write \\u with four hexadecimal digits")
+            out.append(chr(int(code, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)

@@ -1,0 +1,359 @@
+"""What has settings, by type of resource: what is set, what may be set, and what is shown.
+
+The handlers are the same for every type; here is what differs: which names exist, which settings
+they have, where these are kept, and which error a wrong one gets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.broker_lite.settings.dynamic_config import (
+    CLIENT_METRICS_SELECTORS,
+    CLIENT_METRICS_SETTINGS,
+    CLUSTER_DEFAULT,
+    GROUP_SYNONYMS,
+    THROTTLE_SETTINGS,
+    Overrides,
+    dynamic_setting,
+    group_settings,
+)
+from onceflow.broker_lite.settings.setting import Setting, unknown_setting
+from onceflow.broker_lite.settings.topic_config import (
+    TOPIC_SETTINGS,
+    ConfigSource,
+    ConfigSynonym,
+    broker_synonyms,
+    effective_value,
+    synonyms,
+    validate_overrides,
+)
+from onceflow.broker_lite.topics import Topic, TopicError, check_topic_name
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.api.admin import ConfigResourceType
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
+
+
+class ShownConfig(NamedTuple):
+    """One setting of a resource as DescribeConfigs shows it.
+
+    Attributes:
+        setting: Its declaration.
+        value: Text in force, None when unset.
+        source: Where it comes from.
+        places: Where it may come from, the one in force first.
+        read_only: True when it cannot change at run time.
+    """
+
+    setting: Setting
+    value: str | None
+    source: ConfigSource
+    places: Sequence[ConfigSynonym]
+    read_only: bool = False
+
+
+class ConfigResources(Protocol):
+    """One type of resource."""
+
+    bad_setting_code: ErrorCode
+    """What a wrong name or value is answered with."""
+
+    def check(self, state: BrokerState, name: str) -> None:
+        """Refuse a resource that does not exist.
+
+        Raises:
+            TopicError: With the code and the reason.
+        """
+        ...
+
+    def check_name(self, state: BrokerState, name: str) -> None:
+        """Refuse a name that none can have whose settings are to change.
+
+        Raises:
+            TopicError: With the code and the reason.
+        """
+        ...
+
+    def names(self, state: BrokerState) -> list[str]:
+        """Every resource of the type that is listed."""
+        ...
+
+    def overrides(self, state: BrokerState, name: str) -> Overrides:
+        """What was set for a resource, nothing for one that does not exist."""
+        ...
+
+    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+        """Declaration of a setting, None when there is no such."""
+        ...
+
+    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+        """Text that APPEND and SUBTRACT begin with."""
+        ...
+
+    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+        """Check what is to be set.
+
+        Raises:
+            ConfigError: A name or value that is not allowed.
+        """
+        ...
+
+    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+        """Keep what was checked, and put it in force.
+
+        Raises:
+            TopicError: KAFKA_STORAGE_ERROR.
+            OSError: It cannot be kept.
+        """
+        ...
+
+    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+        """Every setting of a resource."""
+        ...
+
+
+def shown_topic_config(
+    state: BrokerState, setting_name: str, overrides: Mapping[str, str]
+) -> ShownConfig:
+    """A topic's setting, given what was set for the topic."""
+    dynamic = state.dynamic_config
+    places = synonyms(setting_name, overrides, dynamic.static, dynamic.layers())
+    setting = TOPIC_SETTINGS[setting_name].setting
+    source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
+    value = setting.render(effective_value(setting_name, overrides, state.config))
+    return ShownConfig(setting, value, source, places)
+
+
+class _Topics:
+    bad_setting_code = ErrorCode.INVALID_CONFIG
+
+    def check(self, state: BrokerState, name: str) -> None:
+        self._topic(state, name)
+
+    def check_name(self, state: BrokerState, name: str) -> None:
+        if not name:
+            raise TopicError(ErrorCode.INVALID_REQUEST, "Topics have no common settings.")
+        check_topic_name(name)
+
+    def _topic(self, state: BrokerState, name: str) -> Topic:
+        check_topic_name(name)
+        topic = state.topics.get(name)
+        if topic is None:
+            raise TopicError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
+            )
+        return topic
+
+    def names(self, state: BrokerState) -> list[str]:
+        return [topic.name for topic in state.topics]
+
+    def overrides(self, state: BrokerState, name: str) -> Overrides:
+        topic = state.topics.get(name)
+        return {} if topic is None else dict(topic.overrides)
+
+    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+        entry = TOPIC_SETTINGS.get(setting)
+        return None if entry is None else entry.setting
+
+    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+        return shown_topic_config(state, setting, self.overrides(state, name)).value or ""
+
+    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+        return validate_overrides(overrides)
+
+    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+        state.topics.set_overrides(self._topic(state, name), overrides)
+
+    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+        overrides = self.overrides(state, name)
+        return [shown_topic_config(state, setting, overrides) for setting in TOPIC_SETTINGS]
+
+
+class _Brokers:
+    bad_setting_code = ErrorCode.INVALID_REQUEST
+
+    def check(self, state: BrokerState, name: str) -> None:
+        nodes = list(map(str, state.placement.nodes))
+        if name not in (CLUSTER_DEFAULT, *nodes):
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST,
+                f"There is no broker {name!r}; there is {', '.join(nodes)}.",
+            )
+
+    check_name = check
+
+    def names(self, state: BrokerState) -> list[str]:
+        return list(map(str, state.placement.nodes))
+
+    def overrides(self, state: BrokerState, name: str) -> Overrides:
+        return state.dynamic_config.broker(name)
+
+    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+        return BROKER_SETTINGS.get(setting) or THROTTLE_SETTINGS.get(setting)
+
+    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+        declared = BROKER_SETTINGS[setting]
+        return self.overrides(state, name).get(setting) or declared.render(declared.default) or ""
+
+    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+        return state.dynamic_config.check_broker(name, overrides)
+
+    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+        state.dynamic_config.set_broker(name, overrides)
+
+    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+        dynamic = state.dynamic_config
+        if name == CLUSTER_DEFAULT:
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+            return [
+                ShownConfig(setting, text, source, [ConfigSynonym(key, text, source)])
+                for key, text in dynamic.broker(CLUSTER_DEFAULT).items()
+                if (setting := dynamic_setting(key)) is not None
+            ]
+        layers = dynamic.layers()
+        shown = []
+        for key, setting in BROKER_SETTINGS.items():
+            places = broker_synonyms([key], dynamic.static, layers)
+            source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
+            value = setting.render(state.config.value(key))
+            read_only = dynamic_setting(key) is None
+            shown.append(ShownConfig(setting, value, source, places, read_only))
+        for key, setting in THROTTLE_SETTINGS.items():
+            for layer in layers:
+                if key in layer.overrides:
+                    text = layer.overrides[key]
+                    place = ConfigSynonym(key, text, layer.source)
+                    shown.append(ShownConfig(setting, text, layer.source, [place]))
+                    break
+        return shown
+
+
+class _Groups:
+    bad_setting_code = ErrorCode.INVALID_CONFIG
+
+    def check(self, state: BrokerState, name: str) -> None:
+        if not name:
+            raise TopicError(
+                ErrorCode.INVALID_REQUEST, "Name a group; they have no common settings."
+            )
+
+    check_name = check
+
+    def names(self, state: BrokerState) -> list[str]:
+        return state.dynamic_config.group_names()
+
+    def overrides(self, state: BrokerState, name: str) -> Overrides:
+        return state.dynamic_config.group(name)
+
+    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+        return group_settings(state.config).get(setting)
+
+    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+        return ""  # None of them is a list.
+
+    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+        return _checked(group_settings(state.config), overrides)
+
+    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+        state.dynamic_config.set_group(name, overrides)
+
+    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+        dynamic = state.dynamic_config
+        overrides = dynamic.group(name)
+        shown = []
+        for key, setting in group_settings(state.config).items():
+            places = broker_synonyms([GROUP_SYNONYMS[key]], dynamic.static, dynamic.layers())
+            if key in overrides:
+                places.insert(0, ConfigSynonym(key, overrides[key], ConfigSource.GROUP_CONFIG))
+            value = overrides.get(key, places[0].value)
+            shown.append(ShownConfig(setting, value, places[0].source, places))
+        return shown
+
+
+class _ClientMetrics:
+    bad_setting_code = ErrorCode.INVALID_CONFIG
+
+    def check(self, state: BrokerState, name: str) -> None:
+        if not name:
+            raise TopicError(ErrorCode.INVALID_REQUEST, "Name the subscription of client metrics.")
+
+    check_name = check
+
+    def names(self, state: BrokerState) -> list[str]:
+        return state.dynamic_config.client_metrics_names()
+
+    def overrides(self, state: BrokerState, name: str) -> Overrides:
+        return state.dynamic_config.client_metrics(name)
+
+    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+        return CLIENT_METRICS_SETTINGS.get(setting)
+
+    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+        return self.overrides(state, name).get(setting, "")
+
+    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+        for name_, text in overrides.items():
+            if name_ not in CLIENT_METRICS_SETTINGS or name_ == "interval.ms":
+                # Kafka tells these two from the rest.
+                try:
+                    _checked(CLIENT_METRICS_SETTINGS, {name_: text})
+                except ConfigError as error:
+                    raise TopicError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        checked = _checked(CLIENT_METRICS_SETTINGS, overrides)
+        _check_match(checked.get("match", ""))
+        return checked
+
+    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+        state.dynamic_config.set_client_metrics(name, overrides)
+
+    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+        overrides = self.overrides(state, name)
+        shown = []
+        for key, setting in CLIENT_METRICS_SETTINGS.items():
+            places = []
+            if key in overrides:
+                source = ConfigSource.CLIENT_METRICS_CONFIG
+                places = [ConfigSynonym(key, overrides[key], source)]
+            else:
+                source = ConfigSource.DEFAULT_CONFIG
+            value = overrides.get(key, setting.render(setting.default))
+            shown.append(ShownConfig(setting, value, source, places))
+        return shown
+
+
+def _checked(settings: Mapping[str, Setting], overrides: Mapping[str, str]) -> Overrides:
+    checked = {}
+    for name, text in overrides.items():
+        setting = settings.get(name)
+        if setting is None:
+            raise unknown_setting(name, text, settings)
+        checked[name] = setting.render(setting.parse(text)) or ""
+    return checked
+
+
+def _check_match(text: str) -> None:
+    """Refuse what selects no clients by NAME=PATTERN."""
+    for part in filter(None, text.split(",")):
+        selector, equals, pattern = part.partition("=")
+        selector = selector.strip()
+        if not equals or selector not in CLIENT_METRICS_SELECTORS:
+            raise ConfigError("match", part, f"names are {', '.join(CLIENT_METRICS_SELECTORS)}")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError("match", part, f"the pattern is not a regular one: {error}") from None
+
+
+RESOURCES: dict[int, ConfigResources] = {
+    ConfigResourceType.TOPIC: _Topics(),
+    ConfigResourceType.BROKER: _Brokers(),
+    ConfigResourceType.CLIENT_METRICS: _ClientMetrics(),
+    ConfigResourceType.GROUP: _Groups(),
+}
+"""Everything that has settings here, by its number on the wire."""

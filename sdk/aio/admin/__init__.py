@@ -1,0 +1,1 @@
+"""The asyncio admin client."""

@@ -1,0 +1,1 @@
+"""Sockets, connections by node, and what the pool knows of the cluster."""

@@ -1,0 +1,132 @@
+"""Authenticating connections: nonces, tokens of the user's provider, and when to do it again.
+
+What is said is decided in ``onceflow.sdk.core.connection.sasl``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import random
+import secrets
+from typing import Final
+
+from onceflow.sdk.aio.connection.lookups import in_thread
+from onceflow.sdk.core.connection.sasl import (
+    RENEW_PAUSE_MS,
+    RENEW_SHARE_MAX,
+    RENEW_SHARE_MIN,
+    authenticate_plain,
+    authenticate_scram,
+    authenticate_token,
+)
+from onceflow.sdk.core.flow import Flow
+from onceflow.sdk.errors import BrokerConnectionError, KafkaError
+from onceflow.sdk.settings.config import ClientConfig
+from onceflow.sdk.settings.security import OAuthToken
+
+NONCE_BYTES: Final = 24
+
+CLOSE_GRACE_S: Final = 0.5
+"""How long a token provider may take to notice that it is cancelled."""
+
+
+class Authenticator:
+    """Begins the conversations that authenticate the connections of one client.
+
+    At most one call of the token provider is under way, and connections that need a token at the
+    same time share it: a provider that hangs costs one thread, not one for each try.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        """Make it; nothing is asked.
+
+        Args:
+            config: Mechanism, credentials, and how long a token may take.
+        """
+        self._security = config.security
+        self._limit_ms = config.request_timeout_ms
+        self._asking: asyncio.Task[OAuthToken] | None = None
+        self._asking_until_s = 0.0
+        self._in_thread = False
+
+    async def begin(self) -> Flow[int]:
+        """The conversation that authenticates a connection.
+
+        Returns:
+            A flow that gives the session's lifetime in milliseconds, 0 for without an end.
+
+        Raises:
+            KafkaError: The token provider failed, or did not return in time.
+        """
+        security = self._security
+        mechanism = security.sasl_mechanism or ""
+        if mechanism == "OAUTHBEARER":
+            token = await self._token()
+            return authenticate_token(token.value, token.extensions)
+        username, password = security.sasl_username or "", security.sasl_password or ""
+        if mechanism == "PLAIN":
+            return authenticate_plain(username, password)
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        return authenticate_scram(mechanism, username, password, nonce)
+
+    async def close(self) -> None:
+        """Wait for no token any more; a thread that is in the provider ends with its call."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait({self._asking}, timeout=CLOSE_GRACE_S)
+
+    async def _token(self) -> OAuthToken:
+        loop = asyncio.get_running_loop()
+        task = self._asking
+        is_late = loop.time() >= self._asking_until_s
+        if task is not None and not task.done() and is_late and not self._in_thread:
+            task.cancel()  # What runs in a thread cannot be stopped: it is waited for again.
+            task = None
+        if task is None or task.done():
+            task = loop.create_task(self._ask(), name="onceflow-token")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._asking, self._asking_until_s = task, loop.time() + self._limit_ms / 1000
+        # Waited for from outside: whoever gives up takes the token from nobody else, and a
+        # provider that raises CancelledError of its own cancels nobody.
+        await asyncio.wait({task}, timeout=max(0.0, self._asking_until_s - loop.time()))
+        if not task.done():
+            raise BrokerConnectionError(
+                f"sasl_oauth_token_provider has not returned within {self._limit_ms} ms "
+                "(request_timeout_ms); give it time limits of its own"
+            )
+        if task.cancelled():
+            raise BrokerConnectionError("sasl_oauth_token_provider failed: CancelledError")
+        return task.result()
+
+    async def _ask(self) -> OAuthToken:
+        provider = self._security.sasl_oauth_token_provider
+        assert provider is not None
+        try:
+            if inspect.iscoroutinefunction(provider):
+                found = await provider()
+            else:
+                self._in_thread = True
+                try:
+                    run = contextvars.copy_context().run
+                    found = await in_thread(functools.partial(run, provider))
+                finally:
+                    self._in_thread = False
+                if inspect.isawaitable(found):
+                    found = await found
+        except KafkaError:
+            raise
+        except (Exception, SystemExit) as error:  # The user's code; asked again after the back-off.
+            # Its text may hold a secret, so only its kind is told; the cause is attached.
+            raise BrokerConnectionError(
+                f"sasl_oauth_token_provider failed: {type(error).__name__}"
+            ) from error
+        return found if isinstance(found, OAuthToken) else OAuthToken(found)
+
+
+def renewal_delay_ms(lifetime_ms: int) -> int:
+    """When a session of this length is to be renewed, from its beginning."""
+    share = random.uniform(RENEW_SHARE_MIN, RENEW_SHARE_MAX)
+    return max(RENEW_PAUSE_MS, int(lifetime_ms * share))

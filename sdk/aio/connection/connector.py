@@ -1,0 +1,251 @@
+"""Which socket leads to which broker: opening, sharing, backing off, closing the idle.
+
+One connection per node and purpose, made once however many ask. After a failure the next try to
+the same address waits (KIP-144). The connector does not know topics or requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+
+from onceflow.sdk.aio.connection.authentication import Authenticator
+from onceflow.sdk.aio.connection.transport import BrokerConnection, loop_ms, open_connection
+from onceflow.sdk.core.connection.handshake import BrokerVersions
+from onceflow.sdk.core.connection.metadata import Node
+from onceflow.sdk.core.retry import Backoff
+from onceflow.sdk.errors import BrokerConnectionError, KafkaError
+from onceflow.sdk.observe.meters import Traffic
+from onceflow.sdk.settings.checks import Address
+from onceflow.sdk.settings.config import ClientConfig
+
+log: logging.Logger = logging.getLogger("onceflow.pool")
+
+BOOTSTRAP = "bootstrap"
+DEFAULT = "default"
+Key = tuple[str, int, str]
+"""Host, port and purpose."""
+
+TRIES_BEFORE_WARNING = 4
+"""A broker that restarts is no news. From here on each doubling of the failures in a row is told:
+after about half a second, three, ten, half a minute."""
+
+
+class Connector:
+    """The sockets of a pool.
+
+    Attributes:
+        versions: What each node offered when it was last connected to.
+        extra_nodes: Nodes that a coordinator answer named before the metadata did.
+        last_failures: Addresses that could not be reached lately, and why.
+        traffic: What the sockets carried.
+    """
+
+    def __init__(self, config: ClientConfig, random_source: Callable[[], float]) -> None:
+        self.versions: dict[int, BrokerVersions] = {}
+        self.extra_nodes: dict[int, Node] = {}
+        self.last_failures: dict[str, str] = {}
+        self._config = config
+        self._random = random_source
+        self._backoff = Backoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, random_source
+        )
+        self._open: dict[Key, BrokerConnection] = {}
+        self._opening: dict[Key, asyncio.Task[BrokerConnection]] = {}
+        self._failures: dict[tuple[str, int], tuple[int, int]] = {}
+        self._reached: set[tuple[str, int]] = set()
+        self._bootstrap_turn = 0
+        self._closed = False
+        self.traffic: Traffic = Traffic()
+        self._context: ssl.SSLContext | None = None
+        self._authenticator = Authenticator(config)
+
+    def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
+        """The open connection to a node for a purpose, None when there is none."""
+        if node is None:
+            return None
+        key = (node.host, node.port, purpose)
+        found = self._open.get(key)
+        if found is not None and self._is_stale(found):
+            found.close()
+            return None
+        return found
+
+    async def connect(self, node: Node, purpose: str) -> BrokerConnection:
+        """The connection to a node for a purpose, made if needed.
+
+        Args:
+            node: The broker.
+            purpose: Name of the socket.
+
+        Raises:
+            BrokerConnectionError: The broker cannot be reached; a recent failure is repeated
+                only after the back-off.
+        """
+        found = self.find(node, purpose)
+        if found is not None:
+            return found
+        connection = await self._open_shared(node.host, node.port, str(node), purpose)
+        self.versions[node.node_id] = connection.versions
+        return connection
+
+    async def connect_any(self, nodes: Sequence[Node]) -> BrokerConnection:
+        """An open connection to any of the nodes, else to any bootstrap server.
+
+        Args:
+            nodes: The known brokers.
+
+        Raises:
+            BrokerConnectionError: None could be reached.
+        """
+        best: BrokerConnection | None = None
+        for node in nodes:
+            found = self.find(node, DEFAULT)
+            if found is not None and (best is None or found.in_flight_count < best.in_flight_count):
+                best = found
+        if best is not None:
+            return best
+        error: KafkaError | None = None
+        start = int(self._random() * len(nodes)) if nodes else 0
+        for node in [*nodes[start:], *nodes[:start]]:
+            try:
+                return await self.connect(node, DEFAULT)
+            except KafkaError as raised:
+                error = raised
+        if nodes:
+            log.info("no known broker answers; going back to the bootstrap servers")
+        addresses = self._config.addresses
+        for turn in range(len(addresses)):
+            address = addresses[(self._bootstrap_turn + turn) % len(addresses)]
+            try:
+                connection = await self._connect_bootstrap(address)
+            except BrokerConnectionError as raised:
+                error = raised
+                continue
+            self._bootstrap_turn = (self._bootstrap_turn + turn) % len(addresses)
+            return connection
+        raise error or BrokerConnectionError("no broker is known")
+
+    async def _connect_bootstrap(self, address: Address) -> BrokerConnection:
+        key = (address.host, address.port, BOOTSTRAP)
+        found = self._open.get(key)
+        if found is not None and not self._is_stale(found):
+            return found
+        return await self._open_shared(address.host, address.port, str(address), BOOTSTRAP)
+
+    def retire_bootstrap(self) -> None:
+        """Close bootstrap connections that nobody waits on: brokers advertise their addresses."""
+        for key, connection in list(self._open.items()):
+            if key[2] == BOOTSTRAP and connection.in_flight_count == 0:
+                connection.close()
+
+    def forget_nodes(self) -> None:
+        """Close every connection, because the cluster is to be found anew."""
+        self.extra_nodes.clear()
+        for connection in list(self._open.values()):
+            connection.close()
+
+    def close_idle(self) -> None:
+        """Close what was not used for ``connections_max_idle_ms``."""
+        for connection in list(self._open.values()):
+            if self._is_stale(connection):
+                connection.close()
+
+    async def close(self) -> None:
+        """Close everything and wait until the sockets are gone."""
+        self._closed = True
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        connections = list(self._open.values())
+        for connection in connections:
+            connection.close()
+        try:
+            await asyncio.gather(*opening, return_exceptions=True)
+            await self._authenticator.close()
+            for connection in connections:
+                await connection.wait_closed()
+        finally:
+            self._closed = False
+
+    def _is_stale(self, connection: BrokerConnection) -> bool:
+        if connection.in_flight_count:
+            return False
+        idle_ms = loop_ms(asyncio.get_running_loop()) - connection.last_used_ms
+        return idle_ms >= self._config.connections_max_idle_ms
+
+    async def _open_shared(self, host: str, port: int, name: str, purpose: str) -> BrokerConnection:
+        if self._closed:
+            raise BrokerConnectionError("the client is closing")
+        key = (host, port, purpose)
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open_one(key, name))
+            self._opening[key] = task
+            task.add_done_callback(lambda done: self._opened(key, done))
+        # Shielded: a caller that gives up must not take the connection from the others.
+        return await asyncio.shield(task)
+
+    def _opened(self, key: Key, task: asyncio.Task[BrokerConnection]) -> None:
+        self._opening.pop(key, None)
+        if not task.cancelled():
+            task.exception()
+
+    async def _open_one(self, key: Key, name: str) -> BrokerConnection:
+        host, port, _ = key
+        loop = asyncio.get_running_loop()
+        count, next_try_ms = self._failures.get((host, port), (0, 0))
+        wait_ms = next_try_ms - loop_ms(loop)
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+
+        def forget(connection: BrokerConnection) -> None:
+            if self._open.get(key) is connection:
+                del self._open[key]
+
+        try:
+            if self._context is None:
+                self._context = self._config.security.make_ssl_context()
+            connection = await open_connection(
+                host,
+                port,
+                name,
+                self._config,
+                forget,
+                self.traffic,
+                self._context,
+                self._authenticator,
+            )
+        except KafkaError as raised:
+            error = self._explained(raised, key)
+            self.traffic.failed += 1
+            delay_ms = self._backoff.delay_ms(count + 1)
+            self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
+            address = str(Address(host, port))
+            why = str(error).removeprefix(f"{name}: ").removeprefix(f"{address}: ")
+            self.last_failures[address] = why
+            tries = count + 1
+            loud = tries >= TRIES_BEFORE_WARNING and tries & (tries - 1) == 0
+            level = logging.WARNING if loud else logging.DEBUG
+            log.log(level, "no connection after %d tries, going on: %s", tries, error)
+            if error is raised:
+                raise
+            raise error from raised
+        self._reached.add((host, port))
+        self._failures.pop((host, port), None)
+        self.last_failures.pop(str(Address(host, port)), None)
+        self._open[key] = connection
+        return connection
+
+    def _explained(self, error: KafkaError, key: Key) -> KafkaError:
+        """The error of an address that the cluster itself named, and that never worked."""
+        host, port, purpose = key
+        known = purpose == BOOTSTRAP or (host, port) in (self._reached | {*self._config.addresses})
+        if known or type(error) is not BrokerConnectionError:
+            return error
+        return BrokerConnectionError(
+            f"{error}; a broker advertises this address, so clients must reach it: check its "
+            "advertised.listeners"
+        )

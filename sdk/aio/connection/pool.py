@@ -1,0 +1,599 @@
+"""Connections to the brokers of one cluster, by node and purpose, and what is known of the cluster.
+
+The pool decides which socket a request takes, when to reconnect, and when to learn the cluster
+anew, going back to the bootstrap list when no known broker answers (KIP-899). What requests mean,
+and whether one is worth repeating, is decided by its users.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from onceflow.sdk.aio.connection.connector import DEFAULT, Connector
+from onceflow.sdk.aio.connection.transport import BrokerConnection, loop_ms
+from onceflow.sdk.core.arguments import limit_of, wait_ms
+from onceflow.sdk.core.connection.handshake import BrokerVersions
+from onceflow.sdk.core.connection.metadata import ClusterMetadata, Node
+from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Send, Sleep
+from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for
+from onceflow.sdk.errors import (
+    BrokerConnectionError,
+    ClientClosedError,
+    IllegalStateError,
+    KafkaError,
+    NoBrokersAvailableError,
+    RequestTimedOutError,
+)
+from onceflow.sdk.protocol.api.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.schema import Request, Response
+from onceflow.sdk.settings.config import ClientConfig
+
+if TYPE_CHECKING:
+    from onceflow.sdk.observe.metrics import ConnectionMetrics
+
+log: logging.Logger = logging.getLogger("onceflow.pool")
+
+T = TypeVar("T")
+
+
+class ConnectionPool:
+    """Every connection of one client.
+
+    All methods belong to the event loop in which ``start`` was awaited; using the pool from
+    another loop raises IllegalStateError.
+
+    Attributes:
+        config: The client's configuration.
+        metadata: The newest view of the cluster; replaced, never changed.
+        metadata_listeners: Called with the new view after each change.
+    """
+
+    def __init__(
+        self, config: ClientConfig, *, random_source: Callable[[], float] = random.random
+    ) -> None:
+        self.config = config
+        self.metadata: ClusterMetadata = ClusterMetadata()
+        self.metadata_listeners: list[Callable[[ClusterMetadata], None]] = []
+        self.backoff: Backoff = Backoff(
+            config.retry_backoff_ms, config.retry_backoff_max_ms, random_source
+        )
+        self._random = random_source
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self._connector = Connector(config, random_source)
+        self._topics: dict[str, None] = {}
+        self._coordinators: dict[tuple[str, CoordinatorType], int] = {}
+        self._shared: dict[object, asyncio.Task[object]] = {}
+        self._maintenance: asyncio.Task[None] | None = None
+
+    # life
+
+    async def start(self, *, timeout_ms: int | None = None) -> None:
+        """Reach a broker and learn the cluster. Calling it again does nothing.
+
+        Args:
+            timeout_ms: Limit; default ``default_api_timeout_ms``.
+
+        Raises:
+            NoBrokersAvailableError: No bootstrap server answered; lists the addresses tried.
+            ClientClosedError: The pool was closed before.
+        """
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise ClientClosedError("this client was closed; make a new one")
+        if self._loop is not None:
+            self.check_loop()
+            return
+        self._loop = loop
+        try:
+            await self.refresh_metadata((), timeout_ms=timeout_ms)
+        except BaseException:
+            self._loop = None
+            await self._connector.close()
+            raise
+        self._maintenance = loop.create_task(self._maintain(), name="onceflow-pool")
+
+    async def close(self) -> None:
+        """Close every connection; requests that wait fail. Calling it again does nothing."""
+        if self._closed:
+            return
+        self.check_loop()
+        self._closed = True
+        if self._loop is None:
+            return
+        tasks = [t for t in (self._maintenance, *self._shared.values()) if t is not None]
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:  # Also when the caller is cancelled meanwhile.
+            await self._connector.close()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether ``start`` succeeded and ``close`` was not called."""
+        return self._loop is not None and not self._closed
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody else ended the pool's own task, as a loop that ends does."""
+        task = self._maintenance
+        return task is not None and not self._closed and (task.done() or task.cancelling() > 0)
+
+    def now_ms(self) -> int:
+        """The pool's clock: the loop's, in milliseconds."""
+        return loop_ms(self._running_loop())
+
+    def deadline_ms(self, timeout_ms: int) -> int:
+        """When a time given by the user is over, on the pool's clock."""
+        return self.now_ms() + wait_ms(timeout_ms)
+
+    def check_usable(self) -> None:
+        """Raise unless the pool is started, open, and used from its own loop."""
+        if self._closed:
+            raise ClientClosedError("this client is closed; make a new one")
+        if self._loop is None:
+            raise IllegalStateError("this client is not started; await start() first")
+        self.check_loop()
+
+    def check_open(self) -> None:
+        """Raise if the pool is closed, or started and used from elsewhere than its own loop."""
+        if self._closed:
+            raise ClientClosedError("this client is closed; make a new one")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise if the pool is started and this is not its own loop."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if self._loop is not None and running is not self._loop:
+            raise IllegalStateError(
+                "this client was started in another event loop or thread; an asyncio client "
+                "belongs to the loop that started it: use it there, or make and start one here"
+            )
+
+    def run_from_anywhere(self, callback: Callable[[], object]) -> None:
+        """Run a callback now if this is the pool's loop, else soon in it.
+
+        Args:
+            callback: What to run; callable from other threads and from signal handlers.
+        """
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            callback()
+            return
+        if asyncio._get_running_loop() is loop:
+            callback()
+            callback = _nothing  # A signal handler comes while the loop may be asleep.
+        with contextlib.suppress(RuntimeError):  # Closed meanwhile.
+            loop.call_soon_threadsafe(callback)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise IllegalStateError("this client is not started; await start() first")
+        return self._loop
+
+    # requests
+
+    async def request(
+        self,
+        node_id: int | None,
+        request: Request,
+        *,
+        timeout_ms: int | None = None,
+        max_version: int | None = None,
+        connection: str = DEFAULT,
+    ) -> Response:
+        """Ask one broker and wait for its answer; nothing is repeated.
+
+        Args:
+            node_id: The broker; None takes any that answers.
+            request: The request; spoken in the highest version that both sides know.
+            timeout_ms: Limit for the answer, default ``request_timeout_ms``. A broker that does
+                not answer in time loses the connection (it may be half-open).
+            max_version: Highest version to speak.
+            connection: Name of the socket: a broker answers in order, so a long poll needs its
+                own.
+
+        Returns:
+            The response.
+
+        Raises:
+            BrokerConnectionError: The broker cannot be reached, or the connection broke.
+            RequestTimedOutError: No answer came in time.
+            UnsupportedVersionError: There is no common version.
+        """
+        self.check_usable()
+        if node_id is None:
+            channel = await self._any_connection()
+        else:
+            channel = await self.connect(node_id, connection)
+        wait_ms = channel.muted_until_ms - self.now_ms()
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        return await channel.send(request, timeout_ms=timeout_ms, max_version=max_version)
+
+    async def connect(self, node_id: int, connection: str = DEFAULT) -> BrokerConnection:
+        """The open connection to a node, made if needed.
+
+        Args:
+            node_id: The broker.
+            connection: Name of the socket.
+
+        Raises:
+            BrokerConnectionError: The node is unknown or cannot be reached.
+        """
+        self.check_usable()
+        node = self._node(node_id)
+        if node is None:
+            raise BrokerConnectionError(f"node {node_id} is not part of the known cluster")
+        return await self._connector.connect(node, connection)
+
+    def open_connection(self, node_id: int, connection: str) -> BrokerConnection | None:
+        """The connection to a node if it is open and may be used now, without waiting.
+
+        Args:
+            node_id: The broker.
+            connection: Name of the socket.
+        """
+        found = self._connector.find(self._node(node_id), connection)
+        if found is None or found.muted_until_ms > self.now_ms():
+            return None
+        return found
+
+    async def run(self, flow: Flow[T], *, timeout_ms: int | None = None) -> T:
+        """Drive a flow to its end.
+
+        Args:
+            flow: The conversation.
+            timeout_ms: Limit for the whole, default ``default_api_timeout_ms``; a wait that
+                would pass it raises RequestTimedOutError inside the flow.
+
+        Returns:
+            What the flow returns.
+
+        Raises:
+            KafkaError: What the flow raises.
+        """
+        self.check_usable()
+        limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
+        deadline_ms = self.now_ms() + limit_ms
+        try:
+            step = next(flow)
+            while True:
+                reply: Response | None = None
+                error: KafkaError | None = None
+                left_ms = deadline_ms - self.now_ms()
+                if isinstance(step, Forget):
+                    self.forget_coordinator(step.coordinator.key, step.coordinator.key_type)
+                elif isinstance(step, Sleep):
+                    if step.delay_ms > left_ms:
+                        error = self._out_of_time(limit_ms)
+                    else:
+                        await asyncio.sleep(step.delay_ms / 1000)
+                elif left_ms <= 0:
+                    error = self._out_of_time(limit_ms)
+                else:
+                    try:
+                        reply = await self._perform(step, left_ms)
+                    except KafkaError as raised:
+                        error = raised
+                step = flow.send(reply) if error is None else flow.throw(error)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _out_of_time(self, limit_ms: int) -> RequestTimedOutError:
+        return RequestTimedOutError(f"gave up after {limit_ms} ms{self.troubles()}")
+
+    async def _perform(self, step: Send, left_ms: int) -> Response:
+        limit_ms = self.config.request_timeout_ms if step.timeout_ms is None else step.timeout_ms
+        target = step.target
+        if isinstance(target, Coordinator):
+            node_id: int | None = await self.find_coordinator(
+                target.key, target.key_type, timeout_ms=left_ms
+            )
+            purpose = "coordinator"
+        else:
+            node_id, purpose = target, DEFAULT
+        # The connection's own limit stays: that this caller runs out of time says nothing about
+        # the broker, and others may wait on the same connection.
+        try:
+            async with asyncio.timeout(left_ms / 1000):
+                return await self.request(
+                    node_id,
+                    step.request,
+                    timeout_ms=limit_ms,
+                    max_version=step.max_version,
+                    connection=purpose,
+                )
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"no answer within the last {left_ms} ms{self.troubles()}"
+            ) from None
+
+    def versions(self, node_id: int) -> BrokerVersions | None:
+        """What a node offers; None before the first connection to it."""
+        return self._connector.versions.get(node_id)
+
+    def api_version(self, node_id: int, request_type: type[Request]) -> int | None:
+        """The version that a request to a node would be spoken in.
+
+        Args:
+            node_id: The broker.
+            request_type: The request.
+
+        Returns:
+            The version; None when there is no common one, or no connection was made yet.
+        """
+        versions = self.versions(node_id)
+        return None if versions is None else versions.pick(request_type)
+
+    # metadata
+
+    async def refresh_metadata(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        all_topics: bool = False,
+        allow_auto_topic_creation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> ClusterMetadata:
+        """Ask for brokers and topics now.
+
+        Args:
+            topics: Topics to ask for, also from now on; None asks for those asked for before.
+            all_topics: Ask for every topic of the cluster instead.
+            allow_auto_topic_creation: Let the broker create missing topics if it is set up so.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Returns:
+            The new view. Topics that do not exist are in it with their error code.
+
+        Raises:
+            NoBrokersAvailableError: No broker could be reached within the limit.
+        """
+        wanted = None if topics is None else tuple(topics)
+        if wanted is not None:
+            self._topics.update(dict.fromkeys(wanted))
+        key = ("metadata", wanted, all_topics, allow_auto_topic_creation)
+        await self._once(
+            key,
+            lambda: self._refresh(wanted, all_topics, allow_auto_topic_creation, timeout_ms),
+        )
+        return self.metadata
+
+    def clock_ms(self) -> int:
+        """The pool's clock, 0 before the start; from any thread, also after the end."""
+        return 0 if self._loop is None else loop_ms(self._loop)
+
+    def connection_metrics(self) -> ConnectionMetrics:
+        """Figures of the connections; from any thread."""
+        from onceflow.sdk.observe.metrics import ConnectionMetrics  # Late: most programs never ask.
+
+        now_ms = self.clock_ms()
+        updated_ms = self.metadata.updated_at_ms
+        return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """No longer keep these topics' metadata fresh."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+
+    def apply_metadata(self, metadata: ClusterMetadata) -> None:
+        """Take over a newer view, such as one with a leader named in a refusal (KIP-951)."""
+        if metadata is not self.metadata:
+            self.metadata = metadata
+            for listener in tuple(self.metadata_listeners):
+                listener(metadata)
+
+    async def _refresh(
+        self,
+        wanted: tuple[str, ...] | None,
+        all_topics: bool,
+        allow_auto_topic_creation: bool,
+        timeout_ms: int | None,
+    ) -> None:
+        limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
+        deadline_ms = self.now_ms() + limit_ms
+        names = tuple(self._topics) if wanted is None else wanted
+        request = MetadataRequest(
+            topics=None
+            if all_topics
+            else [MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=allow_auto_topic_creation,
+        )
+        failures = 0
+        while True:
+            left_ms = max(1, deadline_ms - self.now_ms())
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    channel = await self._any_connection()
+                    reply = await channel.send(request)
+                if not isinstance(reply, MetadataResponse):
+                    raise BrokerConnectionError("the broker answered something else")
+                if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                    self._connector.forget_nodes()
+                    self.metadata = ClusterMetadata()
+                    raise BrokerConnectionError("the broker asked to bootstrap anew")
+                break
+            except (KafkaError, TimeoutError) as error:
+                failures += 1
+                delay_ms = self.backoff.delay_ms(failures)
+                if isinstance(error, KafkaError) and not error.retriable:
+                    raise
+                if self.now_ms() + delay_ms >= deadline_ms:
+                    raise NoBrokersAvailableError(
+                        f"no broker answered within {limit_ms} ms; {self._tried(error)}"
+                    ) from error
+                await asyncio.sleep(delay_ms / 1000)
+        metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
+        self._connector.retire_bootstrap()
+        self.apply_metadata(metadata)
+
+    def troubles(self) -> str:
+        """Which addresses could not be reached lately, as the end of a message; empty if none."""
+        listed = self._listed_failures()
+        return f"; not reached: {listed}" if listed else ""
+
+    def _listed_failures(self) -> str:
+        tried = self._connector.last_failures
+        return "; ".join(f"{address} ({why})" for address, why in tried.copy().items())
+
+    def _tried(self, error: Exception | None = None) -> str:
+        listed = self._listed_failures()
+        if listed:
+            return f"tried {listed}"
+        if error is None:
+            return "no address refused a connection"
+        why = str(error) or "no answer in time"
+        return f"connections were made, but: {why}; check security_protocol"
+
+    async def _any_connection(self) -> BrokerConnection:
+        """An open connection to any broker: known nodes first, then the bootstrap list."""
+        nodes = list(self.metadata.nodes.values())
+        return await self._connector.connect_any(nodes)
+
+    async def _maintain(self) -> None:
+        """Keep the metadata young and close what idles."""
+        age_ms = self.config.metadata_max_age_ms
+        while True:
+            due_ms = self.metadata.updated_at_ms + age_ms
+            wait_ms = max(due_ms - self.now_ms(), min(1_000, age_ms))
+            await asyncio.sleep(wait_ms / 1000)
+            self._connector.close_idle()
+            if self.now_ms() < self.metadata.updated_at_ms + age_ms:
+                continue
+            try:
+                await self.refresh_metadata()
+            except KafkaError as error:
+                log.warning("the cluster's metadata could not be refreshed: %s", error)
+
+    # coordinators
+
+    async def find_coordinator(
+        self, key: str, key_type: CoordinatorType | int, *, timeout_ms: int | None = None
+    ) -> int:
+        """The broker that coordinates a group or a transactional id; remembered until forgotten.
+
+        Args:
+            key: Group name or transactional id.
+            key_type: 0 for groups, 1 for transactions.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Returns:
+            Its node id.
+
+        Raises:
+            KafkaError: It could not be found in time, or the broker refuses for good.
+        """
+        self.check_usable()
+        kind = CoordinatorType(key_type)
+        if (key, kind) not in self._coordinators:
+            limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
+            try:
+                # The search is shared and may wait for a reconnect; this caller does not.
+                async with asyncio.timeout(limit_ms / 1000):
+                    # Somebody else may have forgotten what was found before this caller ran.
+                    while (key, kind) not in self._coordinators:
+                        await self._once(
+                            ("coordinator", key, kind),
+                            lambda: self._find_coordinator(key, kind, limit_ms),
+                        )
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"the coordinator of {key!r} was not found within {limit_ms} ms; "
+                    f"{self._tried()}"
+                ) from None
+        return self._coordinators[key, kind]
+
+    def forget_coordinator(self, key: str, key_type: CoordinatorType | int) -> None:
+        """Ask anew before the next use, because the coordinator moved or is gone."""
+        self._coordinators.pop((key, CoordinatorType(key_type)), None)
+
+    async def _find_coordinator(self, key: str, kind: CoordinatorType, limit_ms: int) -> None:
+        deadline_ms = self.now_ms() + limit_ms
+        failures = 0
+        while True:
+            left_ms = max(1, deadline_ms - self.now_ms())
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    node = await self._ask_for_coordinator(key, kind)
+                break
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"the coordinator of {key!r} was not found within {limit_ms} ms"
+                ) from None
+            except KafkaError as error:
+                failures += 1
+                delay_ms = self.backoff.delay_ms(failures)
+                if recovery_for(error) is Recovery.NONE or self.now_ms() + delay_ms >= deadline_ms:
+                    raise
+                await asyncio.sleep(delay_ms / 1000)
+        if node.node_id not in self.metadata.nodes:
+            self._connector.extra_nodes[node.node_id] = node
+        self._coordinators[key, kind] = node.node_id
+
+    async def _ask_for_coordinator(self, key: str, kind: CoordinatorType) -> Node:
+        channel = await self._any_connection()
+        batched = (channel.versions.pick(FindCoordinatorRequest) or 0) >= 4
+        request = (
+            FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            if batched
+            else FindCoordinatorRequest(key_type=kind, key=key)
+        )
+        return _read_coordinator(await channel.send(request))
+
+    # shared work
+
+    async def _once(self, key: object, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Let callers that want the same thing at the same time share one task.
+
+        A caller that is cancelled leaves the task to the others.
+        """
+        task = self._shared.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(work())
+            self._shared[key] = task
+            task.add_done_callback(lambda done: self._forget_shared(key, done))
+        await asyncio.shield(task)
+
+    def _forget_shared(self, key: object, task: asyncio.Task[object]) -> None:
+        self._shared.pop(key, None)
+        if not task.cancelled():
+            task.exception()
+
+    def _node(self, node_id: int) -> Node | None:
+        return self.metadata.nodes.get(node_id) or self._connector.extra_nodes.get(node_id)
+
+
+def _read_coordinator(reply: Response) -> Node:
+    if not isinstance(reply, FindCoordinatorResponse):
+        raise BrokerConnectionError("the broker answered something else")
+    if reply.coordinators:
+        found = reply.coordinators[0]
+        code, message = found.error_code, found.error_message
+        node = Node(found.node_id, found.host, found.port)
+    else:
+        code, message = reply.error_code, reply.error_message
+        node = Node(reply.node_id, reply.host, reply.port)
+    if code:
+        raise error_for(code, message or "")
+    return node
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,71 @@
+"""Rebalance callbacks: which there are, and which one a poll has to run now."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from onceflow.sdk.core.group.steps import RebalanceEvent, RebalanceKind
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.partitions import TopicPartition
+
+RebalanceCallback = Callable[[list[TopicPartition]], object]
+"""``callback(partitions)``; on an asynchronous consumer it may return an awaitable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """The application's rebalance callbacks; each may be missing."""
+
+    on_assigned: RebalanceCallback | None = None
+    on_revoked: RebalanceCallback | None = None
+    on_lost: RebalanceCallback | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be called, when it is given and not at the first rebalance."""
+        for field in fields(self):
+            callback = getattr(self, field.name)
+            if callback is not None and not callable(callback):
+                raise ConfigError(field.name, callback, "give a function of a list of partitions")
+
+    def check_blocking(self) -> None:
+        """Refuse coroutine functions, whose coroutines a blocking consumer could not run.
+
+        Raises:
+            ConfigError: There is one.
+        """
+        for field in fields(self):
+            if inspect.iscoroutinefunction(getattr(self, field.name)):
+                name = getattr(self, field.name).__name__
+                remedy = "give a plain function, or use AsyncConsumer, which awaits this one"
+                raise ConfigError(field.name, name, remedy)
+
+    def for_kind(self, kind: RebalanceKind) -> RebalanceCallback | None:
+        """The callback for an event. Lost partitions are never reported as revoked."""
+        if kind is RebalanceKind.ASSIGNED:
+            return self.on_assigned
+        return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCallback:
+    """A callback that the face must run before the poll goes on.
+
+    Attributes:
+        event: What happened; to be handed back to the engine.
+        callback: What to call, with `partitions`.
+        partitions: Its argument.
+    """
+
+    event: RebalanceEvent
+    callback: RebalanceCallback
+    partitions: list[TopicPartition]
+
+
+async def run_callback(pending: PendingCallback | None) -> None:
+    """Run a callback that is due, if there is one, and await what it returns."""
+    if pending is not None:
+        result = pending.callback(pending.partitions)
+        if inspect.isawaitable(result):
+            await result

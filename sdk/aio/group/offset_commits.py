@@ -1,0 +1,290 @@
+"""Offset commits of one consumer: on request, automatic, and before partitions are given up.
+
+It decides which offsets a commit stores, under which membership, when the automatic commit runs,
+and what is asked again. Whether the consumer still owns the partitions is known to the group
+member and the subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from uuid import UUID
+
+from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.aio.group.runner import GroupRunner
+from onceflow.sdk.core.arguments import limit_of, offsets_by_partition
+from onceflow.sdk.core.consume import offset_lookup
+from onceflow.sdk.core.consume.subscription import Subscription
+from onceflow.sdk.core.consume.topic_change import forget_old_positions, gone
+from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.group.membership import EXPELLED
+from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
+from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutError
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.observe.meters import ConsumerCounters
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.settings.config import ConsumerConfig
+
+logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_Stored = tuple[UUID | None, OffsetAndMetadata]
+GivenOffsets = Mapping[TopicPartition, OffsetAndMetadata | int]
+
+
+class OffsetCommits:
+    """Commits of a consumer that has a group id."""
+
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        group: GroupRunner,
+        counters: ConsumerCounters,
+        on_commit: Callable[[Offsets], None],
+    ) -> None:
+        """Make it; nothing is sent yet.
+
+        Args:
+            pool: Connections.
+            config: The consumer's settings.
+            subscription: Positions.
+            group: Membership.
+            counters: Where to count commits.
+            on_commit: Called with what was committed.
+        """
+        self._counters = counters
+        self._on_commit = on_commit
+        self._pool = pool
+        self._config = config
+        self._subscription = subscription
+        self._group = group
+        self._group_id = config.group_id or ""
+        self._due_ms: int | None = None
+        self._automatic: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._stored: dict[TopicPartition, _Stored] = {}
+
+    def identity(self) -> ConsumerGroupMetadata:
+        """Under which membership commits are sent; none with partitions assigned by hand."""
+        if self._subscription.uses_group:
+            return self._group.member.metadata()
+        return ConsumerGroupMetadata(self._group_id)
+
+    def _present_identity(self) -> ConsumerGroupMetadata:
+        if self._expelled:
+            raise CommitFailedError(
+                f"this consumer is no member of group {self._group_id!r} any more, and its "
+                "partitions may belong to others; poll to join again, then process anew what "
+                "was not committed"
+            )
+        return self.identity()
+
+    @property
+    def _expelled(self) -> bool:
+        return self._subscription.uses_group and not self._group.member.is_member
+
+    # --- automatic ---
+
+    def is_due(self) -> bool:
+        """Whether a poll shall start the automatic commit. May be asked from any thread."""
+        due_ms = self._due_ms
+        return due_ms is not None and self._pool.now_ms() >= due_ms
+
+    def due_in_ms(self) -> int:
+        """When to look again, in milliseconds from now."""
+        if self._due_ms is None:
+            return self._config.auto_commit_interval_ms
+        return max(1, self._due_ms - self._pool.now_ms())
+
+    def start_if_due(self) -> None:
+        """Commit what earlier polls returned, if it is time; a failure is only logged."""
+        if not self._config.enable_auto_commit:
+            return
+        now_ms = self._pool.now_ms()
+        if self._due_ms is None:
+            self._due_ms = now_ms + self._config.auto_commit_interval_ms
+        elif now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._config.auto_commit_interval_ms
+            if self._automatic is None or self._automatic.done():
+                self._automatic = self._start()
+
+    async def commit_before_revoke(self, limit_ms: int) -> None:
+        """Automatic commit of everything, waited for, while the partitions are still ours."""
+        if not self._config.enable_auto_commit:
+            return
+        if self._automatic is not None and not self._automatic.done():
+            # An older commit must not arrive after the last one.
+            await asyncio.wait([self._automatic], timeout=limit_ms / 1000)
+        task = self._start()
+        if task is not None:
+            _, unfinished = await asyncio.wait([task], timeout=limit_ms / 1000)
+            for late in unfinished:
+                late.cancel()
+
+    def _start(self) -> asyncio.Task[None] | None:
+        positions = self._positions()
+        for partition in gone(self._subscription, self._pool.metadata):
+            positions.pop(partition, None)
+        changed = {p: o for p, o in positions.items() if self._stored.get(p) != self._entry(p, o)}
+        if not changed or self._expelled:
+            return None
+        return asyncio.get_running_loop().create_task(
+            self._commit_and_log(changed, self._config.auto_commit_interval_ms),
+            name="onceflow-auto-commit",
+        )
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All positions, without those of a topic that was made anew: commits name topics."""
+        forget_old_positions(self._subscription, self._pool.metadata)
+        return self._subscription.positions()
+
+    def _entry(self, partition: TopicPartition, offset: OffsetAndMetadata) -> _Stored:
+        state = self._subscription.get(partition)
+        return None if state is None else state.topic_id, offset
+
+    async def _commit_and_log(self, offsets: Offsets, timeout_ms: int | None) -> None:
+        try:
+            await self._commit(offsets, timeout_ms)
+        except KafkaError as error:
+            logger.warning("group %s: a commit in the background failed: %s", self._group_id, error)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions were given up; what others commit for them is not known here."""
+        for partition in partitions:
+            self._stored.pop(partition, None)
+
+    async def close(self) -> None:
+        """Give up what still runs."""
+        tasks = [*self._background, *([self._automatic] if self._automatic else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- on request ---
+
+    async def commit(self, offsets: GivenOffsets | None, timeout_ms: int | None) -> None:
+        """Commit what is given, or all positions; see the consumer's method."""
+        limit_of(timeout_ms, 0)
+        await self._commit(self._chosen(offsets), timeout_ms)
+
+    def commit_in_background(self, offsets: GivenOffsets | None) -> None:
+        """Commit without waiting; see the blocking consumer's method."""
+        task = asyncio.get_running_loop().create_task(
+            self._commit_and_log(self._chosen(offsets), None), name="onceflow-commit"
+        )
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _chosen(self, offsets: GivenOffsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return self._positions()
+        chosen = offsets_by_partition(offsets)
+        if self._subscription.uses_group:
+            foreign = sorted(chosen.keys() - self._subscription.assignment())
+            if foreign:
+                raise CommitFailedError(
+                    f"{', '.join(map(str, foreign))} is not assigned to this consumer, and what "
+                    "another member commits must not be overwritten; poll() until the group has "
+                    "assigned it, or commit without a subscription, after assign([...])"
+                )
+        return chosen
+
+    async def _commit(self, offsets: Offsets, timeout_ms: int | None) -> None:
+        if not offsets:
+            return
+        begun_ms = self._pool.now_ms()
+        try:
+            await commit_offsets(self._pool, self._present_identity, offsets, timeout_ms)
+        except CommitFailedError:
+            self._counters.commit_errors += 1
+            if self._subscription.uses_group:
+                self._group.member.expect_expulsion()
+                self._group.wake()
+            raise
+        except BaseException:
+            self._counters.commit_errors += 1
+            raise
+        now_ms = self._pool.now_ms()
+        self._counters.commit_ms.add(now_ms - begun_ms, now_ms)
+        self._on_commit(offsets)
+        held = self._subscription.assignment()
+        self._stored.update({p: self._entry(p, o) for p, o in offsets.items() if p in held})
+
+
+async def commit_offsets(
+    pool: ConnectionPool,
+    identity: Callable[[], ConsumerGroupMetadata],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    timeout_ms: int | None = None,
+) -> None:
+    """Commit offsets, asking again while the failure may pass (a commit may be repeated).
+
+    Args:
+        pool: Connections.
+        identity: Group and membership under which to commit, asked anew for each try: a member
+            epoch may rise meanwhile (STALE_MEMBER_EPOCH, KIP-848).
+        offsets: What to store.
+        timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+    Raises:
+        CommitFailedError: The group went on without this member.
+        RequestTimedOutError: Time ran out; the offsets may or may not be stored.
+        KafkaError: The coordinator refused for good; the error names the partition.
+    """
+    if not offsets:
+        return
+    limit_ms = limit_of(timeout_ms, pool.config.default_api_timeout_ms)
+    deadline_ms = pool.now_ms() + limit_ms
+    group_id = identity().group_id
+    failures = 0
+    while True:
+        try:
+            async with asyncio.timeout(max(1, deadline_ms - pool.now_ms()) / 1000):
+                codes = await pool.run(
+                    offset_lookup.commit_offsets(identity(), offsets), timeout_ms=limit_ms
+                )
+            failed = _worst_commit_error(group_id, codes)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"the coordinator of group {group_id!r} did not answer an offset commit within "
+                f"{limit_ms} ms"
+            ) from None
+        except KafkaError as error:
+            failed = error
+        if failed is None:
+            return
+        recovery = recovery_for(failed, coordinator=True)
+        if isinstance(failed, CommitFailedError) or recovery is Recovery.NONE:
+            raise failed
+        if recovery is Recovery.FIND_COORDINATOR:
+            pool.forget_coordinator(group_id, CoordinatorType.GROUP)
+        failures += 1
+        delay_ms = pool.backoff.delay_ms(failures)
+        if pool.now_ms() + delay_ms >= deadline_ms:
+            raise RequestTimedOutError(
+                f"offsets of group {group_id!r} were not committed within {limit_ms} ms: {failed}"
+            ) from failed
+        await asyncio.sleep(delay_ms / 1000)
+
+
+def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:
+    """The error that decides about the whole commit: one that does not pass, if there is any."""
+    worst: KafkaError | None = None
+    for partition, code in codes.items():
+        if code == ErrorCode.NONE:
+            continue
+        if code in EXPELLED:
+            return CommitFailedError(
+                f"offsets of group {group_id!r} were not committed: the group went on without "
+                f"this member ({ErrorCode(code).name}), others own its partitions now. Poll more "
+                "often, lower max.poll.records or raise max.poll.interval.ms"
+            )
+        error = error_for(code, f"commit of {partition} in group {group_id!r}")
+        if recovery_for_code(code) is Recovery.NONE or code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return error
+        worst = error
+    return worst

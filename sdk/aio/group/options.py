@@ -1,0 +1,61 @@
+"""How a consumer's settings become those of its group member, for either protocol.
+
+It makes assignors of names, and the text that a coordinator gets of a pattern. What is allowed in
+which protocol is checked with the settings themselves.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from onceflow.sdk.core.group.assignors import ASSIGNORS, Assignor
+from onceflow.sdk.core.group.steps import GroupSettings
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.config import ConsumerConfig
+
+
+def group_settings(config: ConsumerConfig) -> GroupSettings:
+    """Settings of the group member.
+
+    Raises:
+        ConfigError: An assignor is none of those that there are.
+    """
+    assignors: list[Assignor] = []
+    for wanted in config.partition_assignment_strategy:
+        assignor: object = ASSIGNORS.get(wanted) if isinstance(wanted, str) else wanted
+        if not isinstance(assignor, Assignor):
+            raise ConfigError(
+                "partition_assignment_strategy",
+                wanted,
+                f"choose from {', '.join(ASSIGNORS)}, or give an object with the methods of "
+                "onceflow.sdk.core.group.assignors.Assignor",
+            )
+        assignors.append(assignor)
+    return GroupSettings(
+        group_id=config.group_id or "",
+        group_instance_id=config.group_instance_id,
+        session_timeout_ms=config.session_timeout_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        assignors=tuple(assignors),
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+        rack=config.client_rack or None,
+        member_id=str(uuid.uuid4()) if config.group_protocol == "consumer" else "",
+        remote_assignor=config.group_remote_assignor,
+    )
+
+
+def re2_text(pattern: re.Pattern[str]) -> str:
+    """A pattern as the coordinator gets it: RE2 has the flags in the text.
+
+    Both match whole names. What RE2 lacks (look-around, back-references) the coordinator refuses,
+    and the next poll raises that.
+    """
+    letters = "".join(
+        letter
+        for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))
+        if pattern.flags & flag
+    )
+    return f"(?{letters}){pattern.pattern}" if letters else pattern.pattern

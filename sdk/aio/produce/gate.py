@@ -1,0 +1,97 @@
+"""Whether a producer takes records now, and if not, why: closed, not started, broken, or a
+failure that nobody has looked at.
+
+The accumulator asks the gate only while it is closed, so that a record costs no question. What
+counts as broken is the transaction manager's decision; which batches failed is the sender's.
+"""
+
+from __future__ import annotations
+
+from onceflow.sdk.core.produce.accumulator import Accumulator, D
+from onceflow.sdk.core.produce.sender import Sender
+from onceflow.sdk.core.produce.transaction_manager import TransactionManager, TransactionState
+from onceflow.sdk.errors import ClientClosedError, IllegalStateError, KafkaError
+
+
+class Gate:
+    """The reasons to refuse records; callable from any thread.
+
+    Attributes:
+        is_started: Whether the producer runs.
+        is_closing: Whether it was closed.
+    """
+
+    def __init__(
+        self, accumulator: Accumulator[D], sender: Sender, transactions: TransactionManager
+    ) -> None:
+        self.is_started = False
+        self.is_closing = False
+        self._close_gate = accumulator.close_gate
+        self._open_gate = accumulator.open_gate
+        self._sender = sender
+        self._transactions = transactions
+        accumulator.refusal = self.refusal
+        accumulator.close_gate()
+
+    def refusal(self) -> KafkaError | None:
+        """Why nothing may be appended now; the accumulator's lock is held."""
+        if self.is_closing:
+            return closed_error()
+        if not self.is_started:
+            return IllegalStateError("this producer is not started; await start() first")
+        manager = self._transactions
+        if manager.is_broken:
+            return manager.error
+        if manager.is_transactional:
+            try:
+                manager.require(TransactionState.IN_TRANSACTION, what="send()")
+            except KafkaError as error:
+                return error
+        failure = self.take_failure()
+        self.update()
+        return failure
+
+    def update(self) -> None:
+        """Let the accumulator ask for a reason if there is one, and only then."""
+        manager = self._transactions
+        good = self.is_started and not self.is_closing and not self._sender.failures
+        if manager.is_transactional:
+            good = good and manager.state is TransactionState.IN_TRANSACTION
+        else:
+            good = good and manager.state is not TransactionState.FATAL_ERROR
+        if good:
+            self._open_gate()
+        else:
+            self._close_gate()
+
+    def take_failure(self) -> KafkaError | None:
+        """The first failure that nobody has looked at, once; the others are counted in a note."""
+        failures, self._sender.failures = self._sender.failures, []
+        unseen = [batch for batch in failures if batch.unseen_failures]
+        if not unseen:
+            return None
+        error = unseen[0].error
+        assert error is not None
+        count = sum(batch.unseen_failures for batch in unseen)
+        note = f"{count} records failed whose delivery was not looked at; this is the first cause"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        return error
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong and was not seen.
+
+        Raises:
+            KafkaError: What broke the transaction, or the first failure not looked at.
+        """
+        error = self._transactions.error if self._transactions.is_broken else None
+        if error is None:
+            error = self.take_failure()
+            self.update()
+        if error is not None:
+            raise error.with_traceback(None)
+
+
+def closed_error() -> KafkaError:
+    """The error of a producer that was closed."""
+    return ClientClosedError("this producer is closed; make a new one")

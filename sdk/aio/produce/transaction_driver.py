@@ -1,0 +1,556 @@
+"""A producer's transactions over a running engine: begin, offsets, commit, abort, recovery.
+
+It decides in which order things happen at the ends of a transaction (every record acknowledged
+before offsets and commit, nothing sent after an abort began) and what the user is told when an
+end has no answer. States are the transaction manager's, conversations are flows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from onceflow.sdk.aio.produce.engine import ProducerEngine
+from onceflow.sdk.core.arguments import (
+    check_group_metadata,
+    limit_of,
+    offsets_by_partition,
+    partition_list,
+    whole_ms,
+)
+from onceflow.sdk.core.flow import CoordinatorType, Flow
+from onceflow.sdk.core.produce.batch import DeliveryHandle
+from onceflow.sdk.core.produce.transaction_flows import (
+    FENCED,
+    EndProgress,
+    check_group,
+    commit_offsets,
+    end_transaction,
+    init_producer_id,
+)
+from onceflow.sdk.core.produce.transaction_manager import TransactionState, fenced_error
+from onceflow.sdk.core.produce.transaction_reclaim import Owner, owner_of
+from onceflow.sdk.errors import (
+    AbortableError,
+    CommitOutcomeUnknownError,
+    FatalError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    KafkaError,
+    TransactionAbortedError,
+    UnknownProducerIdError,
+    UnsupportedVersionError,
+)
+from onceflow.sdk.model.partitions import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+)
+from onceflow.sdk.protocol.api.produce import ProduceRequest
+from onceflow.sdk.protocol.api.transactions import EndTxnRequest
+
+log: logging.Logger = logging.getLogger("onceflow.transactions")
+
+D = TypeVar("D", bound=DeliveryHandle)
+S = TransactionState
+IMPLICIT_PRODUCE = 12
+"""Produce version from which partitions join a transaction without being announced (KIP-890)."""
+EPOCH_END_TXN = 5
+"""EndTxn version that brings the next epoch (KIP-890)."""
+
+
+class TransactionDriver(Generic[D]):
+    """Transactions of one producer.
+
+    Calls must come one after the other; a second one during the first raises IllegalStateError
+    from the state table.
+    """
+
+    def __init__(self, engine: ProducerEngine[D]) -> None:
+        self._engine = engine
+        self._manager = engine.transactions
+        self._pool = engine.pool
+        self._backoff = engine.pool.backoff
+        self._unanswered = False
+
+    # life
+
+    async def start(self) -> None:
+        """Get or adopt the identity that the settings ask for; without transactions, nothing.
+
+        Raises:
+            KafkaError: The coordinator refuses, or did not answer in time.
+        """
+        config = self._engine.config
+        known = config.joined_identity or config.resumed_identity
+        if known is not None:
+            await self.adopt(known)
+        elif config.transactional_id is not None:
+            await self.init()
+
+    async def close(self, timeout_ms: int) -> None:
+        """Abort what is open and close the engine.
+
+        Args:
+            timeout_ms: Limit for both.
+
+        Raises:
+            KafkaError: A record failed and nobody looked at its delivery.
+        """
+        engine = self._engine
+        if engine.loop is None:
+            await engine.close(0)
+            return
+        deadline_ms = engine.now_ms() + whole_ms(timeout_ms)
+        try:
+            if self._manager.is_joined:
+                await self._flush_quietly(deadline_ms)
+            else:
+                await self.abort_quietly(timeout_ms)
+        finally:
+            await engine.close(deadline_ms)
+        failure = engine.gate.take_failure()
+        if failure is None and self._manager.is_joined:
+            failure = self._manager.error  # Nobody else will hear of it: there is no commit here.
+        if failure is not None:
+            raise failure
+
+    async def _flush_quietly(self, deadline_ms: int) -> None:
+        try:
+            await self._engine.wait_complete(deadline_ms)
+        except KafkaError as error:
+            log.warning("closing with records on their way: %s", error)
+
+    async def abort_quietly(self, timeout_ms: int | None = None) -> None:
+        """Abort if something is open, while another error is on its way to the user."""
+        manager = self._manager
+        if not manager.is_abortable:
+            return
+        try:
+            await self.abort(timeout_ms)
+        except KafkaError as error:
+            log.warning("%s: open transaction not aborted: %s", manager.transactional_id, error)
+
+    # identity
+
+    async def init(self, timeout_ms: int | None = None) -> None:
+        """Get the identity, fencing older producers of the transactional id.
+
+        After it was done once, doing it again settles an end of unknown outcome and raises the
+        epoch; a producer that was not used since is left as it is. An open transaction is the
+        user's to commit or abort: here it would be lost without a word.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The coordinator refuses, or did not answer in time.
+            IllegalStateError: A transaction is open, or another call goes on.
+        """
+        manager = self._manager
+        if manager.transactional_id is None or manager.is_joined:
+            raise IllegalStateError("init_transactions() needs a producer with transactional_id")
+        limit_ms = self._limit_ms(timeout_ms)
+        self._engine.check_usable()
+        if manager.state is S.FATAL_ERROR and manager.error is not None:
+            raise manager.error
+        if manager.state not in (S.UNINITIALIZED, S.READY):
+            raise manager.refusal("init_transactions()")
+        if manager.state is S.READY and not manager.number and not manager.bump_required:
+            return
+        await self._initialize(limit_ms)
+
+    async def adopt(self, identity: ProducerIdentity) -> None:
+        """Step into an open transaction under a known identity."""
+        self._engine.check_usable()
+        version = await self._negotiate(identity.transactional_id, self._limit_ms(None))
+        self._manager.adopt(identity, version, self._engine.now_ms())
+        self._engine.accumulator.transaction = self._manager.number
+        self._engine.gate.update()
+
+    async def _initialize(self, limit_ms: int, current: ProducerIdentity | None = None) -> None:
+        manager, config = self._manager, self._engine.config
+        self._engine.check_usable()
+        deadline_ms = self._engine.now_ms() + limit_ms
+        manager.move(S.INITIALIZING)
+        self._unanswered = True
+        try:
+            producer_id, producer_epoch = await self._pool.run(
+                init_producer_id(
+                    manager.transactional_id,
+                    config.transaction_timeout_ms,
+                    self._backoff,
+                    current=current,
+                ),
+                timeout_ms=limit_ms,
+            )
+            version = await self._negotiate(
+                manager.transactional_id or "", max(1, deadline_ms - self._engine.now_ms())
+            )
+        except FatalError as error:
+            manager.fatal(error)
+            raise
+        except BaseException as error:
+            self._unanswered = not isinstance(error, KafkaError) or error.retriable
+            manager.move(S.UNINITIALIZED)
+            raise
+        self._unanswered = False
+        manager.initialized(producer_id, producer_epoch, version)
+        self._engine.gate.update()
+        log.info(
+            "%s: producer id %d, epoch %d, transactions version %d",
+            manager.transactional_id,
+            producer_id,
+            producer_epoch,
+            version,
+        )
+
+    async def _negotiate(self, transactional_id: str, limit_ms: int) -> int:
+        """Which transaction protocol the coordinator's cluster speaks."""
+        node_id = await self._pool.find_coordinator(
+            transactional_id, CoordinatorType.TRANSACTION, timeout_ms=limit_ms
+        )
+        await self._pool.connect(node_id, "coordinator")
+        versions = self._pool.versions(node_id)
+        if versions is None or versions.transaction_version < 2:
+            return 1
+        new_enough = (versions.pick(ProduceRequest) or 0) >= IMPLICIT_PRODUCE and (
+            versions.pick(EndTxnRequest) or 0
+        ) >= EPOCH_END_TXN
+        return 2 if new_enough else 1
+
+    # begin
+
+    async def begin(self) -> None:
+        """Open a transaction.
+
+        Raises:
+            KafkaError: The producer is not ready for one, or (where it has to ask for its
+                identity first) the coordinator refuses.
+        """
+        manager, engine = self._manager, self._engine
+        engine.check_usable()
+        if manager.transactional_id is None:
+            raise IllegalStateError("transactions need a producer with transactional_id")
+        if manager.is_joined:
+            raise IllegalStateError(
+                "another producer owns this transaction: it is open already, and ends there"
+            )
+        if manager.state is S.UNINITIALIZED:
+            await self._reclaim(self._limit_ms(None))
+        elif manager.state is S.READY and manager.bump_required:
+            await self._raise_epoch(self._limit_ms(None))
+        manager.begin(engine.now_ms())
+        engine.accumulator.transaction = manager.number
+        engine.gate.update()
+
+    def begin_now(self) -> bool:
+        """Open a transaction if that needs no broker; callable from any thread.
+
+        Returns:
+            Whether it is open; else ``begin`` has to be awaited.
+        """
+        manager, engine = self._manager, self._engine
+        if (
+            manager.state is not S.READY
+            or manager.bump_required
+            or not manager.is_transactional
+            or engine.gate.is_closing
+            or engine.loop is None
+        ):
+            return False
+        manager.begin(engine.now_ms())
+        engine.accumulator.transaction = manager.number
+        engine.gate.update()
+        return True
+
+    async def _raise_epoch(self, limit_ms: int) -> None:
+        """Raise the epoch, because some batch may still arrive under the old one (KIP-360)."""
+        if self._manager.producer_id < 0:
+            await self._initialize(limit_ms)
+        else:
+            await self._initialize(limit_ms, self._manager.identity)
+
+    async def _reclaim(self, limit_ms: int) -> None:
+        """Get an identity anew after an unknown end, unless a newer producer has it.
+
+        Where an InitProducerId of our own got no answer, the newer epoch may be our own: then it
+        is asked for again, as its repetition.
+        """
+        identity = self._manager.identity
+        if (
+            identity is not None
+            and not self._unanswered
+            and await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms) is Owner.TAKEN
+        ):
+            error = fenced_error(identity.transactional_id)
+            self._manager.fatal(error)
+            self._engine.gate.update()
+            raise error
+        await self._initialize(limit_ms)
+
+    # content
+
+    def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Remember that others produce to these partitions in the open transaction."""
+        if self._manager.is_joined:
+            raise IllegalStateError("note_partitions() belongs to the transaction's owner")
+        noted = partition_list(partitions)
+        self._manager.require(S.IN_TRANSACTION, what="note_partitions()")
+        self._manager.note_partitions(noted)
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: ConsumerGroupMetadata,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Take offsets into the transaction, after every record was acknowledged.
+
+        Args:
+            offsets: Next offset to read by partition.
+            group: The group and the member that read them.
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: A record was lost, or a coordinator refuses; the transaction must be
+                aborted then.
+        """
+        manager, engine = self._manager, self._engine
+        engine.check_usable()
+        manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
+        check_group_metadata(group)
+        check_group(group)
+        plain = offsets_by_partition(offsets)
+        if not plain:
+            return
+        identity = manager.identity
+        assert identity is not None
+        number = manager.number
+        deadline_ms = self._deadline_ms(timeout_ms)
+        await engine.wait_complete(deadline_ms)
+        engine.gate.raise_failure()
+        manager.has_content = True
+        try:
+            await self._pool.run(
+                commit_offsets(
+                    identity,
+                    plain,
+                    group,
+                    self._backoff,
+                    protocol_version=manager.protocol_version,
+                ),
+                timeout_ms=max(1, deadline_ms - engine.now_ms()),
+            )
+        except BaseException as error:
+            # Some of the offsets may be part of the transaction: only an abort makes it clear.
+            if manager.number == number:
+                manager.fail(_healed_by_abort(error))
+                engine.gate.update()
+            raise
+
+    # the end
+
+    async def commit(self, timeout_ms: int | None = None) -> None:
+        """Make everything in the transaction visible at once.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            CommitOutcomeUnknownError: No answer came; it may be committed.
+            KafkaError: Nothing was committed, and the transaction must be aborted.
+        """
+        manager, engine = self._manager, self._engine
+        engine.check_usable()
+        deadline_ms = self._deadline_ms(timeout_ms)
+        if not manager.is_broken:
+            manager.begin_end(committed=True)
+            engine.gate.update()
+            try:
+                await engine.wait_complete(deadline_ms)
+            except BaseException as error:
+                manager.fail(
+                    error
+                    if isinstance(error, KafkaError)
+                    else TransactionAbortedError("the commit was interrupted before it was asked")
+                )
+                engine.poke()
+                raise
+        if manager.error is not None:
+            if isinstance(manager.error, InvalidProducerEpochError):
+                await self._learn_who_raised_the_epoch(manager.error, deadline_ms)
+            raise manager.error
+        if manager.has_content:
+            await self._end(deadline_ms, committed=True)
+        else:
+            manager.ended()
+        engine.sender.counters.transactions_committed += 1
+        engine.accumulator.transaction = 0
+
+    async def abort(self, timeout_ms: int | None = None) -> None:
+        """Drop everything in the transaction.
+
+        What was not sent is not sent any more; what is on its way is waited for.
+
+        Args:
+            timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            KafkaError: The coordinator could not be told; it aborts by itself when
+                ``transaction_timeout_ms`` is over or the next transaction begins.
+        """
+        manager, engine = self._manager, self._engine
+        engine.check_usable()
+        engine.sender.counters.transactions_aborted += 1
+        if manager.already_aborted and manager.state is S.UNINITIALIZED:
+            manager.already_aborted = False  # The coordinator did it, and the commit said so.
+            return
+        deadline_ms = self._deadline_ms(timeout_ms)
+        cause = manager.error
+        manager.begin_end(committed=False)
+        engine.gate.update()
+        try:
+            await self._drain(deadline_ms)
+        except BaseException:
+            manager.outcome_unknown()
+            raise
+        if isinstance(cause, InvalidProducerIdMappingError | UnknownProducerIdError):
+            # The coordinator has no such transaction; it would fence us for asking.
+            manager.outcome_unknown()
+        elif manager.has_content:
+            await self._end(deadline_ms, committed=False)
+        else:
+            manager.ended()
+        engine.accumulator.transaction = 0
+
+    async def _drain(self, deadline_ms: int) -> None:
+        engine = self._engine
+        engine.sender.purge(
+            TransactionAbortedError("the transaction was aborted before the record was sent")
+        )
+        await engine.stop_registering()
+        await engine.wait_idle(deadline_ms)
+
+    async def _end(self, deadline_ms: int, *, committed: bool) -> None:
+        manager, engine = self._manager, self._engine
+        identity = manager.identity
+        assert identity is not None
+        progress = EndProgress()
+        flow = end_transaction(
+            identity,
+            self._backoff,
+            committed=committed,
+            protocol_version=manager.protocol_version,
+            progress=progress,
+        )
+        try:
+            producer_id, producer_epoch = await self._pool.run(
+                flow, timeout_ms=max(1, deadline_ms - engine.now_ms())
+            )
+        except (*FENCED, InvalidTxnStateError) as error:
+            # The last one: it was ended already, with the other result.
+            await self._end_refused(identity, error, deadline_ms, progress, committed=committed)
+        except (AbortableError, FatalError) as error:
+            manager.fail(error) if committed else manager.outcome_unknown()
+            if isinstance(error, FatalError):
+                manager.fatal(error)
+            raise
+        except BaseException as error:
+            manager.outcome_unknown()
+            # Whatever this is, an earlier attempt may have got through.
+            if committed and isinstance(error, KafkaError):
+                raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
+            raise
+        else:
+            manager.ended(producer_id, producer_epoch)
+        finally:
+            engine.gate.update()
+
+    async def _end_refused(
+        self,
+        identity: ProducerIdentity,
+        error: KafkaError,
+        deadline_ms: int,
+        progress: EndProgress,
+        *,
+        committed: bool,
+    ) -> None:
+        """The epoch is too old: a newer producer took over, or the coordinator timed us out."""
+        owner = await self._require_ours(identity, error, deadline_ms)
+        why = self._why_aborted()
+        self._manager.outcome_unknown()
+        # With version 2 the epoch would be further ahead if ours had been committed.
+        certain = owner is Owner.OURS or (
+            owner is Owner.ABORTED and self._manager.protocol_version != 1
+        )
+        if committed and not certain and (progress.may_have_arrived or owner is Owner.COMMITTED):
+            raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
+        if committed:
+            self._manager.already_aborted = True
+            raise TransactionAbortedError(why) from error
+
+    async def _learn_who_raised_the_epoch(self, error: KafkaError, deadline_ms: int) -> None:
+        """A record was refused for its old epoch: be fenced, or be aborted by the coordinator."""
+        identity = self._manager.identity
+        assert identity is not None
+        await self._require_ours(identity, error, deadline_ms)
+        raise TransactionAbortedError(self._why_aborted()) from error
+
+    async def _require_ours(
+        self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int
+    ) -> Owner:
+        """Become fenced for good unless it is certain that nobody took the id (KIP-588)."""
+        limit_ms = max(1, deadline_ms - self._engine.now_ms())
+        try:
+            owner = await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms)
+        except KafkaError:
+            owner = Owner.UNSAID
+        if owner in (Owner.TAKEN, Owner.UNSAID):
+            fenced = fenced_error(identity.transactional_id)
+            self._manager.fatal(fenced)
+            self._engine.gate.update()
+            raise fenced from error
+        return owner
+
+    def _ask_owner(self, identity: ProducerIdentity) -> Flow[Owner]:
+        version = self._manager.protocol_version
+        return owner_of(identity, self._backoff, protocol_version=version)
+
+    def _why_aborted(self) -> str:
+        limit_ms = self._engine.config.transaction_timeout_ms
+        open_ms = self._engine.now_ms() - self._manager.began_ms
+        why = (
+            f"it was open for {open_ms} ms, longer than transaction_timeout_ms ({limit_ms})"
+            if open_ms >= limit_ms
+            else "its coordinator ended it"
+        )
+        return (
+            f"the transaction was aborted by the coordinator: {why}; nothing of it is visible. "
+            "Begin a new one and do its work again"
+        )
+
+    def _limit_ms(self, timeout_ms: int | None) -> int:
+        return limit_of(timeout_ms, self._engine.config.max_block_ms)
+
+    def _deadline_ms(self, timeout_ms: int | None) -> int:
+        return self._engine.now_ms() + self._limit_ms(timeout_ms)
+
+
+_UNKNOWN = (
+    "no certain answer to the commit ({}): it is committed or aborted as a whole. Call "
+    "init_transactions(), then read the committed offsets to learn which"
+)
+
+
+def _healed_by_abort(error: BaseException) -> KafkaError:
+    """What a transaction fails with when its offsets could not be sent."""
+    if isinstance(error, UnsupportedVersionError):  # A broker too old for them was not sent them.
+        return TransactionAbortedError(str(error))
+    if isinstance(error, KafkaError):
+        return error
+    return TransactionAbortedError("sending offsets was interrupted")

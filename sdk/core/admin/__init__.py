@@ -1,0 +1,1 @@
+"""Requests of administration: one exchange each."""

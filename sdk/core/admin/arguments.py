@@ -1,0 +1,276 @@
+"""Checks of what calls of the admin clients are given: names, topics, settings, numbers.
+
+What would otherwise fail where a request is written, in words of the wire, is refused by the name
+of the argument, with what to write. Partitions and times are checked in ``arguments``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from onceflow.sdk.core.arguments import partition_of
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.admin import ConfigResource, ResourceType
+from onceflow.sdk.model.partitions import NewTopic, TopicPartition
+from onceflow.sdk.model.whole_numbers import is_whole
+
+T = TypeVar("T", bound=Hashable)
+
+
+def name_list(name: str, given: object) -> list[str]:
+    """Names, each once. A text is one name: its letters are never what is meant.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It holds something else than texts.
+    """
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise ConfigError(name, given, "give a list of names")
+    found: dict[str, None] = {}
+    for each in given:
+        if not isinstance(each, str):
+            raise ConfigError(name, each, "give each name as a text")
+        found[each] = None
+    return list(found)
+
+
+def number_list(name: str, given: object) -> list[int]:
+    """Whole numbers, each once.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is one number, or holds something else.
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(name, given, "give a list of whole numbers, as [1]")
+    found: dict[int, None] = {}
+    for each in given:
+        found[whole_number(name, each)] = None
+    return list(found)
+
+
+def new_topics(given: object) -> dict[str, NewTopic]:
+    """Topics to be created, by name; a name alone takes the broker's defaults.
+
+    Raises:
+        ConfigError: It holds something else, or a topic's numbers or settings cannot be sent.
+    """
+    if isinstance(given, str | NewTopic):
+        given = [given]
+    remedy = "give a list of NewTopic(name, partitions=3), or of names"
+    if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
+        raise ConfigError("topics", given, remedy)
+    found: dict[str, NewTopic] = {}
+    for topic in given:
+        wanted = NewTopic(topic) if isinstance(topic, str) else topic
+        if not isinstance(wanted, NewTopic) or not isinstance(wanted.name, str):
+            raise ConfigError("topics", topic, remedy)
+        for field in ("partitions", "replication_factor"):
+            whole_number(f"topics: {field} of {wanted.name}", getattr(wanted, field))
+        if wanted.configs is not None:
+            check_settings("topics", wanted.name, wanted.configs, or_none=False)
+        found[wanted.name] = wanted
+    return found
+
+
+def check_settings(argument: str, what: str, settings: object, *, or_none: bool = True) -> None:
+    """Refuse settings that are no texts: Kafka has no other kind of value.
+
+    Args:
+        argument: What the argument is called.
+        what: The topic or other resource that they are for.
+        settings: What the user gave.
+        or_none: Whether a value may be None, which returns it to the default.
+
+    Raises:
+        ConfigError: A name is no text, or a value neither a text nor, where allowed, None.
+    """
+    if not isinstance(settings, Mapping):
+        remedy = "give a dictionary of texts, as {'retention.ms': '3600000'}"
+        raise ConfigError(f"{argument}: configs of {what}", settings, remedy)
+    for name, value in settings.items():
+        if not isinstance(name, str):
+            remedy = "give each setting's name as a text"
+            raise ConfigError(f"{argument}: configs of {what}", name, remedy)
+        if isinstance(value, str) or (or_none and value is None):
+            continue
+        plain = str(value).lower() if isinstance(value, bool) else str(value)
+        remedy = f"give {plain!r}" if isinstance(value, int | float) else "give a text"
+        field = f"{argument}: {what}: {name}"
+        raise ConfigError(field, value, f"{remedy}: Kafka takes settings as texts")
+
+
+def whole_number(name: str, given: object) -> int:
+    """A whole number.
+
+    Args:
+        name: What it is called.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if not is_whole(given):
+        raise ConfigError(name, given, "give a whole number")
+    return given.__index__()
+
+
+def numbers_by_name(name: str, given: object, example: str) -> dict[str, int]:
+    """Numbers, by the name of what they are for.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+        example: How it is written.
+
+    Raises:
+        ConfigError: It is no mapping of names to numbers.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(name, given, f"give a dictionary, as {example}")
+    found: dict[str, int] = {}
+    for each, number in given.items():
+        if not isinstance(each, str):
+            raise ConfigError(name, each, f"give names as texts, as in {example}")
+        found[each] = whole_number(f"{name} of {each}", number)
+    return found
+
+
+def numbers_by_partition(name: str, given: object) -> dict[TopicPartition, int]:
+    """Numbers, by partition.
+
+    Raises:
+        ConfigError: It is no mapping of partitions to numbers.
+    """
+    if not isinstance(given, Mapping):
+        remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): 5}"
+        raise ConfigError(name, given, remedy)
+    found: dict[TopicPartition, int] = {}
+    for partition, number in given.items():
+        where = partition_of(partition, name)
+        found[where] = whole_number(f"{name} of {where}", number)
+    return found
+
+
+def folders_by_partition(given: object) -> dict[TopicPartition, str]:
+    """Paths of folders, by partition.
+
+    Raises:
+        ConfigError: It is no mapping of partitions to texts.
+    """
+    remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): '/data/1'}"
+    if not isinstance(given, Mapping):
+        raise ConfigError("folders", given, remedy)
+    found: dict[TopicPartition, str] = {}
+    for partition, path in given.items():
+        where = partition_of(partition, "folders")
+        if not isinstance(path, str):
+            raise ConfigError(f"folders of {where}", path, "give the folder's path as a text")
+        found[where] = path
+    return found
+
+
+def replicas_by_partition(given: object) -> dict[TopicPartition, list[int] | None]:
+    """Node ids, by partition; None cancels.
+
+    Raises:
+        ConfigError: It is no mapping of partitions to lists of numbers.
+    """
+    remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): [1, 2]}"
+    if not isinstance(given, Mapping):
+        raise ConfigError("replicas", given, remedy)
+    found: dict[TopicPartition, list[int] | None] = {}
+    for partition, nodes in given.items():
+        where = partition_of(partition, "replicas")
+        name = f"replicas of {where}"
+        if nodes is not None and (
+            isinstance(nodes, str | bytes) or not isinstance(nodes, Sequence)
+        ):
+            raise ConfigError(name, nodes, "give a list of node ids, or None to cancel")
+        found[where] = None if nodes is None else [whole_number(name, node) for node in nodes]
+    return found
+
+
+def times_or_words(given: object, words: Mapping[str, int]) -> dict[TopicPartition, int]:
+    """What is asked about partitions: one of some words, or a time.
+
+    Args:
+        given: What the user gave.
+        words: The words, and what stands for them in a request.
+
+    Raises:
+        ConfigError: It is no mapping, or holds another word or something else.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError("targets", given, "give a dictionary of times by TopicPartition")
+    times: dict[TopicPartition, object] = {}
+    for partition, time in given.items():
+        where = partition_of(partition, "targets")
+        if isinstance(time, str) and time not in words:
+            remedy = f"choose from {', '.join(words)}, or give milliseconds since 1970"
+            raise ConfigError(f"targets of {where}", time, remedy)
+        times[where] = words[time] if isinstance(time, str) else time
+    return numbers_by_partition("targets", times)
+
+
+def resource(name: str, given: object) -> ConfigResource:
+    """What settings belong to: a topic by its name, or anything else.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is neither, or a resource of no type that there is.
+    """
+    if isinstance(given, str):
+        return ConfigResource(ResourceType.TOPIC, given)
+    if not isinstance(given, ConfigResource):
+        raise ConfigError(name, given, "give topic names, or ConfigResource(type, name)")
+    if not isinstance(given.type, ResourceType):
+        known = ", ".join(f"ResourceType.{kind.name}" for kind in ResourceType)
+        raise ConfigError(f"{name}: ConfigResource.type", given.type, f"give one of {known}")
+    if not isinstance(given.name, str):
+        raise ConfigError(f"{name}: ConfigResource.name", given.name, "give a text, as '1'")
+    return given
+
+
+def instances(
+    name: str,
+    given: object,
+    kind: type[T],
+    check: Callable[[T], None] = lambda entry: None,
+    *,
+    is_secret: bool = False,
+) -> list[T]:
+    """Objects of one class, each once.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+        kind: The class.
+        check: Refuses an object by what is in it.
+        is_secret: Whether what is wrong must not be shown.
+
+    Raises:
+        ConfigError: It holds something else.
+    """
+    remedy = f"give a list of {kind.__name__}"
+    if isinstance(given, kind | str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise ConfigError(name, "***" if is_secret else given, remedy)
+    found: dict[T, None] = {}
+    for entry in given:
+        if not isinstance(entry, kind):
+            raise ConfigError(name, "***" if is_secret else entry, remedy)
+        check(entry)  # First of all: what is wrong may have no hash.
+        found[entry] = None
+    return list(found)

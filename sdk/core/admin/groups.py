@@ -1,0 +1,350 @@
+"""What an admin client asks about groups and transactions: one exchange each.
+
+As in ``admin_topics``, every flow answers with an outcome for each item. Coordinators are named as
+targets and found by the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, outcome
+from onceflow.sdk.core.consume.offset_lookup import commit_offsets
+from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.core.group.classic_member import PROTOCOL_TYPE
+from onceflow.sdk.core.group.consumer_protocol import decode_assignment
+from onceflow.sdk.core.produce.transaction_flows import init_producer_id
+from onceflow.sdk.core.retry import Backoff
+from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
+from onceflow.sdk.model.admin import (
+    GroupDescription,
+    GroupListing,
+    MemberDescription,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
+from onceflow.sdk.model.partitions import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+)
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from onceflow.sdk.protocol.api.group_offsets import OffsetDeleteRequest, OffsetDeleteResponse
+from onceflow.sdk.protocol.api.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from onceflow.sdk.protocol.api.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+
+
+def group_coordinator(group_id: str) -> Coordinator:
+    """Whom to ask about a group."""
+    return Coordinator(group_id, CoordinatorType.GROUP)
+
+
+def list_groups(
+    node_id: int, states: Collection[str], types: Collection[str] = ()
+) -> Flow[list[GroupListing]]:
+    """The groups that one broker coordinates.
+
+    Args:
+        node_id: The broker.
+        states: Only groups in these states; empty for all.
+        types: Only groups of these types; empty for all.
+
+    Raises:
+        BrokerError: The broker refused.
+    """
+    request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+    reply = yield from ask(request, ListGroupsResponse, node_id)
+    if reply.error_code != ErrorCode.NONE:
+        raise error_for(reply.error_code, "ListGroups")
+    return [
+        GroupListing(group.group_id, group.protocol_type, group.group_state, group.group_type)
+        for group in reply.groups
+    ]
+
+
+def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
+    """State and members of one group of either protocol; an unknown one is in the state Dead."""
+    found = yield from _describe_classic(group_id)
+    description = found[group_id]
+    if isinstance(description, GroupDescription) and description.state == "Dead":
+        try:  # So a coordinator also speaks of groups of the other protocol.
+            other = yield from _describe_consumer(group_id)
+        except UnsupportedVersionError:
+            return found
+        # Kafka 3.8 and 3.9 announce the request, and refuse it where the protocol is switched off.
+        return found if isinstance(other[group_id], UnsupportedVersionError) else other
+    return found
+
+
+def _describe_classic(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
+    request = DescribeGroupsRequest(groups=[group_id])
+    reply = yield from ask(request, DescribeGroupsResponse, group_coordinator(group_id))
+    found: Outcomes[str, GroupDescription] = {}
+    for group in reply.groups:
+        code = group.error_code
+        if code == ErrorCode.GROUP_ID_NOT_FOUND:  # What version 6 says for a Dead group.
+            found[group.group_id] = GroupDescription(group.group_id, "Dead", "", "", ())
+            continue
+        members = tuple(_member(group.protocol_type, member) for member in group.members)
+        description = GroupDescription(
+            group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
+        )
+        name = f"group {group.group_id!r}"
+        found[group.group_id] = outcome(code, group.error_message, name, description)
+    return fill_missing([group_id], found)
+
+
+def _describe_consumer(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    reply = yield from ask(request, ConsumerGroupDescribeResponse, group_coordinator(group_id))
+    found: Outcomes[str, GroupDescription] = {}
+    for group in reply.groups:
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            found[group.group_id] = GroupDescription(group.group_id, "Dead", "", "", ())
+            continue
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                frozenset(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in member.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for member in group.members
+        )
+        description = GroupDescription(
+            group.group_id,
+            group.group_state,
+            PROTOCOL_TYPE,
+            group.assignor_name,
+            members,
+            "Consumer",
+        )
+        name = f"group {group.group_id!r}"
+        found[group.group_id] = outcome(group.error_code, group.error_message, name, description)
+    return fill_missing([group_id], found)
+
+
+def _member(
+    protocol_type: str, member: DescribeGroupsResponse.DescribedGroupMember
+) -> MemberDescription:
+    assignment: Iterable[TopicPartition] = ()
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            assignment = decode_assignment(member.member_assignment)
+        except RemoteProtocolError:
+            assignment = ()  # Another kind of member; its bytes are its own business.
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        frozenset(assignment),
+    )
+
+
+def delete_group(group_id: str) -> Flow[Outcomes[str, None]]:
+    """Delete one group that has no members, with its offsets."""
+    request = DeleteGroupsRequest(groups_names=[group_id])
+    reply = yield from ask(request, DeleteGroupsResponse, group_coordinator(group_id))
+    found: Outcomes[str, None] = {
+        result.group_id: outcome(result.error_code, None, f"group {result.group_id!r}", None)
+        for result in reply.results
+    }
+    return fill_missing([group_id], found)
+
+
+def alter_group_offsets(
+    group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Flow[Outcomes[TopicPartition, None]]:
+    """Store offsets for a group from outside of it."""
+    codes = yield from commit_offsets(ConsumerGroupMetadata(group_id), offsets)
+    found: Outcomes[TopicPartition, None] = {}
+    for partition, code in codes.items():
+        message = None
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            message = "the group has members; stop them first"
+        found[partition] = outcome(code, message, f"{partition} in group {group_id!r}", None)
+    return fill_missing(offsets, found)
+
+
+def delete_group_offsets(
+    group_id: str, partitions: Collection[TopicPartition]
+) -> Flow[Outcomes[TopicPartition, None]]:
+    """Forget offsets of a group for partitions that it does not read any more (KIP-496)."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    message = OffsetDeleteRequest
+    request = message(
+        group_id=group_id,
+        topics=[
+            message.OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[
+                    message.OffsetDeleteRequestPartition(partition_index=index) for index in indexes
+                ],
+            )
+            for name, indexes in topics.items()
+        ],
+    )
+    reply = yield from ask(request, OffsetDeleteResponse, group_coordinator(group_id))
+    found: Outcomes[TopicPartition, None] = {}
+    if reply.error_code != ErrorCode.NONE:
+        error = error_for(reply.error_code, f"group {group_id!r}")
+        return fill_missing(partitions, dict.fromkeys(partitions, error))
+    for topic_answer in reply.topics:
+        for answer in topic_answer.partitions:
+            where = TopicPartition(topic_answer.name, answer.partition_index)
+            name = f"{where} in group {group_id!r}"
+            found[where] = outcome(answer.error_code, None, name, None)
+    return fill_missing(partitions, found)
+
+
+def fence_producer(
+    transactional_id: str, timeout_ms: int, backoff: Backoff
+) -> Flow[Outcomes[str, ProducerIdentity]]:
+    """Take a transactional id, which fences its producer and ends what that left open."""
+    producer_id, epoch = yield from init_producer_id(transactional_id, timeout_ms, backoff)
+    return {transactional_id: ProducerIdentity(transactional_id, producer_id, epoch)}
+
+
+def describe_producers(
+    node_id: int, partitions: Collection[TopicPartition]
+) -> Flow[Outcomes[TopicPartition, list[ProducerState]]]:
+    """The producers that one leader knows in some of its partitions."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    request = DescribeProducersRequest(
+        topics=[
+            DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
+            for name, indexes in topics.items()
+        ]
+    )
+    reply = yield from ask(request, DescribeProducersResponse, node_id)
+    found: Outcomes[TopicPartition, list[ProducerState]] = {}
+    for topic_answer in reply.topics:
+        for answer in topic_answer.partitions:
+            where = TopicPartition(topic_answer.name, answer.partition_index)
+            states = [
+                ProducerState(
+                    state.producer_id,
+                    state.producer_epoch,
+                    state.last_sequence,
+                    state.last_timestamp,
+                    state.coordinator_epoch,
+                    None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+                )
+                for state in answer.active_producers
+            ]
+            found[where] = outcome(answer.error_code, answer.error_message, where, states)
+    return fill_missing(partitions, found)
+
+
+def describe_transaction(transactional_id: str) -> Flow[Outcomes[str, TransactionDescription]]:
+    """State of one transactional id."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    coordinator = Coordinator(transactional_id, CoordinatorType.TRANSACTION)
+    reply = yield from ask(request, DescribeTransactionsResponse, coordinator)
+    found: Outcomes[str, TransactionDescription] = {}
+    for state in reply.transaction_states:
+        started_ms = state.transaction_start_time_ms
+        description = TransactionDescription(
+            state.transactional_id,
+            state.transaction_state,
+            state.producer_id,
+            state.producer_epoch,
+            state.transaction_timeout_ms,
+            None if started_ms < 0 else started_ms,
+            frozenset(
+                TopicPartition(topic.topic, partition)
+                for topic in state.topics
+                for partition in topic.partitions
+            ),
+        )
+        name = f"transactional id {state.transactional_id!r}"
+        found[state.transactional_id] = outcome(state.error_code, None, name, description)
+    return fill_missing([transactional_id], found)
+
+
+def list_transactions(
+    node_id: int, states: Collection[str], producer_ids: Collection[int]
+) -> Flow[list[TransactionListing]]:
+    """The transactional ids that one broker coordinates.
+
+    Args:
+        node_id: The broker.
+        states: Only those in these states; empty for all.
+        producer_ids: Only those of these producers; empty for all.
+
+    Raises:
+        BrokerError: The broker refused.
+    """
+    request = ListTransactionsRequest(
+        state_filters=list(states), producer_id_filters=list(producer_ids)
+    )
+    reply = yield from ask(request, ListTransactionsResponse, node_id)
+    if reply.error_code != ErrorCode.NONE:
+        raise error_for(reply.error_code, "ListTransactions")
+    return [
+        TransactionListing(s.transactional_id, s.producer_id, s.transaction_state)
+        for s in reply.transaction_states
+    ]
+
+
+def write_abort_marker(
+    node_id: int, partition: TopicPartition, producer: ProducerState
+) -> Flow[Outcomes[TopicPartition, None]]:
+    """Have a leader end a producer's open transaction with an abort marker.
+
+    It goes past the transaction coordinator, and is meant for transactions that the coordinator
+    does not know any more (KIP-664).
+    """
+    marker = WriteTxnMarkersRequest.WritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=[
+            WriteTxnMarkersRequest.WritableTxnMarkerTopic(
+                name=partition.topic, partition_indexes=[partition.partition]
+            )
+        ],
+        # A producer without any marker yet has -1 here, which no coordinator ever has.
+        coordinator_epoch=max(0, producer.coordinator_epoch),
+    )
+    request = WriteTxnMarkersRequest(markers=[marker])
+    reply = yield from ask(request, WriteTxnMarkersResponse, node_id)
+    found: Outcomes[TopicPartition, None] = {}
+    for result in reply.markers:
+        for topic in result.topics:
+            for answer in topic.partitions:
+                where = TopicPartition(topic.name, answer.partition_index)
+                found[where] = outcome(answer.error_code, None, where, None)
+    return fill_missing([partition], found)

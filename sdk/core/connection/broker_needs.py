@@ -1,0 +1,111 @@
+"""What a request asks of a broker beyond being served at all: versions that its contents need.
+
+An older broker would misread some values and has no place for others. Such a request is not sent;
+the error says what is missing, and which release of Apache Kafka has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from onceflow.sdk.core.connection.handshake import served_since
+from onceflow.sdk.errors import UnsupportedVersionError
+from onceflow.sdk.protocol.schema import Field, Message, Request
+
+MAX_TIMESTAMP: Final = -3
+BROKERS_DEFAULT: Final = -1
+
+_LIST_OFFSETS, _TXN_OFFSET_COMMIT, _LIST_CONFIG_RESOURCES = 2, 28, 74
+_LIST_GROUPS, _CREATE_TOPICS = 16, 19
+
+_SETTINGS_LISTED = "listing what has settings (KIP-1142)"
+
+_FIELDS: Final[Mapping[tuple[int, str], str]] = {
+    (_LIST_CONFIG_RESOURCES, "resource_types"): _SETTINGS_LISTED,
+    (_LIST_GROUPS, "states_filter"): "asking for groups by their state",
+    (_LIST_GROUPS, "types_filter"): "asking for groups by their type",
+    **dict.fromkeys(
+        [(_TXN_OFFSET_COMMIT, name) for name in ("generation_id", "member_id")],
+        "a transaction that is fenced by the membership of a consumer (KIP-447)",
+    ),
+}
+"""What fields are to a user, where it is not their name; by api key and field."""
+
+
+def check_values(request: Request, version: int) -> None:
+    """Refuse values that a version would let a broker misread.
+
+    Args:
+        request: What is to be sent.
+        version: The version that it is spoken in.
+
+    Raises:
+        UnsupportedVersionError: It needs a later version.
+    """
+    rule = _RULES.get(request.api_key)
+    if rule is None:
+        return
+    least, holds, what = rule
+    if version < least and holds(request):
+        raise _lacking(type(request), what, least, version)
+
+
+def lacking_field(request_type: type[Request], field: str, version: int) -> UnsupportedVersionError:
+    """The error for a field that is set and has no place in the version that is spoken."""
+    what = _FIELDS.get((request_type.api_key, field), field)
+    return _lacking(request_type, what, _first_version(request_type, field, version), version)
+
+
+def _lacking(
+    request_type: type[Request], what: str, least: int, version: int
+) -> UnsupportedVersionError:
+    name = request_type.__name__.removesuffix("Request")
+    since = served_since(request_type, least)
+    return UnsupportedVersionError(
+        f"{what} needs {name} in version {least}{since}; version {version} is spoken here"
+    )
+
+
+def _first_version(message_type: type[Message], name: str, version: int) -> int:
+    """From which version on, after one that lacks it, a field is there; 0 if it is nowhere."""
+    found = 0
+    for field_name, field in message_type.fields().items():
+        if field_name == name and field.versions[0] > version:
+            return field.versions[0]
+        inner = _struct_of(field)
+        if inner is not None:
+            found = found or _first_version(inner, name, version)
+    return found
+
+
+def _struct_of(field: Field) -> type[Message] | None:
+    return field.struct_type if field.element is None else _struct_of(field.element)
+
+
+def _asks_for_max_timestamp(request: Any) -> bool:
+    return any(p.timestamp == MAX_TIMESTAMP for topic in request.topics for p in topic.partitions)
+
+
+def _leaves_numbers_to_the_broker(request: Any) -> bool:
+    return any(
+        BROKERS_DEFAULT in (topic.num_partitions, topic.replication_factor)
+        and not topic.assignments
+        for topic in request.topics
+    )
+
+
+def _asks_for_everything(request: Any) -> bool:
+    return not request.resource_types
+
+
+_RULES: Final[Mapping[int, tuple[int, Callable[[Any], bool], str]]] = {
+    _LIST_OFFSETS: (7, _asks_for_max_timestamp, "the offset of the largest timestamp (KIP-734)"),
+    _CREATE_TOPICS: (
+        4,
+        _leaves_numbers_to_the_broker,
+        "a topic with the broker's default number of partitions or replicas (KIP-464)",
+    ),
+    _LIST_CONFIG_RESOURCES: (1, _asks_for_everything, _SETTINGS_LISTED),
+}
+"""By api key: lowest version, which requests need it, and what that is to a user."""

@@ -1,0 +1,433 @@
+"""Fetched batches that wait for the application, and the records made of them.
+
+One `FetchedData` is one partition's part of one fetch answer. It decides which of its batches and
+records reach the application: control batches and aborted transactions do not, and neither do the
+records before the offset that was asked for, which come along because a broker hands out whole
+batches. It does not know whether the partition still belongs to the consumer.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_left
+from collections.abc import Callable
+
+from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
+from onceflow.sdk.errors import SerializationError
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import (
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    InvalidBatchError,
+    parse_batch_header,
+)
+from onceflow.sdk.protocol.primitives import Buffer
+from onceflow.sdk.protocol.records import (
+    consumer_columns,
+    consumer_records,
+    extend_columns,
+    parse_control_batch,
+)
+from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
+
+OFFSET_MAX = 2**63 - 1
+
+Deserializer = Callable[..., object]
+"""Makes an object of a key's or value's bytes; not called for None."""
+
+RunDeserializer = Callable[[list[ConsumerRecord]], list[ConsumerRecord]]
+"""Made by `make_deserializer`."""
+
+
+class FetchedData:
+    """A run of batches of one partition, read from front to back.
+
+    Attributes:
+        topic_partition: Where the batches come from.
+        stamp: The partition's stamp when they were asked for.
+        next_offset: Offset after the last complete batch, to be fetched next.
+        leader_epoch: Leader epoch of the last complete batch.
+        position: Offset that the application goes on with after what was taken so far.
+        position_epoch: Leader epoch of the batch before that offset, -1 if none was read.
+    """
+
+    __slots__ = (
+        "_aborted",
+        "_check_crcs",
+        "_columns",
+        "_data",
+        "_deserialize",
+        "_end",
+        "_header",
+        "_index",
+        "_offset",
+        "_records",
+        "leader_epoch",
+        "next_offset",
+        "position",
+        "position_epoch",
+        "stamp",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        stamp: int,
+        fetch_offset: int,
+        data: Buffer,
+        aborted: AbortedTransactions | None,
+        *,
+        check_crcs: bool = True,
+        deserialize: RunDeserializer | None = None,
+    ) -> None:
+        """Find the complete batches.
+
+        Args:
+            topic_partition: Where the batches come from.
+            stamp: The partition's stamp when they were asked for.
+            fetch_offset: The offset asked for.
+            data: Batches one after the other; the last one may be cut.
+            aborted: Aborted transactions of the range, None to show everything.
+            check_crcs: Whether to compare each batch with its checksum before use.
+            deserialize: From `make_deserializer`.
+
+        Raises:
+            RecordError: The bytes cannot be batches.
+        """
+        self.topic_partition: TopicPartition = topic_partition
+        self.stamp: int = stamp
+        self.position: int = fetch_offset
+        self.next_offset: int = fetch_offset
+        self.position_epoch: int = -1
+        self.leader_epoch: int = -1
+        self._data = data
+        self._aborted = aborted
+        self._check_crcs = check_crcs
+        self._deserialize = deserialize
+        self._header: BatchHeader | None = None
+        self._offset = 0
+        self._records: list[ConsumerRecord] = []
+        self._columns: RecordColumns | None = None
+        self._index = 0
+        self._end = self._find_end()
+
+    def _find_end(self) -> int:
+        data, size, at = self._data, len(self._data), 0
+        last: BatchHeader | None = None
+        while size - at >= HEADER_SIZE:
+            header = parse_batch_header(data, at)
+            if at + header.size_bytes > size:
+                break
+            if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
+                raise InvalidBatchError(
+                    f"a batch of {self.topic_partition} is at offset {header.base_offset}, where "
+                    "no log has one"
+                )
+            last = header
+            at += header.size_bytes
+        if last is not None:
+            # A batch that lies wholly before the offset asked for must not move it back.
+            self.next_offset = max(self.next_offset, last.next_offset)
+            self.leader_epoch = last.partition_leader_epoch
+        return at
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches that were not taken yet."""
+        return self._end - self._offset
+
+    def let_go(self) -> None:
+        """Hold what was not taken yet alone, and not the whole answer that it is a part of."""
+        if isinstance(self._data, memoryview):
+            self._data = bytes(self._data[self._offset : self._end])
+            self._end -= self._offset
+            self._offset = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was taken."""
+        return self._offset >= self._end and self._index >= self._decoded
+
+    @property
+    def _decoded(self) -> int:
+        return len(self._records) if self._columns is None else len(self._columns)
+
+    def take_columns(
+        self, limit: int, *, values_only: bool, beside: RecordColumns | None = None
+    ) -> RecordColumns | None:
+        """As `take`, field by field.
+
+        Args:
+            limit: Most records wanted; 0 only skips what is hidden.
+            values_only: Whether offsets and values are enough.
+            beside: Columns that the records are added to, if their batch allows it.
+
+        Returns:
+            A new run of one batch; or the columns given, with at most `limit` records more: as they
+            were when nothing visible is left, the limit is 0, or the next batch differs from them.
+        """
+        if self._deserialize is not None or self._index < len(self._records):
+            return self._take_as_columns(limit, beside)
+        if self._columns is not None and self._columns.values_only != values_only:
+            self._columns, self._index = None, 0
+        while not self.exhausted:
+            if self._columns is not None:
+                if limit <= 0 or not (beside is None or _alike(self._columns, beside)):
+                    return beside
+                taken = self._columns[self._index : self._index + limit]
+                self._move_to(self._index + len(taken), taken.offsets[-1], taken.leader_epoch)
+                if beside is None:
+                    return taken
+                beside.extend(taken)
+                limit -= len(taken)
+                continue
+            header = parse_batch_header(self._data, self._offset)
+            if self._hides(header):
+                self._finish(header)
+            elif limit <= 0:
+                return beside
+            elif beside is not None and self._reads_into(beside, header, limit, values_only):
+                self._finish(header)
+                limit -= header.records_count
+            else:
+                self._decode_columns(header, values_only)
+        return beside
+
+    def _take_as_columns(self, limit: int, beside: RecordColumns | None) -> RecordColumns | None:
+        """As `take_columns`, of records: a deserializer takes no other, or they are there."""
+        while not self.exhausted:
+            if self._index < len(self._records):
+                first = self._records[self._index]
+                if limit <= 0 or not (beside is None or _alike(first, beside)):
+                    break
+                taken = RecordColumns.from_records(self._take_decoded(limit))
+                if beside is None:
+                    return taken
+                beside.extend(taken)
+                limit -= len(taken)
+                continue
+            header = parse_batch_header(self._data, self._offset)
+            if self._hides(header):
+                self._finish(header)
+            elif limit <= 0:
+                break
+            else:
+                self._decode(header)
+        return beside
+
+    def take(self, limit: int, beside: list[ConsumerRecord] | None = None) -> list[ConsumerRecord]:
+        """Records for the application, in order; the position moves along, over hidden ones too.
+
+        Args:
+            limit: Most records wanted; 0 only skips what is hidden.
+            beside: Records that these are added to.
+
+        Returns:
+            A new list with records of one batch; or the list given, with at most `limit` records
+            more: as it was when nothing visible is left, or when the limit is 0.
+
+        Raises:
+            RecordError: A batch cannot be read. The position stays before it.
+            SerializationError: A deserializer refused a record. The position stays before it.
+        """
+        found = [] if beside is None else beside
+        if self._columns is not None:  # They may be values only: the batch is read again.
+            self._columns, self._index = None, 0
+        # What was read is the caller's at once, so that no error behind it can lose it.
+        while not self.exhausted and (beside is not None or not found):
+            before = len(found)
+            if self._index < len(self._records):
+                if limit <= 0:
+                    break
+                found += self._take_decoded(limit)
+            else:
+                header = parse_batch_header(self._data, self._offset)
+                if self._hides(header):
+                    self._finish(header)
+                elif limit <= 0:
+                    break
+                elif self._deserialize is None and self._wants_all_of(header, limit):
+                    self._read_records(header, found)
+                    self._finish(header)
+                else:
+                    self._decode(header)
+            limit -= len(found) - before
+        return found
+
+    def _hides(self, header: BatchHeader) -> bool:
+        """Whether the application must not see the batch; markers are taken note of."""
+        attributes = header.attributes
+        if attributes & CONTROL_BIT:
+            # Compaction may keep the header of a marker whose record is gone.
+            if self._aborted is not None and header.records_count > 0:
+                marker = parse_control_batch(self._data, self._offset)
+                if marker.is_abort:
+                    self._aborted.end_with_abort(header.producer_id, header.base_offset)
+            return True
+        if header.next_offset <= self.position:
+            return True
+        return (
+            self._aborted is not None
+            and bool(attributes & TRANSACTIONAL_BIT)
+            and self._aborted.hides(header.producer_id, header.base_offset)
+        )
+
+    def _wants_all_of(self, header: BatchHeader, limit: int) -> bool:
+        """Whether every record of a batch goes to the application now."""
+        return header.base_offset >= self.position and header.records_count <= limit
+
+    def _read_records(
+        self, header: BatchHeader, into: list[ConsumerRecord] | None = None
+    ) -> list[ConsumerRecord]:
+        topic, partition = self.topic_partition
+        return consumer_records(
+            self._data,
+            header,
+            self._offset,
+            topic,
+            partition,
+            into=into,
+            verify_crc=self._check_crcs,
+        )
+
+    def _reads_into(
+        self, columns: RecordColumns, header: BatchHeader, limit: int, values_only: bool
+    ) -> bool:
+        """Read a whole batch behind the records before it, if it is like theirs."""
+        return (
+            self._wants_all_of(header, limit)
+            and columns.values_only == values_only
+            and columns.leader_epoch == header.partition_leader_epoch
+            and columns.timestamp_type << 3 == header.attributes & LOG_APPEND_TIME_BIT
+            and extend_columns(
+                columns, self._data, header, self._offset, verify_crc=self._check_crcs
+            )
+        )
+
+    def _decode(self, header: BatchHeader) -> None:
+        records = self._read_records(header)
+        if records and records[0].offset < self.position:
+            first = self.position
+            records = [record for record in records if record.offset >= first]
+        self._header = header
+        self._records = records
+        self._index = 0
+        if not records:  # Compaction left nothing of it.
+            self._finish(header)
+
+    def _decode_columns(self, header: BatchHeader, values_only: bool) -> None:
+        topic, partition = self.topic_partition
+        columns = consumer_columns(
+            self._data,
+            header,
+            self._offset,
+            topic,
+            partition,
+            values_only=values_only,
+            verify_crc=self._check_crcs,
+        )
+        first = bisect_left(columns.offsets, self.position)
+        self._header = header
+        self._columns = columns[first:] if first else columns
+        self._index = 0
+        if not self._columns:  # Compaction left nothing of it.
+            self._finish(header)
+
+    def _take_decoded(self, limit: int) -> list[ConsumerRecord]:
+        records, index = self._records, self._index
+        whole = index == 0 and len(records) <= limit
+        taken = records if whole else records[index : index + limit]
+        if self._deserialize is not None:
+            taken = self._deserialize(taken)
+        self._move_to(index + len(taken), taken[-1].offset, taken[-1].leader_epoch)
+        return taken
+
+    def _move_to(self, index: int, last_offset: int, leader_epoch: int) -> None:
+        """Go on behind the records that were taken of the batch at hand."""
+        self._index = index
+        self.position = last_offset + 1
+        self.position_epoch = leader_epoch
+        if index >= self._decoded:
+            assert self._header is not None, "records come from a batch"
+            self._finish(self._header)
+
+    def _finish(self, header: BatchHeader) -> None:
+        """Go on behind a batch."""
+        self._offset += header.size_bytes
+        self._records = []
+        self._columns = None
+        self._index = 0
+        if header.next_offset > self.position:
+            # The last offsets of a batch may be gone by compaction, or hold a marker.
+            self.position = header.next_offset
+        self.position_epoch = header.partition_leader_epoch
+
+
+def _alike(more: RecordColumns | ConsumerRecord, beside: RecordColumns) -> bool:
+    values_only = isinstance(more, RecordColumns) and more.values_only
+    return (
+        more.leader_epoch == beside.leader_epoch
+        and values_only == beside.values_only
+        and more.timestamp_type == beside.timestamp_type
+    )
+
+
+def make_deserializer(
+    key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
+) -> RunDeserializer | None:
+    """Combine a consumer's deserializers into one function over a run of records.
+
+    The function takes records of one topic and changes them in place. It returns those before the
+    first one that was refused; if that is the very first, it raises `SerializationError`, so that
+    what comes before a broken record is delivered, and the record itself is met again by every
+    later call.
+
+    Returns:
+        The function, or None when there is nothing to do.
+    """
+    if key_deserializer is None and value_deserializer is None:
+        return None
+
+    def deserialize(records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        topic = records[0].topic
+        read_key = _for_topic(key_deserializer, topic, "key")
+        read_value = _for_topic(value_deserializer, topic, "value")
+        for index, record in enumerate(records):
+            # A record comes with bytes; from here on it may hold any object.
+            key, value = record.key, record.value
+            try:
+                if read_key is not None and isinstance(key, bytes):
+                    key = read_key(key)
+                if read_value is not None and isinstance(value, bytes):
+                    value = read_value(value)
+            except LookupNeeded as needed:
+                if index:
+                    return records[:index]
+                needed.where = f"offset {record.offset} of {record.topic}-{record.partition}"
+                raise
+            except Exception as error:
+                if index:
+                    return records[:index]
+                raise SerializationError(
+                    f"cannot deserialize the record at offset {record.offset} of "
+                    f"{record.topic}-{record.partition}: {error}; seek to "
+                    f"{record.offset + 1} to go on without it"
+                ) from error
+            record.key, record.value = key, value
+        return records
+
+    return deserialize
+
+
+def _for_topic(
+    deserializer: Deserializer | None, topic: str, field: str
+) -> Callable[[bytes], object] | None:
+    if isinstance(deserializer, TopicDeserializer):
+        return functools.partial(deserializer.deserialize, topic=topic, field=field)
+    return deserializer

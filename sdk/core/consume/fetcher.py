@@ -1,0 +1,552 @@
+"""Which partitions to fetch next, what an answer means, and what may be given to the application.
+
+The fetcher reads ahead: while the application works on what it has, the next answer is on its
+way. It decides what is asked of which broker, holds the fetched data with the stamp of its
+partition, and never hands out data whose stamp is no longer the partition's, so records of a
+revoked or re-positioned partition cannot appear. It sends nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata
+from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
+from onceflow.sdk.core.consume.fetch_buffer import FetchedData
+from onceflow.sdk.core.consume.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
+from onceflow.sdk.core.consume.fetch_session import (
+    FetchSession,
+    FetchTarget,
+    fetch_topics,
+    forgotten_topics,
+)
+from onceflow.sdk.core.consume.subscription import PartitionPhase, PartitionState, Subscription
+from onceflow.sdk.core.consume.topic_change import forget_old_positions
+from onceflow.sdk.errors import KafkaError, NoOffsetForPartitionError, RecordError
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
+from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
+from onceflow.sdk.serde import LookupNeeded
+
+logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")
+
+TOPIC_IDS_FROM: Final = 13
+"""First version of Fetch that names topics by id (KIP-516)."""
+
+_NEEDS_METADATA: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+_WORTH_WAITING: Final = frozenset(
+    {ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR}
+)
+
+
+_Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
+_Take = Callable[[FetchedData, int, "_Run | None"], "_Run | None"]
+
+
+@dataclass(slots=True)
+class _NodeState:
+    session: FetchSession = field(default_factory=FetchSession)
+    by_id: bool = False
+    in_flight: bool = False
+    ahead_from_ms: int = 0
+    retry_at_ms: int = 0
+    failures: int = 0
+
+
+class Fetcher:
+    """The machine; see the module's text."""
+
+    def __init__(self, settings: FetchSettings, subscription: Subscription) -> None:
+        self._settings = settings
+        self._subscription = subscription
+        self._buffers: dict[TopicPartition, deque[FetchedData]] = {}
+        self._buffered_bytes = 0
+        self._nodes: dict[int, _NodeState] = {}
+        self.leaders_missing: bool = False
+        self.unknown_nodes: set[int] = set()
+
+    # --- what to ask ---
+
+    def plan(
+        self,
+        cluster: ClusterMetadata,
+        now_ms: int,
+        version_of: Callable[[int], int | None],
+    ) -> list[FetchPlan]:
+        """Requests to be sent now, at most one to a broker; each must be reported back.
+
+        Args:
+            cluster: Leaders and topic ids.
+            now_ms: The caller's clock.
+            version_of: Version of Fetch that a node will be spoken to in, None if unknown.
+
+        Returns:
+            The plans. `leaders_missing` then says whether partitions had to be left out because
+            their leader is unknown, and `unknown_nodes` names the brokers that are left out until
+            their version is known: it decides whether topics are named or given by id.
+        """
+        forget_old_positions(self._subscription, cluster)
+        self._drop_stale()
+        self.leaders_missing = False
+        self.unknown_nodes = set()
+        # What is held for paused partitions must not keep the others from being read.
+        waiting_bytes = 0
+        for state in self._subscription:
+            if state.deliverable:
+                waiting_bytes += self._buffered(state.topic_partition)
+            else:  # It may wait for long, and must not hold what came for the others meanwhile.
+                for data in self._buffers.get(state.topic_partition, ()):
+                    data.let_go()
+        if waiting_bytes >= self._settings.max_bytes:
+            return []
+        by_node: dict[int, list[PartitionState]] = {}
+        for state in self._subscription:
+            if not state.fetchable(now_ms):
+                continue
+            node_id = self._node_for(state, cluster, now_ms)
+            if node_id is None:
+                self.leaders_missing = True
+            elif not self._needs_validation(state, cluster):
+                by_node.setdefault(node_id, []).append(state)
+        plans = []
+        for node_id, states in by_node.items():
+            version = version_of(node_id)
+            if version is None:
+                self.unknown_nodes.add(node_id)
+                continue
+            plan = self._plan_node(node_id, states, cluster, now_ms, version)
+            if plan is not None:
+                plans.append(plan)
+        return plans
+
+    def _node_for(self, state: PartitionState, cluster: ClusterMetadata, now_ms: int) -> int | None:
+        preferred = state.preferred_replica
+        if preferred is not None:
+            if now_ms < state.preferred_until_ms and preferred in cluster.nodes:
+                return preferred
+            state.preferred_replica = None
+        return cluster.leader(state.topic_partition)
+
+    def _needs_validation(self, state: PartitionState, cluster: ClusterMetadata) -> bool:
+        """Hold a partition whose leader changed since its position was reached (KIP-320)."""
+        leader_epoch = cluster.leader_epoch(state.topic_partition)
+        if leader_epoch < 0 or leader_epoch == state.validated_epoch:
+            return False
+        if state.fetch_epoch < 0 or state.fetch_epoch >= leader_epoch:
+            state.validated_epoch = leader_epoch
+            return False
+        self._subscription.begin_validation(state)
+        return True
+
+    def _plan_node(
+        self,
+        node_id: int,
+        states: list[PartitionState],
+        cluster: ClusterMetadata,
+        now_ms: int,
+        version: int,
+    ) -> FetchPlan | None:
+        node = self._nodes.setdefault(node_id, _NodeState())
+        if node.in_flight or now_ms < node.retry_at_ms:
+            return None
+        # While the application works on one answer, the broker makes the next.
+        most = self._settings.partition_max_bytes
+        wanted = [s for s in states if self._buffered(s.topic_partition) <= most]
+        # Some are left out because the application has not caught up with them. The others must
+        # not keep a long poll open meanwhile, or those would wait behind it; they are asked
+        # without waiting, and seldom if they have no news.
+        ahead = len(wanted) < len(states)
+        if not wanted or (ahead and now_ms < node.ahead_from_ms):
+            return None
+        plan = self._make_plan(node_id, node, wanted, cluster, version, ahead)
+        node.in_flight = True
+        return plan
+
+    def _make_plan(
+        self,
+        node_id: int,
+        node: _NodeState,
+        states: list[PartitionState],
+        cluster: ClusterMetadata,
+        version: int,
+        ahead: bool,
+    ) -> FetchPlan:
+        settings = self._settings
+        targets = {
+            state.topic_partition: FetchTarget(
+                cluster.topic_id(state.topic_partition.topic),
+                state.fetch_offset,
+                cluster.leader_epoch(state.topic_partition),
+                settings.partition_max_bytes,
+            )
+            for state in states
+        }
+        by_id = version >= TOPIC_IDS_FROM and all(
+            target.topic_id != ZERO_UUID for target in targets.values()
+        )
+        if by_id != node.by_id:  # One session is either by name or by id.
+            node.session.restart()
+            node.by_id = by_id
+        session = node.session.request(targets)
+        request = FetchRequest(
+            max_wait_ms=0 if ahead else settings.max_wait_ms,
+            min_bytes=0 if ahead else settings.min_bytes,
+            max_bytes=settings.max_bytes,
+            isolation_level=settings.isolation_level,
+            session_id=session.session_id,
+            session_epoch=session.session_epoch,
+            topics=fetch_topics(session.named, by_id),
+            forgotten_topics_data=forgotten_topics(session.forgotten, by_id),
+            rack_id=settings.rack,
+        )
+        asked = {s.topic_partition: (s.stamp, s.fetch_offset) for s in states}
+        names = {target.topic_id: partition.topic for partition, target in targets.items()}
+        max_version = None if by_id else TOPIC_IDS_FROM - 1
+        return FetchPlan(node_id, request, max_version, asked, names, ahead)
+
+    # --- answers ---
+
+    def on_response(self, plan: FetchPlan, response: FetchResponse, now_ms: int) -> FetchOutcome:
+        """Take in the answer to a plan."""
+        outcome = FetchOutcome()
+        node = self._nodes[plan.node_id]
+        node.in_flight = False
+        if not node.session.on_answer(response.error_code, response.session_id):
+            self._on_refusal(node, response.error_code, outcome, now_ms)
+            return outcome
+        node.failures = 0
+        before = self._buffered_bytes
+        topic_ids = {name: topic_id for topic_id, name in plan.topic_names.items()}
+        for topic in response.responses:
+            name = topic.topic or plan.topic_names.get(topic.topic_id)
+            if name is None:
+                continue
+            for answer in topic.partitions:
+                partition = TopicPartition(name, answer.partition_index)
+                state = self._subscription.get(partition)
+                stamp, fetch_offset = plan.asked.get(partition, (-1, -1))
+                # The partition was given up or re-positioned, or its answer is out of date.
+                if state is None or state.stamp != stamp or state.fetch_offset != fetch_offset:
+                    continue
+                if answer.error_code == ErrorCode.NONE:
+                    state.topic_id = topic_ids.get(name, state.topic_id)
+                    self._on_data(state, answer, outcome, now_ms)
+                else:
+                    self._on_error(state, answer, outcome, now_ms)
+        if plan.ahead and self._buffered_bytes == before:
+            node.ahead_from_ms = now_ms + self._settings.max_wait_ms
+        else:
+            node.ahead_from_ms = 0
+        return outcome
+
+    def on_failure(self, plan: FetchPlan, now_ms: int) -> FetchOutcome:
+        """The request of a plan was not answered."""
+        node = self._nodes[plan.node_id]
+        node.in_flight = False
+        node.session.restart()
+        self._back_off(node, now_ms)
+        self.on_unreachable(plan.node_id)
+        return FetchOutcome(refresh_metadata=True)
+
+    def on_unreachable(self, node_id: int) -> None:
+        """A node cannot be reached: who reads from it for its nearness goes back to the leader."""
+        for state in self._subscription:
+            if state.preferred_replica == node_id:
+                state.preferred_replica = None
+
+    def _on_refusal(self, node: _NodeState, code: int, outcome: FetchOutcome, now_ms: int) -> None:
+        if code in (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH):
+            return  # The next request begins a new session at once.
+        self._back_off(node, now_ms)
+        if code in (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, *_NEEDS_METADATA):
+            outcome.refresh_metadata = True
+        elif code not in _WORTH_WAITING and not is_retriable(code):
+            outcome.failure = error_for(code, "Fetch")
+
+    def _back_off(self, node: _NodeState, now_ms: int) -> None:
+        node.retry_at_ms = now_ms + min(self._settings.retry_backoff_ms << node.failures, 1_000)
+        node.failures = min(node.failures + 1, 10)
+
+    def _on_data(
+        self,
+        state: PartitionState,
+        answer: FetchResponse.PartitionData,
+        outcome: FetchOutcome,
+        now_ms: int,
+    ) -> None:
+        state.high_watermark = answer.high_watermark
+        state.last_stable_offset = answer.last_stable_offset
+        if answer.log_start_offset >= 0:
+            state.log_start_offset = answer.log_start_offset
+        if answer.preferred_read_replica >= 0:
+            state.preferred_replica = answer.preferred_read_replica
+            state.preferred_until_ms = now_ms + self._settings.preference_ms
+        if not answer.records:
+            return
+        topic = state.topic_partition.topic
+        outcome.topic_bytes[topic] = outcome.topic_bytes.get(topic, 0) + len(answer.records)
+        aborted = None
+        if self._settings.isolation_level is IsolationLevel.READ_COMMITTED:
+            aborted = AbortedTransactions(
+                (entry.producer_id, entry.first_offset)
+                for entry in answer.aborted_transactions or ()
+            )
+        try:
+            data = FetchedData(
+                state.topic_partition,
+                state.stamp,
+                state.fetch_offset,
+                answer.records,
+                aborted,
+                check_crcs=self._settings.check_crcs,
+                deserialize=self._settings.deserialize,
+            )
+        except RecordError as error:
+            outcome.failure = _unreadable(state.topic_partition, state.fetch_offset, error)
+            state.retry_at_ms = now_ms + 1_000
+            return
+        if data.size_bytes == 0:
+            return
+        state.fetch_offset = data.next_offset
+        state.fetch_epoch = data.leader_epoch
+        self._buffers.setdefault(state.topic_partition, deque()).append(data)
+        self._buffered_bytes += data.size_bytes
+
+    def _on_error(
+        self,
+        state: PartitionState,
+        answer: FetchResponse.PartitionData,
+        outcome: FetchOutcome,
+        now_ms: int,
+    ) -> None:
+        code = answer.error_code
+        partition = state.topic_partition
+        state.retry_at_ms = now_ms + self._settings.retry_backoff_ms
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._on_out_of_range(state)
+        elif code in _NEEDS_METADATA:
+            logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
+            outcome.refresh_metadata = True
+            state.preferred_replica = None
+            leader = answer.current_leader
+            if leader is not None and leader.leader_id >= 0:
+                outcome.leaders[partition] = (leader.leader_id, leader.leader_epoch)
+        elif code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+            # The leader lags behind the metadata, or lost what these knew: they tell in the end.
+            logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
+            outcome.refresh_metadata = True
+        elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
+            logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
+        else:
+            outcome.failure = error_for(code, f"Fetch of {partition} at {state.fetch_offset}")
+
+    def _on_out_of_range(self, state: PartitionState) -> None:
+        if state.preferred_replica is not None:
+            # A follower may lag behind; only the leader's word counts.
+            state.preferred_replica = None
+            return
+        if state.fetch_offset != state.position:
+            return  # What was read before comes first; then the leader is asked again.
+        logger.warning(
+            "offset %d of %s is out of range; auto.offset.reset=%s",
+            state.position,
+            state.topic_partition,
+            self._subscription.auto_offset_reset,
+        )
+        failure = NoOffsetForPartitionError(
+            f"offset {state.position} of {state.topic_partition} is out of range, and "
+            'auto_offset_reset is "none": seek to an offset that exists'
+        )
+        self._subscription.reset_by_policy(state, failure)
+
+    # --- what the application gets ---
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records for the application; the positions move behind them.
+
+        A run of records comes from one batch and is handed over as it was decoded, without a
+        copy, where the limit allows.
+
+        Args:
+            max_records: Most records wanted, over all partitions.
+
+        Returns:
+            Records by partition, in offset order; no empty lists.
+
+        Raises:
+            KafkaError: The first thing that could be returned cannot be read.
+            LookupNeeded: A deserializer must have something loaded for it first.
+        """
+        return self._take(max_records, _take_records)
+
+    def take_columns(
+        self, max_records: int, *, values_only: bool
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `take`, field by field; see `FetchedData.take_columns`."""
+        if values_only:
+            return self._take(max_records, _take_values)
+        return self._take(max_records, _take_columns)
+
+    def _take(self, max_records: int, take: _Take[_Run]) -> dict[TopicPartition, _Run]:
+        began: dict[TopicPartition, tuple[int, int]] = {}
+        try:
+            return self._take_in_turn(max_records, take, began)
+        except (KafkaError, LookupNeeded):
+            raise  # Nothing had been taken.
+        except BaseException:
+            # Ctrl-C, or a deserializer that ends the program: what was taken by now reaches nobody,
+            # and a commit on the way out must not cover it.
+            for partition, (position, leader_epoch) in began.items():
+                self._subscription.seek(partition, position, leader_epoch)
+            raise
+
+    def _take_in_turn(
+        self, max_records: int, take: _Take[_Run], began: dict[TopicPartition, tuple[int, int]]
+    ) -> dict[TopicPartition, _Run]:
+        """Take of each partition, and note where that began."""
+        taken: dict[TopicPartition, _Run] = {}
+        left = max_records
+        for partition in list(self._buffers):
+            state = self._subscription.get(partition)
+            buffer = self._buffers[partition]
+            if state is None or not buffer:
+                self._discard(partition)
+                continue
+            if not state.deliverable:
+                continue
+            began[partition] = (state.position, state.position_epoch)
+            try:
+                records = self._take_from(state, buffer, left, take)
+            except LookupNeeded:
+                if taken:
+                    break  # It is met again by the next call.
+                raise
+            except KafkaError as error:
+                if taken:
+                    break
+                raise _unreadable(partition, state.position, error) from error
+            if records:
+                taken[partition] = records
+                left -= len(records)
+                # Others come first next time, or a partition that refills would starve them.
+                self._buffers[partition] = self._buffers.pop(partition)
+            if left <= 0:
+                break
+        return taken
+
+    def _take_from(
+        self, state: PartitionState, buffer: deque[FetchedData], limit: int, take: _Take[_Run]
+    ) -> _Run | None:
+        found: _Run | None = None
+        while buffer:
+            data = buffer[0]
+            if data.stamp != state.stamp:
+                self._buffered_bytes -= data.size_bytes
+                buffer.popleft()
+                continue
+            size, before = data.size_bytes, 0 if found is None else len(found)
+            try:
+                joined = take(data, limit - before, found)
+            except (KafkaError, LookupNeeded):
+                if found:
+                    return found
+                raise
+            finally:
+                # Hidden batches move the position too, though nothing is returned for them.
+                self._buffered_bytes += data.size_bytes - size
+                if data.position > state.position:
+                    state.position = data.position
+                    state.position_epoch = data.position_epoch
+            found = joined
+            if data.exhausted:
+                buffer.popleft()
+            elif found is None or len(found) == before:
+                break
+        return found
+
+    @property
+    def has_data(self) -> bool:
+        """Whether something is buffered that a `take` would look at now."""
+        for partition, buffer in self._buffers.items():
+            state = self._subscription.get(partition)
+            if buffer and state is not None and state.deliverable:
+                return True
+        return False
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that were fetched and not taken yet."""
+        return self._buffered_bytes
+
+    def discard(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop what is buffered of these partitions."""
+        for partition in partitions:
+            self._discard(partition)
+
+    def _discard(self, partition: TopicPartition) -> None:
+        for data in self._buffers.pop(partition, ()):
+            self._buffered_bytes -= data.size_bytes
+
+    def _buffered(self, partition: TopicPartition) -> int:
+        return sum(data.size_bytes for data in self._buffers.get(partition, ()))
+
+    def _drop_stale(self) -> None:
+        for partition, buffer in list(self._buffers.items()):
+            state = self._subscription.get(partition)
+            if not buffer or state is None or buffer[-1].stamp != state.stamp:
+                self._discard(partition)
+
+    def next_retry_ms(self, now_ms: int) -> int | None:
+        """When a partition or broker that is held back may be asked again, None for no such."""
+        waits = [
+            due_ms
+            for node in self._nodes.values()
+            for due_ms in (node.retry_at_ms, node.ahead_from_ms)
+            if due_ms > now_ms
+        ]
+        waits += [
+            state.retry_at_ms
+            for state in self._subscription
+            if state.phase is PartitionPhase.READY and state.retry_at_ms > now_ms
+        ]
+        return min(waits, default=None)
+
+
+def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> KafkaError:
+    error.add_note(f"while reading {partition} at offset {offset}")
+    return error
+
+
+def _take_records(
+    data: FetchedData, limit: int, found: list[ConsumerRecord] | None
+) -> list[ConsumerRecord] | None:
+    return data.take(limit, found) or None
+
+
+def _take_columns(
+    data: FetchedData, limit: int, found: RecordColumns | None
+) -> RecordColumns | None:
+    return data.take_columns(limit, values_only=False, beside=found)
+
+
+def _take_values(
+    data: FetchedData, limit: int, found: RecordColumns | None
+) -> RecordColumns | None:
+    return data.take_columns(limit, values_only=True, beside=found)

@@ -1,0 +1,322 @@
+"""Questions about offsets: by time, by leader epoch, and what a group committed.
+
+Each function here is a flow of one exchange, or reads and builds its messages. Which partition's
+answer is worth another try, and when, is decided by the callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from onceflow.sdk.core.connection.metadata import ClusterMetadata
+from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.model.partitions import (
+    ConsumerGroupMetadata,
+    IsolationLevel,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from onceflow.sdk.protocol.api.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from onceflow.sdk.protocol.api.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+STABLE_FROM = 7
+"""From this version of OffsetFetch on a commit in progress can be waited for (KIP-447)."""
+
+BATCHED_GROUPS_FROM = 8
+"""First version of OffsetFetch that asks for several groups at once (KIP-709)."""
+
+NAMES_UNTIL = 9
+"""Last version of OffsetCommit and OffsetFetch that names topics instead of giving their ids."""
+
+CONSUMER_REPLICA_ID = -1
+
+
+class FoundOffset(NamedTuple):
+    """A partition's answer to ListOffsets.
+
+    Attributes:
+        error_code: 0, or why there is no answer.
+        offset: The offset, -1 when no record is at or after the time asked for.
+        timestamp_ms: Timestamp of the record there, -1 for either end of the log.
+        leader_epoch: Leader epoch of the record there, -1 if unknown.
+    """
+
+    error_code: int
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+class EpochEnd(NamedTuple):
+    """A partition's answer to OffsetForLeaderEpoch (KIP-320).
+
+    Attributes:
+        error_code: 0, or why there is no answer.
+        leader_epoch: Largest epoch not above the one asked for, -1 if there is none.
+        end_offset: Where that epoch ends, -1 if unknown.
+    """
+
+    error_code: int
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class CommittedOffset(NamedTuple):
+    """A partition's answer to OffsetFetch; `committed` is None when nothing was committed."""
+
+    error_code: int
+    committed: OffsetAndMetadata | None = None
+
+
+def by_leader(
+    cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
+) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
+    """Sort partitions by the node that leads them; those without a known leader come second."""
+    known: dict[int, list[TopicPartition]] = {}
+    unknown: list[TopicPartition] = []
+    for partition in partitions:
+        leader_id = cluster.leader(partition)
+        if leader_id is None:
+            unknown.append(partition)
+        else:
+            known.setdefault(leader_id, []).append(partition)
+    return known, unknown
+
+
+def list_offsets(
+    node_id: int,
+    targets: Mapping[TopicPartition, int],
+    cluster: ClusterMetadata,
+    isolation_level: IsolationLevel,
+) -> Flow[dict[TopicPartition, FoundOffset]]:
+    """Ask one leader for offsets by time.
+
+    Args:
+        node_id: The leader.
+        targets: Timestamp in milliseconds by partition, or one of Kafka's negative codes.
+        cluster: Leader epochs.
+        isolation_level: Whether "latest" means the last stable offset or the high watermark.
+
+    Returns:
+        An answer for each partition; one that the broker left out counts as unknown there.
+    """
+    topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
+    for partition, timestamp in targets.items():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[])
+            topics[partition.topic] = topic
+        topic.partitions.append(
+            ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=partition.partition,
+                current_leader_epoch=cluster.leader_epoch(partition),
+                timestamp=timestamp,
+            )
+        )
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER_REPLICA_ID,
+        isolation_level=isolation_level,
+        topics=list(topics.values()),
+    )
+    reply = yield from ask(request, ListOffsetsResponse, node_id)
+    found = {
+        TopicPartition(topic_answer.name, answer.partition_index): FoundOffset(
+            answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch
+        )
+        for topic_answer in reply.topics
+        for answer in topic_answer.partitions
+    }
+    missing = FoundOffset(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return {partition: found.get(partition, missing) for partition in targets}
+
+
+def epoch_ends(
+    node_id: int, epochs: Mapping[TopicPartition, int], cluster: ClusterMetadata
+) -> Flow[dict[TopicPartition, EpochEnd]]:
+    """Ask one leader where leader epochs end, to find out whether the log was cut.
+
+    Args:
+        node_id: The leader.
+        epochs: Leader epoch of the last record read, by partition.
+        cluster: Present leader epochs.
+    """
+    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+    for partition, leader_epoch in epochs.items():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                topic=partition.topic, partitions=[]
+            )
+            topics[partition.topic] = topic
+        topic.partitions.append(
+            OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                partition=partition.partition,
+                current_leader_epoch=cluster.leader_epoch(partition),
+                leader_epoch=leader_epoch,
+            )
+        )
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values())
+    )
+    reply = yield from ask(request, OffsetForLeaderEpochResponse, node_id)
+    found = {
+        TopicPartition(topic_answer.topic, answer.partition): EpochEnd(
+            answer.error_code, answer.leader_epoch, answer.end_offset
+        )
+        for topic_answer in reply.topics
+        for answer in topic_answer.partitions
+    }
+    missing = EpochEnd(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return {partition: found.get(partition, missing) for partition in epochs}
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def fetch_committed(
+    group_id: str,
+    partitions: Collection[TopicPartition] | None,
+    *,
+    require_stable: bool,
+    batched: bool,
+    member: ConsumerGroupMetadata | None = None,
+) -> Flow[tuple[int, dict[TopicPartition, CommittedOffset]]]:
+    """Ask a group's coordinator for committed offsets.
+
+    Args:
+        group_id: The group.
+        partitions: Which ones; None asks for all that the group ever committed.
+        require_stable: Refuse partitions with a transactional commit in progress (KIP-447).
+        batched: Whether the coordinator speaks a version with a list of groups.
+        member: Who asks, for groups of the consumer protocol (KIP-848): the coordinator refuses one
+            that is none any more, or whose epoch is old.
+
+    Returns:
+        Error code of the whole answer, and an answer for each partition.
+    """
+    wanted = None if partitions is None else _by_topic(partitions)
+    coordinator = Coordinator(group_id, CoordinatorType.GROUP)
+    if batched:
+        group = OffsetFetchRequest.OffsetFetchRequestGroup(
+            group_id=group_id,
+            member_id=None if member is None else member.member_id,
+            member_epoch=-1 if member is None else member.generation_id,
+            topics=None
+            if wanted is None
+            else [
+                OffsetFetchRequest.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+                for name, indexes in wanted.items()
+            ],
+        )
+        request = OffsetFetchRequest(groups=[group], require_stable=require_stable)
+    else:
+        request = OffsetFetchRequest(
+            group_id=group_id,
+            topics=None
+            if wanted is None
+            else [
+                OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                for name, indexes in wanted.items()
+            ],
+            require_stable=require_stable,
+        )
+    reply = yield from ask(request, OffsetFetchResponse, coordinator, max_version=NAMES_UNTIL)
+    return read_committed_offsets(reply, batched)
+
+
+def read_committed_offsets(
+    reply: OffsetFetchResponse, batched: bool
+) -> tuple[int, dict[TopicPartition, CommittedOffset]]:
+    """Read an answer to OffsetFetch about one group."""
+    found: dict[TopicPartition, CommittedOffset] = {}
+    if batched:
+        for group in reply.groups:
+            for group_topic in group.topics:
+                for answer in group_topic.partitions:
+                    partition = TopicPartition(group_topic.name, answer.partition_index)
+                    found[partition] = _committed(
+                        answer.error_code,
+                        answer.committed_offset,
+                        answer.metadata,
+                        answer.committed_leader_epoch,
+                    )
+            return group.error_code, found
+        return ErrorCode.NONE, found
+    for topic in reply.topics:
+        for entry in topic.partitions:
+            partition = TopicPartition(topic.name, entry.partition_index)
+            found[partition] = _committed(
+                entry.error_code,
+                entry.committed_offset,
+                entry.metadata,
+                entry.committed_leader_epoch,
+            )
+    return reply.error_code, found
+
+
+def _committed(
+    error_code: int, offset: int, metadata: str | None, leader_epoch: int
+) -> CommittedOffset:
+    if error_code != ErrorCode.NONE or offset < 0:
+        return CommittedOffset(error_code)
+    return CommittedOffset(error_code, OffsetAndMetadata(offset, metadata or "", leader_epoch))
+
+
+def commit_offsets(
+    member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Flow[dict[TopicPartition, int]]:
+    """Send an OffsetCommit to the group's coordinator.
+
+    Args:
+        member: Group and membership; generation -1 commits from outside of the group.
+        offsets: What to store.
+
+    Returns:
+        Error code by partition.
+    """
+    topics: dict[str, OffsetCommitRequest.OffsetCommitRequestTopic] = {}
+    for partition, offset in offsets.items():
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=partition.topic, partitions=[]
+            )
+            topics[partition.topic] = topic
+        topic.partitions.append(
+            OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=partition.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+            )
+        )
+    request = OffsetCommitRequest(
+        group_id=member.group_id,
+        generation_id_or_member_epoch=member.generation_id,
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        topics=list(topics.values()),
+    )
+    coordinator = Coordinator(member.group_id, CoordinatorType.GROUP)
+    reply = yield from ask(request, OffsetCommitResponse, coordinator, max_version=NAMES_UNTIL)
+    return {
+        TopicPartition(topic_answer.name, answer.partition_index): answer.error_code
+        for topic_answer in reply.topics
+        for answer in topic_answer.partitions
+    }

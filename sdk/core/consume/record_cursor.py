@@ -1,0 +1,198 @@
+"""Records that were decoded ahead of the application and not handed out yet.
+
+Iteration, and the blocking face, decode many records at once but hand out fewer. Until a record
+was handed out, the partition's position stays before it, so that a commit never covers a record
+that the application has not seen. Nothing is fetched here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from onceflow.sdk.core.consume.subscription import PartitionState, Subscription
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+
+class _Run:
+    __slots__ = (
+        "count",
+        "end_epoch",
+        "end_position",
+        "index",
+        "records",
+        "stamp",
+        "state",
+        "values_only",
+    )
+
+    def __init__(
+        self, state: PartitionState, records: list[ConsumerRecord] | RecordColumns
+    ) -> None:
+        self.state = state
+        self.stamp = state.stamp
+        self.records = records
+        self.count = len(records)
+        self.values_only = isinstance(records, RecordColumns) and records.values_only
+        self.index = 0
+        self.end_position = state.position
+        self.end_epoch = state.position_epoch
+        state.position = records[0].offset
+        state.position_epoch = -1  # The last record's would be that of one behind the position.
+
+    def move_to(self, index: int) -> None:
+        """Count the records before `index` as handed out."""
+        state = self.state
+        if index >= self.count:
+            # Hidden batches behind the last record are passed along with it.
+            state.position = self.end_position
+            state.position_epoch = self.end_epoch
+        else:
+            last = self.records[index - 1]
+            state.position = last.offset + 1
+            state.position_epoch = last.leader_epoch
+        self.index = index  # Last, as Ctrl-C may come in between.
+
+    def move_back(self, index: int) -> None:
+        """Count the records from `index` on as not handed out."""
+        if isinstance(self.records, list):
+            del self.records[self.count :]  # They were another run's.
+        self.index = index
+        state = self.state
+        if state.stamp == self.stamp:
+            state.position = self.records[index].offset
+            state.position_epoch = self.records[index - 1].leader_epoch if index else -1
+
+
+class RecordCursor:
+    """Hands out records as long as their partitions stay as they were.
+
+    The blocking face takes from it in the caller's thread while the loop's thread fetches. That is
+    safe because only polls, of which there is one at a time, load it or move positions.
+    """
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._runs: deque[_Run] = deque()
+        self._taken: list[tuple[_Run, int]] | None = None
+
+    def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord] | RecordColumns]) -> None:
+        """Take over the result of a poll; the positions go back before it."""
+        for partition, records in polled.items():
+            state = self._subscription.get(partition)
+            if state is not None and records:
+                self._runs.append(_Run(state, records))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is a record to hand out."""
+        return self._current(values_only=True) is not None
+
+    def next(self) -> ConsumerRecord | None:
+        """The next record, or None when another poll is needed."""
+        run = self._current()
+        if run is None:
+            return None
+        record = run.records[run.index]
+        run.move_to(run.index + 1)
+        return record
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Everything that is left, up to a limit, as a poll would return it."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        left = max_records
+        while left > 0 and (run := self._current()) is not None:
+            records = self._take_of(run, left)
+            left -= len(records)
+            before = taken.get(run.state.topic_partition)
+            if before is not None:
+                before.extend(records)
+            else:
+                whole = records if isinstance(records, list) else list(records)
+                taken[run.state.topic_partition] = whole
+        return taken
+
+    def take_columns(
+        self, max_records: int, *, values_only: bool
+    ) -> dict[TopicPartition, RecordColumns]:
+        """As `take`, field by field, one run of each partition.
+
+        Args:
+            max_records: Most records wanted.
+            values_only: Whether offsets and values are enough.
+        """
+        taken: dict[TopicPartition, RecordColumns] = {}
+        left = max_records
+        while left > 0 and (run := self._current(values_only)) is not None:
+            partition = run.state.topic_partition
+            if partition in taken:
+                break
+            records = self._take_of(run, _alike(run, left))
+            left -= len(records)
+            columns = RecordColumns.from_records(records) if isinstance(records, list) else records
+            taken[partition] = columns.only_values() if values_only else columns
+        return taken
+
+    def begin_taking(self) -> None:
+        """Note what is taken from here on, until `end_taking`."""
+        self._taken = []
+
+    def end_taking(self) -> None:
+        """What was taken has reached the application."""
+        self._taken = None
+
+    def take_back(self) -> None:
+        """What was taken has not reached the application: the next call gives it again."""
+        taken, self._taken = self._taken or [], None
+        for run, index in reversed(taken):
+            run.move_back(index)
+            if not (self._runs and self._runs[0] is run):
+                self._runs.appendleft(run)
+
+    def _take_of(self, run: _Run, limit: int) -> list[ConsumerRecord] | RecordColumns:
+        """Count records of the first run as handed out; a whole one is given away uncopied."""
+        records = run.records
+        if run.index or len(records) > limit:
+            records = records[run.index : run.index + limit]
+        if self._taken is not None:
+            self._taken.append((run, run.index))
+        run.move_to(run.index + len(records))
+        if run.index >= run.count:
+            self._runs.popleft()  # What the application does to the list is its own affair.
+        return records
+
+    def _current(self, values_only: bool = False) -> _Run | None:
+        """First run with records for the application; those of paused partitions wait.
+
+        A run that holds less than what is wanted is read again, from where it stands.
+        """
+        for _ in range(len(self._runs)):
+            run = self._runs[0]
+            state = run.state
+            current = self._subscription.get(state.topic_partition) is state
+            if not current or state.stamp != run.stamp or run.index >= run.count:
+                self._runs.popleft()
+            elif not values_only and run.values_only:
+                partition = state.topic_partition
+                self._subscription.seek(partition, state.position, state.position_epoch)
+                self._runs.popleft()
+            elif state.paused or state.revoking:
+                self._runs.rotate(-1)
+            else:
+                return run
+        return None
+
+
+def _alike(run: _Run, limit: int) -> int:
+    """How many of the next records may stand in the same columns: a run may join batches."""
+    records = run.records
+    if isinstance(records, RecordColumns):
+        return limit
+    ahead = records[run.index : run.index + limit]
+    epoch, kind = ahead[0].leader_epoch, ahead[0].timestamp_type
+    for count, record in enumerate(ahead):
+        if record.leader_epoch != epoch or record.timestamp_type != kind:
+            return count
+    return limit

@@ -1,0 +1,1 @@
+"""Membership of consumer groups, in both protocols."""

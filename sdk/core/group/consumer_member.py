@@ -1,0 +1,447 @@
+"""One member of a consumer group whose coordinator divides the partitions (KIP-848), as a machine.
+
+Everything is a heartbeat: it joins (epoch 0), says what changed, hears of an assignment, tells when
+partitions were given up, and leaves (-1, or -2 for a static member that will be back). An
+assignment is carried out in steps that the application confirms: what is not in it any more is
+revoked and reported, then what is new is taken. After any doubt the next heartbeat says everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from onceflow.sdk.core.group.membership import EXPELLED, REDISCOVER, Membership
+from onceflow.sdk.core.group.steps import (
+    Exchange,
+    FindCoordinator,
+    GroupSettings,
+    MemberState,
+    NameTopics,
+    RebalanceEvent,
+    RebalanceKind,
+    Step,
+    Wait,
+)
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.api.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.schema import Response
+
+logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+
+UNRELEASED_PAUSE_MS: Final = 1_000
+"""How often a static member asks whether its predecessor's session is over."""
+
+_Partitions = dict[UUID, frozenset[int]]
+
+
+class _News(NamedTuple):
+    """What a heartbeat on its way says; it counts as heard once that is answered."""
+
+    subscription: tuple[frozenset[str], str]
+    owned_version: int
+
+
+class ConsumerMember(Membership):
+    """The machine; see the module's text."""
+
+    def __init__(self, settings: GroupSettings) -> None:
+        super().__init__(settings)
+        self.member_id: str = settings.member_id
+        self.cooperative: bool = True
+        self._regex = ""
+        self._names: dict[UUID, str] = {}
+        self._target: _Partitions | None = None
+        self._unnamed_until_ms = 0
+        self._interval_ms = settings.heartbeat_interval_ms
+        self._say_everything = True
+        self._said_subscription: tuple[frozenset[str], str] | None = None
+        # Counts confirmed events: the same partitions as before can be news for the coordinator,
+        # which may wait for some to be given up that were never taken.
+        self._owned_version = 0
+        self._said_version = 0
+        self._saying: _News | None = None
+        self._told = False
+        self._unreleased = 0
+        # The coordinator may hold this member's instance id for itself: an answer was lost, or it
+        # was a member before.
+        self._may_be_there = False
+        self._releasing = False
+
+    # --- the application's side -------------------------------------------------------------
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Take over the topics to be read; an empty set makes the member leave."""
+        if topics == self._topics and not self._regex:
+            return
+        self._topics, self._regex = topics, ""
+        self._subscription_changed()
+
+    def subscribe_regex(self, regex: str) -> None:
+        """Take over a pattern, in RE2's syntax."""
+        if regex == self._regex:
+            return
+        self._topics, self._regex = frozenset(), regex
+        self._subscription_changed()
+
+    def _subscription_changed(self) -> None:
+        if self._subscribed:
+            self._heartbeat_due_ms = 0
+        else:
+            self._begin_leave()
+
+    @property
+    def _subscribed(self) -> bool:
+        return bool(self._topics or self._regex)
+
+    @property
+    def watched_topics(self) -> frozenset[str]:
+        """Topics of the subscription; the coordinator watches how they grow."""
+        return self._topics
+
+    def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
+        """The coordinator divides, and knows by itself."""
+
+    def confirm_event(self, event: RebalanceEvent) -> None:
+        """The application knows the event and has finished what it had to do about it."""
+        self._owned_version += 1
+        self._heartbeat_due_ms = 0  # The coordinator waits to hear of it.
+        if not self._take_over(event):
+            return
+        if event.kind is RebalanceKind.ASSIGNED:
+            self._told = True
+        if self.state is MemberState.PREPARING:
+            self.state = MemberState.JOINING
+
+    def _make_event(self) -> RebalanceEvent | None:
+        if loss := self._event_of_loss():
+            return loss
+        # `_pending` is where the application has to get to; it may move at any time, also while
+        # the application is busy with an event.
+        if self._pending is not None and (self._pending != self._owned or not self._told):
+            return self._event_towards(self._pending)
+        if self.state in (MemberState.UNJOINED, MemberState.PREPARING) and self._subscribed:
+            self.state = MemberState.JOINING
+        return None
+
+    # --- the driver's side --------------------------------------------------------------------
+
+    def next_step(self, now_ms: int) -> Step:
+        """What the driver shall do now."""
+        if self.state in (MemberState.UNJOINED, MemberState.FAILED, MemberState.PREPARING):
+            return Wait(None)
+        if self.generation_id >= 0 and self._poll_overdue(now_ms):
+            self._give_up_for_silence()
+            return self.next_step(now_ms)
+        if now_ms < self._not_before_ms:
+            return Wait(self._not_before_ms)
+        if not self.coordinator_known:
+            return FindCoordinator()
+        if self.state is MemberState.LEAVING or self._releasing:
+            return Exchange(self._leave_request())
+        if self.state is MemberState.JOINING or now_ms >= self._heartbeat_due_ms:
+            return Exchange(self._heartbeat())
+        if self._unnamed() and now_ms >= self._unnamed_until_ms:
+            return NameTopics(self._unnamed(), self._topics)
+        deadline_ms = self._next_deadline_ms()
+        return Wait(min(deadline_ms, self._unnamed_until_ms) if self._unnamed() else deadline_ms)
+
+    def _unnamed(self) -> frozenset[UUID]:
+        return frozenset(self._target or ()) - self._names.keys()
+
+    def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
+        """No member leads."""
+
+    def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
+        """The names for `NameTopics`; what is not known yet is asked for again later."""
+        # A topic that was made anew under its name has another id.
+        renamed = set(names.values())
+        self._names = {t: name for t, name in self._names.items() if name not in renamed}
+        self._names.update(names)
+        if self._unnamed():
+            self._unnamed_until_ms = now_ms + self._settings.retry_backoff_max_ms
+        self._aim()
+
+    def _aim(self) -> None:
+        """What the coordinator wants, in names: that is what the application has to get to."""
+        if self._target is None:
+            return
+        wanted = frozenset(
+            TopicPartition(self._names[topic_id], partition)
+            for topic_id, partitions in self._target.items()
+            if topic_id in self._names
+            for partition in partitions
+        )
+        self._pending = wanted
+        if wanted == self._owned and self._told:
+            self._owned_version += 1  # Nothing for the application, and news for the coordinator.
+            self._heartbeat_due_ms = 0
+
+    def on_failure(self, error: KafkaError, now_ms: int) -> None:
+        """A step could not be carried out: no connection, no coordinator, no answer in time."""
+        self._say_everything = True
+        self._saying = None
+        self._may_be_there = True
+        if self.state is MemberState.LEAVING:
+            self._reset(MemberState.UNJOINED)
+            return
+        logger.info(
+            "group %s: %s while %s; looking for the coordinator again",
+            self._settings.group_id,
+            error,
+            self.state.value,
+        )
+        if not error.retriable:
+            self._failure = error
+        self._rediscover(now_ms)
+
+    def on_response(self, response: Response, now_ms: int) -> None:
+        """The answer to a heartbeat."""
+        if not isinstance(response, ConsumerGroupHeartbeatResponse):
+            return
+        if self.state is MemberState.LEAVING:
+            # An answer with an epoch belongs to the heartbeat before: the goodbye is still to come.
+            if response.error_code != ErrorCode.NONE or response.member_epoch < 0:
+                self._reset(MemberState.UNJOINED)
+            return
+        if self.state not in (MemberState.JOINING, MemberState.STABLE):
+            return
+        if self._releasing:
+            self._on_released(response, now_ms)
+            return
+        if response.error_code != ErrorCode.NONE:
+            self._say_everything = True
+            self._saying = None
+            self._on_error(response.error_code, response.error_message or "", now_ms)
+            return
+        if response.member_epoch < self.generation_id:
+            return  # Overtaken by the answer to a later heartbeat.
+        self._on_success(response, now_ms)
+
+    def _on_released(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        """The answer to the goodbye of one that wants to join anew."""
+        code = response.error_code
+        if code in REDISCOVER:
+            self._rediscover(now_ms)
+        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._back_off(now_ms)
+        elif code != ErrorCode.NONE or response.member_epoch < 0:
+            self._releasing = self._may_be_there = False
+            if code != ErrorCode.NONE:  # The id is another's.
+                self._not_before_ms = now_ms + UNRELEASED_PAUSE_MS
+
+    def _on_success(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        self._failures = 0
+        self._unreleased = 0
+        self._may_be_there = True
+        if self._saying is not None:
+            self._said_subscription, self._said_version = self._saying
+            self._saying = None
+            self._say_everything = False
+        if self.state is MemberState.JOINING:
+            logger.info(
+                "group %s: member %s joined in epoch %d",
+                self._settings.group_id,
+                self.member_id,
+                response.member_epoch,
+            )
+        self.state = MemberState.STABLE
+        self.generation_id = response.member_epoch
+        self._interval_ms = response.heartbeat_interval_ms or self._interval_ms
+        self._heartbeat_due_ms = now_ms + self._interval_ms
+        if not self._subscribed:
+            self._begin_leave()
+            return
+        news = _News((self._topics, self._regex), self._owned_version)
+        if news != (self._said_subscription, self._said_version):
+            self._heartbeat_due_ms = 0
+        if response.assignment is not None:
+            self._target = {
+                topic.topic_id: frozenset(topic.partitions)
+                for topic in response.assignment.topic_partitions
+            }
+            self._unnamed_until_ms = 0
+            if not self._unnamed():
+                self._aim()
+
+    # --- heartbeats ---
+
+    def _heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+        settings = self._settings
+        joins = self.state is MemberState.JOINING
+        everything = joins or self._say_everything
+        subscription = (self._topics, self._regex)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=settings.group_id,
+            member_id=self.member_id,
+            member_epoch=JOIN_EPOCH if joins else self.generation_id,
+            instance_id=settings.group_instance_id,
+        )
+        if everything:
+            request.rack_id = settings.rack
+            request.rebalance_timeout_ms = settings.max_poll_interval_ms
+            request.server_assignor = settings.remote_assignor
+        if everything or subscription != self._said_subscription:
+            request.subscribed_topic_names = sorted(self._topics)
+            had_regex = self._said_subscription is not None and self._said_subscription[1]
+            if self._regex or had_regex:
+                request.subscribed_topic_regex = self._regex
+        owned = frozenset[TopicPartition]() if joins else self._owned
+        if everything or self._owned_version != self._said_version:
+            request.topic_partitions = self._by_id(owned)
+        self._saying = _News(subscription, self._owned_version)
+        return request
+
+    def _by_id(
+        self, owned: frozenset[TopicPartition]
+    ) -> list[ConsumerGroupHeartbeatRequest.TopicPartitions]:
+        ids = {name: topic_id for topic_id, name in self._names.items()}
+        by_id: dict[UUID, list[int]] = {}
+        for topic, partition in sorted(owned):
+            by_id.setdefault(ids[topic], []).append(partition)
+        return [
+            ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in by_id.items()
+        ]
+
+    def probe_request(self) -> ConsumerGroupHeartbeatRequest:
+        """A heartbeat that says nothing new."""
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._settings.group_id,
+            member_id=self.member_id,
+            member_epoch=self.generation_id,
+            instance_id=self._settings.group_instance_id,
+            topic_partitions=self._by_id(self._owned),
+        )
+
+    def _on_error(self, code: int, message: str, now_ms: int) -> None:
+        group_id = self._settings.group_id
+        if code in EXPELLED or (code == ErrorCode.GROUP_ID_NOT_FOUND and self.generation_id >= 0):
+            self._expelled(code)
+        elif code == ErrorCode.FENCED_INSTANCE_ID:
+            self._lose_partitions()
+            self._reset(MemberState.FAILED)
+            self._failure = error_for(
+                code,
+                f"group.instance.id {self._settings.group_instance_id!r} of group {group_id!r} was "
+                "taken over by another consumer; give every running consumer an id of its own",
+            )
+        elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
+            # The predecessor died without a goodbye, and its session has to end first; or it lives,
+            # and keeps its place: other than in the classic protocol, nobody is fenced. It may also
+            # be this member itself, since the coordinator refuses its own id too: then a goodbye
+            # under that id makes the way free, and anybody else's id stays as it is.
+            if self._may_be_there and self.state is MemberState.JOINING:
+                self._releasing = True
+                return
+            self._unreleased += 1
+            if self._unreleased & (self._unreleased - 1) == 0:  # 1, 2, 4, 8 ... seconds
+                logger.warning(
+                    "group %s: waiting to take over group.instance.id %r; give every running "
+                    "consumer an id of its own: %s",
+                    group_id,
+                    self._settings.group_instance_id,
+                    message,
+                )
+            self._not_before_ms = now_ms + UNRELEASED_PAUSE_MS
+        elif code in REDISCOVER:
+            self._rediscover(now_ms)
+        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._back_off(now_ms)
+        else:
+            advice = ""
+            if code == ErrorCode.UNSUPPORTED_VERSION:
+                advice = (
+                    '; this cluster needs group_protocol="classic": the consumer protocol '
+                    "(KIP-848) is served from Apache Kafka 4.0 on"
+                )
+            self._failure = error_for(
+                code, f"heartbeat in group {group_id!r}: {message or 'refused'}{advice}"
+            )
+            self._back_off(now_ms)
+
+    def expect_expulsion(self) -> None:
+        """A commit was refused: find out at once whether this member still counts."""
+        super().expect_expulsion()
+        self._say_everything = True
+
+    # --- leaving and losing ---
+
+    def _begin_leave(self) -> None:
+        if self.state in (MemberState.JOINING, MemberState.FAILED, MemberState.LEAVING):
+            return  # The answer under way tells whether there is anything to leave.
+        if self.generation_id < 0:
+            self._reset(MemberState.UNJOINED)
+            return
+        self.state = MemberState.LEAVING
+        self._not_before_ms = 0
+        self.generation_id = -1
+
+    def _leave_request(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest:
+        static = self._settings.group_instance_id is not None and not for_good
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._settings.group_id,
+            member_id=self.member_id,
+            member_epoch=LEAVE_STATIC_EPOCH if static else LEAVE_EPOCH,
+            instance_id=self._settings.group_instance_id,
+        )
+
+    def closing_request(
+        self, leave_group: bool | None = None
+    ) -> ConsumerGroupHeartbeatRequest | None:
+        """The goodbye of a consumer that closes now; a static one says that it may be back."""
+        static = self._settings.group_instance_id is not None
+        if self.state in (MemberState.UNJOINED, MemberState.FAILED, MemberState.PREPARING):
+            return None
+        if leave_group is False and not static:
+            return None
+        return self._leave_request(for_good=bool(leave_group))
+
+    def _give_up_for_silence(self) -> None:
+        logger.warning(
+            "group %s: member %s leaves, the application has not polled for %d ms",
+            self._settings.group_id,
+            self.member_id,
+            self._settings.max_poll_interval_ms,
+        )
+        self._lose_partitions()
+        self.generation_id = -1
+        if self.coordinator_known:
+            self.state = MemberState.LEAVING
+            self._not_before_ms = 0
+        else:
+            self._reset(MemberState.UNJOINED)
+
+    def _expelled(self, code: int) -> None:
+        logger.warning(
+            "group %s: %s to member %s in epoch %d; joining anew",
+            self._settings.group_id,
+            ErrorCode(code).name,
+            self.member_id,
+            self.generation_id,
+        )
+        self._lose_partitions()
+        self._reset(MemberState.PREPARING if self._subscribed else MemberState.UNJOINED)
+
+    def _reset(self, state: MemberState) -> None:
+        self.state: MemberState = state
+        self.generation_id: int = -1
+        self._pending = None
+        self._target = None
+        self._failures = 0
+        self._say_everything = True
+        self._said_subscription = None
+        self._saying = None
+        self._told = False
+        self._releasing = False

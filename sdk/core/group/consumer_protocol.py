@@ -1,0 +1,166 @@
+"""The bytes that members of a classic consumer group exchange through the coordinator.
+
+Subscriptions and assignments are opaque to the broker: a version, then a message in Kafka's
+non-flexible encoding (ConsumerProtocol, versions 0-3: KIP-429 added the owned partitions, KIP-792
+the generation, KIP-881 the rack). A reader that meets a newer version reads the part it knows and
+ignores what follows, so that old and new members can share a group.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from onceflow.sdk.core.group.assignors import MemberSubscription
+from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from onceflow.sdk.protocol.schema import Message, Struct, array, int32, string
+
+NEWEST_VERSION: Final = 3
+
+_VERSION: Final = struct.Struct(">h")
+
+
+class StickyUserData(Message, versions="0-1"):
+    """User data of Kafka's eager sticky assignor: the last assignment and its generation."""
+
+    class TopicAssignment(Struct):
+        topic: str = string()
+        partitions: list[int] = array(int32())
+
+    previous_assignment: list[TopicAssignment] = array(TopicAssignment)
+    generation: int = int32("1+", default=-1, ignorable=True)
+
+
+def encode_subscription(
+    topics: Iterable[str],
+    owned_partitions: Iterable[TopicPartition],
+    generation_id: int,
+    *,
+    rack: str | None = None,
+    sticky_memory: Iterable[TopicPartition] | None = None,
+    version: int = NEWEST_VERSION,
+) -> bytes:
+    """Metadata of one protocol in JoinGroup.
+
+    Args:
+        topics: Topics that the member wants to read.
+        owned_partitions: Partitions that it holds and did not give up.
+        generation_id: Generation in which it held them, -1 for none.
+        rack: The member's rack or None.
+        sticky_memory: Last assignment, for assignors that look for it in the user data.
+        version: Version of the layout.
+
+    Returns:
+        Bytes for JoinGroup.
+    """
+    user_data = None
+    if sticky_memory is not None:
+        memory = StickyUserData(
+            previous_assignment=[
+                StickyUserData.TopicAssignment(topic=topic, partitions=partitions)
+                for topic, partitions in _by_topic(sticky_memory).items()
+            ],
+            generation=generation_id,
+        )
+        user_data = memory.encode(1)
+    subscription = ConsumerProtocolSubscription(
+        topics=sorted(topics),
+        user_data=user_data,
+        owned_partitions=[
+            ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
+            for topic, partitions in _by_topic(owned_partitions).items()
+        ],
+        generation_id=generation_id,
+        rack_id=rack,
+    )
+    return _VERSION.pack(version) + subscription.encode(version)
+
+
+def decode_subscription(
+    member_id: str, group_instance_id: str | None, data: bytes
+) -> MemberSubscription:
+    """Read a member's metadata, as the leader of the group must.
+
+    Raises:
+        RemoteProtocolError: The bytes are no subscription.
+    """
+    version, offset = _read_version(data, "subscription")
+    found, _ = ConsumerProtocolSubscription.decode(data, version, offset)
+    owned = [
+        TopicPartition(entry.topic, partition)
+        for entry in found.owned_partitions
+        for partition in entry.partitions
+    ]
+    generation_id = found.generation_id
+    if not owned and found.user_data:
+        owned, generation_id = _read_sticky_memory(found.user_data)
+    return MemberSubscription(
+        member_id, frozenset(found.topics), tuple(owned), generation_id, group_instance_id
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition], version: int = NEWEST_VERSION) -> bytes:
+    """One member's assignment in SyncGroup."""
+    assignment = ConsumerProtocolAssignment(
+        assigned_partitions=[
+            ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers)
+            for topic, numbers in _by_topic(partitions).items()
+        ]
+    )
+    return _VERSION.pack(version) + assignment.encode(version)
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """Read an assignment; no bytes at all are an empty one.
+
+    Raises:
+        RemoteProtocolError: The bytes are no assignment.
+    """
+    if not data:
+        return []
+    version, offset = _read_version(data, "assignment")
+    found, _ = ConsumerProtocolAssignment.decode(data, version, offset)
+    return [
+        TopicPartition(entry.topic, partition)
+        for entry in found.assigned_partitions
+        for partition in entry.partitions
+    ]
+
+
+def _read_version(data: bytes, what: str) -> tuple[int, int]:
+    if len(data) < _VERSION.size:
+        raise RemoteProtocolError(f"a consumer protocol {what} of {len(data)} bytes is too short")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise RemoteProtocolError(f"a consumer protocol {what} has the version {version}")
+    return min(version, NEWEST_VERSION), _VERSION.size
+
+
+def _read_sticky_memory(user_data: bytes) -> tuple[list[TopicPartition], int]:
+    """The user data belongs to the assignor; what is not the sticky one's is left alone."""
+    for version in (1, 0):
+        try:
+            memory, end = StickyUserData.decode(user_data, version)
+        except RemoteProtocolError:
+            continue
+        if end == len(user_data):
+            partitions = [
+                TopicPartition(entry.topic, partition)
+                for entry in memory.previous_assignment
+                for partition in entry.partitions
+            ]
+            return partitions, memory.generation
+    return [], -1
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic

@@ -1,0 +1,261 @@
+"""What members of both group protocols have in common: the application's side, and time.
+
+A rebalance goes on only when the application polls, has been told (`RebalanceEvent`) and has
+confirmed, so that no partition changes hands behind its back. Signs of life do not wait for it,
+unless it fails to poll for ``max.poll.interval.ms`` (KIP-62). The protocols are in
+``group_member`` (classic) and ``consumer_member`` (KIP-848). Nothing here waits, reads a clock, or
+knows offsets and positions.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from uuid import UUID
+
+from onceflow.sdk.core.group.steps import (
+    GroupSettings,
+    MemberState,
+    RebalanceEvent,
+    RebalanceKind,
+    Step,
+)
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import ConsumerGroupMetadata, TopicPartition
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.schema import Request, Response
+
+logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
+
+REDISCOVER: frozenset[ErrorCode] = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+
+EXPELLED: frozenset[ErrorCode] = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    }
+)
+"""The coordinator does not know this member, or not in its generation or epoch."""
+
+
+class Membership(ABC):
+    """One member of a group, as its application and its driver see it.
+
+    Attributes:
+        state: Where it stands.
+        coordinator_known: Whether requests can be sent.
+        generation_id: Generation, or member epoch; -1 outside of the group.
+        member_id: Its id; empty while the coordinator has to give one.
+    """
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self._settings = settings
+        self.state: MemberState = MemberState.UNJOINED
+        self.coordinator_known: bool = False
+        self.generation_id: int = -1
+        self.member_id: str = ""
+        self._topics: frozenset[str] = frozenset()
+        self._owned: frozenset[TopicPartition] = frozenset()
+        self._lost = False
+        self._pending: frozenset[TopicPartition] | None = None
+        self._event: RebalanceEvent | None = None
+        self._failure: KafkaError | None = None
+        self._not_before_ms = 0
+        self._failures = 0
+        self._heartbeat_due_ms = 0
+        self._polling = False
+        self._last_poll_ms = 0
+        self._warned = False
+
+    # --- what each protocol does in its own way ---------------------------------------------
+
+    @abstractmethod
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Take over the topics to be read; an empty set makes the member leave."""
+
+    @abstractmethod
+    def subscribe_regex(self, regex: str) -> None:
+        """Take over a pattern that the coordinator resolves; only the consumer protocol has it."""
+
+    @abstractmethod
+    def confirm_event(self, event: RebalanceEvent) -> None:
+        """The application knows the event and has finished what it had to do about it."""
+
+    @abstractmethod
+    def _make_event(self) -> RebalanceEvent | None: ...
+
+    @property
+    @abstractmethod
+    def watched_topics(self) -> frozenset[str]:
+        """Topics whose partition counts matter."""
+
+    @abstractmethod
+    def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
+        """Look at fresh metadata."""
+
+    @abstractmethod
+    def next_step(self, now_ms: int) -> Step:
+        """What the driver shall do now."""
+
+    @abstractmethod
+    def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
+        """The counts for `LookUpTopics`."""
+
+    @abstractmethod
+    def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
+        """The names for `NameTopics`, as far as they are known."""
+
+    @abstractmethod
+    def on_failure(self, error: KafkaError, now_ms: int) -> None:
+        """A step could not be carried out: no connection, no coordinator, no answer in time."""
+
+    @abstractmethod
+    def on_response(self, response: Response, now_ms: int) -> None:
+        """The answer to an `Exchange`, or to `probe_request`."""
+
+    @abstractmethod
+    def probe_request(self) -> Request:
+        """A heartbeat out of turn, which asks whether this member still counts."""
+
+    @abstractmethod
+    def closing_request(self, leave_group: bool | None = None) -> Request | None:
+        """The goodbye of a consumer that closes now, whatever the member is doing.
+
+        Args:
+            leave_group: Whether to leave; None as Kafka does: dynamic members leave, static ones
+                keep their place until their session times out (KIP-345, KIP-1092).
+
+        Returns:
+            The request; None to stay, or if the coordinator does not know this member.
+        """
+
+    # --- the application's side ---------------------------------------------------------------
+
+    def poll_started(self, now_ms: int) -> None:
+        """The application waits for records: it is alive, however long the wait."""
+        self._polling = True
+        self._last_poll_ms = now_ms
+        self._warned = False
+
+    def poll_ended(self, now_ms: int) -> None:
+        """The application works on records; its time until the next poll is limited."""
+        self._polling = False
+        self._last_poll_ms = now_ms
+
+    def take_failure(self) -> KafkaError | None:
+        """What the poll must raise: once, or each time when there is no way back."""
+        failure = self._failure
+        if self.state is not MemberState.FAILED:
+            self._failure = None
+        return failure
+
+    def next_event(self) -> RebalanceEvent | None:
+        """What the application must be told now; the same event until it is confirmed."""
+        if self._event is None:
+            self._event = self._make_event()
+        return self._event
+
+    @property
+    def _subscribed(self) -> bool:
+        return bool(self._topics)
+
+    def _take_over(self, event: RebalanceEvent) -> bool:
+        """The application has done what the event says; False if that counts no more."""
+        self._owned = event.assignment if self._subscribed else frozenset()
+        if self._event is not event:
+            # While the application was busy with the event, the membership was lost: what it
+            # holds now is lost too, and the next event says so.
+            self._lost = bool(self._owned)
+            return False
+        self._event = None
+        if event.kind is RebalanceKind.LOST:
+            self._lost = False
+        return True
+
+    def _event_of_loss(self) -> RebalanceEvent | None:
+        """What the application must be told of partitions that are its no more."""
+        if self._lost and self._owned:
+            return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
+        self._lost = False
+        return None
+
+    def _event_towards(self, wanted: frozenset[TopicPartition]) -> RebalanceEvent:
+        """The next event on the way to these partitions: first give up, then take."""
+        given_up = self._owned - wanted
+        if given_up:
+            return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
+        return RebalanceEvent.of(RebalanceKind.ASSIGNED, wanted - self._owned, wanted)
+
+    def forget_owned(self) -> None:
+        """The application dropped its partitions by itself (unsubscribe or close)."""
+        self._owned = frozenset()
+        self._lost = False
+        self._event = None
+        self._pending = None
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the coordinator knows this member under its present generation."""
+        return self.generation_id >= 0 and bool(self.member_id) and not self._lost
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """Membership as of now, for offset commits and transactions."""
+        instance_id = self._settings.group_instance_id
+        if not self.is_member:
+            return ConsumerGroupMetadata(self._settings.group_id, -1, "", instance_id)
+        return ConsumerGroupMetadata(
+            self._settings.group_id, self.generation_id, self.member_id, instance_id
+        )
+
+    # --- the driver's side --------------------------------------------------------------------
+
+    def on_coordinator(self) -> None:
+        """The coordinator was found."""
+        self.coordinator_known = True
+
+    def expect_expulsion(self) -> None:
+        """A commit was refused: find out at once whether this member still counts."""
+        self._heartbeat_due_ms = 0
+
+    def _poll_overdue(self, now_ms: int) -> bool:
+        if self._polling:
+            return False
+        silent_ms = now_ms - self._last_poll_ms
+        limit_ms = self._settings.max_poll_interval_ms
+        if silent_ms >= limit_ms // 2 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "group %s: no poll for %d ms; after %d ms (max.poll.interval.ms) this member "
+                "leaves the group. Raise the limit, or lower max.poll.records",
+                self._settings.group_id,
+                silent_ms,
+                limit_ms,
+            )
+        return silent_ms >= limit_ms
+
+    def _next_deadline_ms(self) -> int:
+        deadline_ms = self._heartbeat_due_ms
+        if not self._polling:
+            share = 1 if self._warned else 2
+            poll_ms = self._last_poll_ms + self._settings.max_poll_interval_ms // share
+            deadline_ms = min(deadline_ms, poll_ms)
+        return deadline_ms
+
+    def _lose_partitions(self) -> None:
+        self._pending = None
+        self._event = None
+        self._lost = bool(self._owned)
+
+    def _rediscover(self, now_ms: int) -> None:
+        self.coordinator_known = False
+        self._back_off(now_ms)
+
+    def _back_off(self, now_ms: int) -> None:
+        settings = self._settings
+        delay_ms = min(settings.retry_backoff_ms << self._failures, settings.retry_backoff_max_ms)
+        self._failures = min(self._failures + 1, 10)
+        self._not_before_ms = now_ms + delay_ms

@@ -1,0 +1,70 @@
+"""Whether a classic group that a static member came back to has partitions that nobody owns.
+
+In a cooperative rebalance a partition that changes hands belongs to nobody until its former owner
+has given it up and joined once more (KIP-429). A static member that dies in between and comes back
+within its session gets its old assignment, and no rebalance takes place (KIP-345): nobody would
+ask for the second round, and the partition would be read by nobody until something else changes
+the group. Found by simulation; Apache Kafka's coordinator and its Java client behave so too. The
+member that came back therefore looks at the group once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onceflow.sdk.core.group.consumer_protocol import decode_assignment, decode_subscription
+from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.api.groups import DescribeGroupsResponse
+from onceflow.sdk.protocol.error_codes import ErrorCode
+
+
+class GroupCheck:
+    """What a group looks like at rest.
+
+    Attributes:
+        topics: Topics that some member subscribes to.
+    """
+
+    def __init__(self, topics: frozenset[str], owned: frozenset[TopicPartition]) -> None:
+        self.topics = topics
+        self._owned = owned
+
+    @classmethod
+    def of(cls, response: DescribeGroupsResponse) -> GroupCheck | None:
+        """Read what the coordinator says of one group.
+
+        Args:
+            response: Its answer.
+
+        Returns:
+            The group; None when it does not say, or the group is rebalancing anyway.
+        """
+        group = response.groups[0] if response.groups else None
+        if group is None or group.error_code != ErrorCode.NONE or group.group_state != "Stable":
+            return None
+        topics: set[str] = set()
+        owned: set[TopicPartition] = set()
+        try:
+            for member in group.members:
+                subscription = decode_subscription(
+                    member.member_id, member.group_instance_id, member.member_metadata
+                )
+                topics.update(subscription.topics)
+                owned.update(decode_assignment(member.member_assignment))
+        except RemoteProtocolError:
+            return None
+        return cls(frozenset(topics), frozenset(owned))
+
+    def unowned(self, partition_counts: Mapping[str, int]) -> list[TopicPartition]:
+        """Partitions of the group's topics that no member owns.
+
+        Args:
+            partition_counts: Of the topics, as far as they exist.
+        """
+        return [
+            partition
+            for topic in sorted(self.topics & partition_counts.keys())
+            for number in range(partition_counts[topic])
+            if (partition := TopicPartition(topic, number)) not in self._owned
+        ]

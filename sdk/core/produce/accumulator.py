@@ -1,0 +1,541 @@
+"""Records that wait to be sent: one queue of batches per partition, bounded by memory.
+
+Appending is the one thing that happens in the user's thread, so it is short, guarded by one lock,
+and asks three questions in one comparison: is the producer open, is nothing wrong, is there room.
+Which batch may go when is decided by the sender, and why appending is refused by the face.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, Generic, Protocol, TypeVar
+
+from onceflow.sdk.core.connection.metadata import ZERO_UUID
+from onceflow.sdk.core.produce.batch import DeliveryHandle, HandleMaker, ProducerBatch
+from onceflow.sdk.core.produce.partitioner import StickyPartition, murmur2_partition
+from onceflow.sdk.errors import KafkaError, RecordTooLargeError, SerializationError
+from onceflow.sdk.model.record_checks import RecordHeaders
+
+D = TypeVar("D", bound=DeliveryHandle)
+
+NEVER_MS = 1 << 62
+BATCH_OVERHEAD = 61
+RECORD_OVERHEAD = 36
+"""Most that a record takes beyond key, value and headers: lengths, time, offset, attributes."""
+KEY_CACHE_MAX = 100_000
+"""Keys whose partition is remembered per topic; the memory starts anew beyond that."""
+STICKY = -1
+"""Partition number that stands for "whichever takes records without a key now"."""
+
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this module runs as machine code."""
+
+
+class Lock(Protocol):
+    """What the accumulator asks of its lock."""
+
+    def acquire(self) -> object:
+        """Wait for it."""
+
+    def release(self) -> None:
+        """Give it back."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> object: ...
+
+
+class PartitionQueue:
+    """Batches for one partition, in the order in which they were begun.
+
+    Attributes:
+        topic: Topic name.
+        partition: Partition number.
+        open: The batch that takes records, or None.
+        sealed: Batches that wait to be sent, first (again) the ones that failed.
+        in_flight: Batches that were sent and not answered, in order.
+        producer_id: Producer id under which ``next_sequence`` counts, -1 for none yet.
+        producer_epoch: Epoch under which ``next_sequence`` counts.
+        next_sequence: Sequence of the next new record.
+        bump_needed: Whether a batch of this partition was given up after it had been sent, so
+            that the sequences have a gap which only a new epoch closes (KIP-360).
+        known_until_ms: Until when the broker is taken to know this producer: some time after
+            its last acknowledgement here. 0 under a new producer id.
+        retry_at_ms: Nothing is sent before this time.
+        failures: Failures in a row, for the back-off.
+        last_error: What went wrong last, None once something went well.
+        transaction: Number of the last transaction that something was stored in.
+    """
+
+    __slots__ = (
+        "bump_needed",
+        "failures",
+        "in_flight",
+        "known_until_ms",
+        "last_error",
+        "next_sequence",
+        "open",
+        "partition",
+        "producer_epoch",
+        "producer_id",
+        "retry_at_ms",
+        "sealed",
+        "topic",
+        "transaction",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic: str = topic
+        self.partition: int = partition
+        self.open: ProducerBatch | None = None
+        self.sealed: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
+        self.producer_id: int = -1
+        self.producer_epoch: int = -1
+        self.next_sequence: int = 0
+        self.bump_needed: bool = False
+        self.known_until_ms: int = 0
+        self.retry_at_ms: int = 0
+        self.failures: int = 0
+        self.last_error: KafkaError | None = None
+        self.transaction: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent."""
+        return self.open is None and not self.sealed
+
+    def unsettled(self) -> Iterator[ProducerBatch]:
+        """Batches that carry a sequence and whose fate is open, in order."""
+        for batch in self.in_flight:
+            if not batch.done:
+                yield batch
+        for batch in self.sealed:
+            if batch.base_sequence >= 0:
+                yield batch
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a batch that was sent back in its place among those that wait."""
+        position = 0
+        for waiting in self.sealed:
+            if waiting.order > batch.order:
+                break
+            position += 1
+        self.sealed.insert(position, batch)
+
+
+class TopicState:
+    """What appending needs to know of a topic.
+
+    Attributes:
+        topic: Topic name.
+        queues: Queue of each partition; never fewer than there were.
+        partition_count: How many partitions records go to.
+        partition_of_key: Partition by key, filled as keys appear.
+        sticky: The partition for records without a key.
+        available: Partitions that have a leader.
+        topic_id: The topic's id, all zero while unknown; another one means that the topic was
+            deleted and made anew under its name.
+    """
+
+    __slots__ = (
+        "available",
+        "partition_count",
+        "partition_of_key",
+        "queues",
+        "sticky",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition_count: int,
+        available: Sequence[int],
+        random: Callable[[], float],
+    ) -> None:
+        self.topic: str = topic
+        self.queues: list[PartitionQueue] = [
+            PartitionQueue(topic, number) for number in range(partition_count)
+        ]
+        self.partition_count: int = partition_count
+        self.partition_of_key: dict[bytes, int] = {}
+        self.topic_id: uuid.UUID = ZERO_UUID
+        self.available: Sequence[int] = tuple(available) or range(partition_count)
+        self.sticky: StickyPartition = StickyPartition(self.available, random)
+
+    def update(self, partition_count: int, available: Sequence[int]) -> None:
+        """Take over newer metadata; partitions are never taken away."""
+        if partition_count > self.partition_count:
+            self._set_count(partition_count)
+        self.available = tuple(available) or range(self.partition_count)
+        self.sticky.update(self.available)
+
+    def made_anew(self, partition_count: int) -> None:
+        """The topic is another one now: brokers know nothing of this producer in it.
+
+        It may have fewer partitions; what waits for the others stays and runs out of time. What is
+        on its way may go to the former topic still: its answer tells.
+        """
+        self._set_count(partition_count)
+        for queue in self.queues:
+            queue.known_until_ms = 0
+            for batch in queue.in_flight:
+                batch.topic_gone = True
+
+    def _set_count(self, partition_count: int) -> None:
+        first = len(self.queues)
+        self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, partition_count))
+        self.partition_count = partition_count
+        self.partition_of_key = {}
+
+    def partition_for(self, key: bytes) -> int:
+        """The partition of a key by Kafka's hash."""
+        found = self.partition_of_key.get(key)
+        if found is None:
+            if len(self.partition_of_key) >= KEY_CACHE_MAX:
+                self.partition_of_key = {}
+            found = self.partition_of_key[key] = murmur2_partition(key, self.partition_count)
+        return found
+
+
+class Accumulator(Generic[D]):
+    """The queues of all partitions, and the memory that they take.
+
+    Attributes:
+        lock: Guards everything here; held for microseconds only.
+        topics: State by topic name.
+        active: Queues that have something to send, in the order in which they got it.
+        incomplete: Batches whose outcome is open.
+        memory_used: Bytes of records that are not settled.
+        memory_waiters: Callers that wait for memory; everything is sent at once while there are.
+        flush_count: Calls that wait for everything; linger does not count while there are any.
+        next_wake_ms: When the sender looks again by itself.
+        transaction: Number of the open transaction, 0 for none.
+        batch_sealed: Set when a batch became full, until the sender has looked; an asyncio
+            caller gives way then, or it would fill the memory before the loop gets a turn.
+        refusal: Why nothing may be appended, asked only while ``gate_closed``.
+        buffer_memory: Most bytes that unsettled records may take.
+    """
+
+    def __init__(
+        self,
+        *,
+        lock: Lock,
+        clock_ms: Callable[[], int],
+        random: Callable[[], float],
+        handles: HandleMaker[D],
+        on_ready: Callable[[], None],
+        batch_size: int,
+        linger_ms: int,
+        max_request_size: int,
+        buffer_memory: int,
+        codec: int,
+        level: int | None = None,
+    ) -> None:
+        self.lock: Lock = lock
+        self.topics: dict[str, TopicState] = {}
+        self.active: dict[PartitionQueue, None] = {}
+        self.incomplete: dict[ProducerBatch, None] = {}
+        self.memory_used: int = 0
+        self.memory_waiters = 0
+        self.flush_count = 0
+        self.next_wake_ms = NEVER_MS
+        self.transaction = 0
+        self.batch_sealed: bool = False
+        self.refusal: Callable[[], KafkaError | None] = lambda: None
+        self.on_ready = on_ready
+        self.clock_ms = clock_ms
+        self.linger_ms = linger_ms
+        self._handles = handles
+        self.batch_size: int = min(batch_size, max_request_size)
+        self.codec = codec
+        self.level = level
+        self._random = random
+        self._max_request_size = max_request_size
+        self.buffer_memory = buffer_memory
+        self._limit = buffer_memory
+        self._order = 0
+
+    # the gate
+
+    @property
+    def gate_closed(self) -> bool:
+        """Whether appending is refused for another reason than memory."""
+        return self._limit < 0
+
+    def close_gate(self) -> None:
+        """Ask ``refusal`` before each append from now on."""
+        self._limit = -1
+
+    def open_gate(self) -> None:
+        """Append freely again."""
+        self._limit = self.buffer_memory
+
+    # topics
+
+    def topic_state(self, topic: str, partition_count: int, available: Sequence[int]) -> TopicState:
+        """The topic's state, made or brought up to date.
+
+        Args:
+            topic: Topic name.
+            partition_count: Partitions of the topic.
+            available: Those that have a leader.
+        """
+        with self.lock:
+            state = self.topics.get(topic)
+            if state is None:
+                state = TopicState(topic, partition_count, available, self._random)
+                self.topics[topic] = state
+            else:
+                state.update(partition_count, available)
+            return state
+
+    # appending: the user's thread
+
+    def append_plain(self, topic: str, key: object, value: object, now_s: float) -> D | None:
+        """Add a record that needs nothing done to it: the short way of nearly all records.
+
+        Args:
+            topic: Topic name.
+            key: Key or None.
+            value: Value or None.
+            now_s: Seconds since 1970, for the timestamp.
+
+        Returns:
+            The record's handle, or None where it must go the long way, by ``append``: the topic
+            is not known yet, key or value are not bytes, there is no room or no open batch.
+
+        Raises:
+            SerializationError: The record cannot be written.
+        """
+        state = self.topics.get(topic)
+        if state is None or not (value is None or type(value) is bytes):
+            return None
+        if key is None:
+            partition = state.sticky.current
+        elif type(key) is bytes:
+            partition = state.partition_for(key)
+        else:
+            return None
+        queue = state.queues[partition]
+        return self._append_open(queue, key, value, None, int(now_s * 1000))
+
+    def append(
+        self,
+        state: TopicState,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+        timestamp_ms: int,
+    ) -> D | None:
+        """Add a record to the open batch of its partition.
+
+        Args:
+            state: The topic.
+            partition: Partition number, or STICKY.
+            key: Key or None.
+            value: Value or None.
+            headers: Headers as a list of pairs.
+            timestamp_ms: Timestamp of the record.
+
+        Returns:
+            The record's handle, or None when ``buffer_memory`` is used up.
+
+        Raises:
+            KafkaError: The gate is closed, the record is too large, or it has a wrong type.
+        """
+        try:
+            queue = state.queues[partition if partition >= 0 else state.sticky.current]
+            return self._append_open(
+                queue, key, value, headers, timestamp_ms
+            ) or self._append_slowly(state, partition, key, value, headers, timestamp_ms)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise SerializationError(f"the record cannot be written: {error}") from error
+
+    def _append_open(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+        timestamp_ms: int,
+    ) -> D | None:
+        """Add a record to the open batch of a queue, if there is one that has room."""
+        if not COMPILED:
+            with self.lock:
+                return self._append_locked(queue, key, value, headers, timestamp_ms)
+        # What `with` does, at a third of its price. Machine code cannot be interrupted between
+        # the first two lines; plain Python can, and Ctrl-C would leave the lock taken for ever.
+        self.lock.acquire()
+        try:
+            return self._append_locked(queue, key, value, headers, timestamp_ms)
+        finally:
+            self.lock.release()
+
+    def _append_locked(
+        self,
+        queue: PartitionQueue,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders | None,
+        timestamp_ms: int,
+    ) -> D | None:
+        batch = queue.open
+        if batch is None or self.memory_used >= self._limit:
+            return None
+        size = batch.write(timestamp_ms, key, value, headers)
+        if not size:
+            return None
+        self.memory_used += size
+        return self._handles.make(batch, batch.count - 1, timestamp_ms)
+
+    def _append_slowly(
+        self,
+        state: TopicState,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: RecordHeaders,
+        timestamp_ms: int,
+    ) -> D | None:
+        self.check_size(key, value, headers)
+        with self.lock:
+            if not self.has_room():
+                return None
+            while True:
+                number = partition if partition >= 0 else state.sticky.current
+                queue = state.queues[number]
+                batch, wake = self.batch_with_room(state, queue)
+                try:
+                    size = batch.write(timestamp_ms, key, value, headers)
+                finally:
+                    self.discard_empty(queue)
+                if size:
+                    break
+                self.seal(queue)
+            index = batch.count - 1
+            self.memory_used += size
+            wake = wake or bool(queue.sealed)
+        if wake:
+            self.on_ready()
+        return self._handles.make(batch, index, timestamp_ms)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether ``buffer_memory`` is used up, so that nothing may linger any more."""
+        return self.memory_used >= self.buffer_memory
+
+    def has_room(self) -> bool:
+        """Whether there is memory for more; the lock is held.
+
+        Raises:
+            KafkaError: The gate is closed, and this is why.
+        """
+        if self._limit < 0:
+            error = self.refusal()
+            if error is not None:
+                raise error.with_traceback(None)  # As it is raised by every append from now on.
+        return not self.is_full
+
+    def check_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> None:
+        """Refuse a record that no request can carry.
+
+        Raises:
+            RecordTooLargeError: Names the setting that limits it.
+        """
+        size = BATCH_OVERHEAD + RECORD_OVERHEAD
+        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
+        for name, content in headers:
+            size += 10 + 4 * len(name) + (0 if content is None else len(content))
+        if size > self._max_request_size:
+            raise RecordTooLargeError(
+                f"a record of {size} bytes exceeds max_request_size "
+                f"({self._max_request_size}); raise it, and max.message.bytes of the topic"
+            )
+        if size > self.buffer_memory:
+            raise RecordTooLargeError(
+                f"a record of {size} bytes exceeds buffer_memory ({self.buffer_memory})"
+            )
+
+    def batch_with_room(
+        self, state: TopicState, queue: PartitionQueue
+    ) -> tuple[ProducerBatch, bool]:
+        """The open batch of a queue, made if needed, and whether to wake the sender for it.
+
+        The lock is held.
+        """
+        batch = queue.open
+        if batch is not None:
+            return batch, False
+        now_ms = self.clock_ms()
+        self._order += 1
+        batch = ProducerBatch(
+            queue.topic,
+            queue.partition,
+            batch_size=self.batch_size,
+            codec=self.codec,
+            level=self.level,
+            created_ms=now_ms,
+            order=(self._order,),
+            transaction=self.transaction,
+        )
+        queue.open = batch
+        self.active[queue] = None
+        self.incomplete[batch] = None
+        self.memory_used += BATCH_OVERHEAD
+        return batch, now_ms + self.linger_ms < self.next_wake_ms or self.flush_count > 0
+
+    def discard_empty(self, queue: PartitionQueue) -> None:
+        """Drop the open batch of a queue whose first record was refused; the lock is held."""
+        batch = queue.open
+        if batch is not None and not batch.count:
+            queue.open = None
+            self.memory_used -= BATCH_OVERHEAD
+            self.incomplete.pop(batch, None)
+
+    def seal(self, queue: PartitionQueue) -> None:
+        """Close the open batch of a queue; the lock is held."""
+        batch = queue.open
+        if batch is None:
+            return
+        assert batch.builder is not None
+        batch.reserved = batch.builder.size_bytes
+        queue.open = None
+        queue.sealed.append(batch)
+        self.batch_sealed = True
+        sticky = self.topics[queue.topic].sticky
+        if sticky.current == queue.partition:
+            sticky.switch()
+
+    # settling: the sender
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """Give back what a batch took, because nothing refers to it any more; no lock is held."""
+        with self.lock:
+            self.memory_used -= batch.reserved
+            batch.reserved = 0
+            self.incomplete.pop(batch, None)
+
+    def remove_open_and_sealed(self) -> list[ProducerBatch]:
+        """Take away everything that waits to be sent, in order."""
+        taken: list[ProducerBatch] = []
+        with self.lock:
+            for queue in list(self.active):
+                self.seal(queue)
+                taken.extend(queue.sealed)
+                queue.sealed.clear()
+            self.active.clear()
+        return taken

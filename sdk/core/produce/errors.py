@@ -1,0 +1,75 @@
+"""What a user reads when records were not stored: the error of a batch, and of single records.
+
+Only wording and attribution are decided here; whether a batch is given up is the sender's decision.
+"""
+
+from __future__ import annotations
+
+from onceflow.sdk.core.produce.batch import ProducerBatch
+from onceflow.sdk.core.produce.messages import PartitionResult
+from onceflow.sdk.core.produce.transaction_manager import fenced_error
+from onceflow.sdk.errors import (
+    DeliveryTimeoutError,
+    InvalidRecordError,
+    KafkaError,
+    UnknownTopicIdError,
+)
+from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+
+
+def delivery_timeout(
+    batch: ProducerBatch, limit_ms: int, trouble: KafkaError | None
+) -> DeliveryTimeoutError:
+    """The error of a batch whose time is over.
+
+    Args:
+        batch: The batch.
+        limit_ms: ``delivery_timeout_ms``.
+        trouble: What went wrong last on its way, if anything did.
+    """
+    fate = "it may or may not be stored" if batch.attempts else "it was never sent"
+    cause = f"; the last trouble was: {trouble}" if trouble is not None else ""
+    return DeliveryTimeoutError(
+        f"{batch.count} records for {batch.topic}-{batch.partition} were not acknowledged "
+        f"within delivery_timeout_ms ({limit_ms}); {fate}{cause}"
+    )
+
+
+def topic_made_anew(topic: str) -> UnknownTopicIdError:
+    """Why a transaction cannot be committed whose records went to a topic that is gone.
+
+    Args:
+        topic: Topic name.
+    """
+    return UnknownTopicIdError(
+        f"topic {topic!r} was deleted and made anew during the transaction, so a part of it is gone"
+    )
+
+
+def explain_refusal(
+    batch: ProducerBatch, result: PartitionResult, transactional_id: str | None
+) -> tuple[KafkaError, dict[int, KafkaError] | None]:
+    """The error of a refused batch, and more exact ones of its records (KIP-467).
+
+    Args:
+        batch: The batch.
+        result: What the broker said of it.
+        transactional_id: Whose transaction it belonged to, None outside of one.
+    """
+    where = f"{batch.topic}-{batch.partition}"
+    if result.error_code == ErrorCode.PRODUCER_FENCED:
+        return fenced_error(transactional_id), None
+    message = f"{where}: {result.error_message}" if result.error_message else where
+    error: KafkaError = error_for(result.error_code, message)
+    if not result.record_errors:
+        return error, None
+    others = InvalidRecordError(
+        f"{where}: another record of the same batch was refused, so none of it was stored"
+    )
+    records: dict[int, KafkaError] = dict.fromkeys(range(batch.count), others)
+    for index, text in result.record_errors:
+        records[index] = error_for(
+            result.error_code, f"{where}: {text or result.error_message or ''}"
+        )
+    # What breaks a transaction or ends a flush is the cause, which is a named record's.
+    return records[result.record_errors[0][0]], records

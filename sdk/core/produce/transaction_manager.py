@@ -1,0 +1,328 @@
+"""Who a producer is for the brokers, and where its transaction stands.
+
+Producer id and epoch, the client's transaction states as a table, what takes part in the open
+transaction, and which failures poison it. Conversations with the coordinator are flows in
+``transaction_flows``; sequences belong to the queues of the accumulator.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from onceflow.sdk.errors import (
+    FatalError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    KafkaError,
+    ProducerFencedError,
+    UnknownProducerIdError,
+    UnsupportedForMessageFormatError,
+)
+from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
+
+
+class TransactionState(enum.Enum):
+    """Where a producer stands; the words are the ones of Kafka's own client."""
+
+    UNINITIALIZED = "has no producer id yet"
+    INITIALIZING = "is asking for its producer id"
+    READY = "has no open transaction"
+    IN_TRANSACTION = "has an open transaction"
+    COMMITTING_TRANSACTION = "is waiting for the commit"
+    ABORTING_TRANSACTION = "is waiting for the abort"
+    ABORTABLE_ERROR = "must abort the open transaction"
+    FATAL_ERROR = "cannot be used any more"
+
+
+S = TransactionState
+
+TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
+    S.UNINITIALIZED: frozenset({S.INITIALIZING, S.FATAL_ERROR}),
+    S.INITIALIZING: frozenset({S.READY, S.UNINITIALIZED, S.FATAL_ERROR}),
+    S.READY: frozenset({S.IN_TRANSACTION, S.INITIALIZING, S.FATAL_ERROR}),
+    S.IN_TRANSACTION: frozenset(
+        {
+            S.COMMITTING_TRANSACTION,
+            S.ABORTING_TRANSACTION,
+            S.ABORTABLE_ERROR,
+            S.FATAL_ERROR,
+        }
+    ),
+    S.COMMITTING_TRANSACTION: frozenset(
+        {S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}
+    ),
+    S.ABORTING_TRANSACTION: frozenset({S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}),
+    S.ABORTABLE_ERROR: frozenset({S.ABORTING_TRANSACTION, S.FATAL_ERROR}),
+    S.FATAL_ERROR: frozenset(),
+}
+"""From each state, the ones that may follow. Drawn in the documentation from this table."""
+
+_NEXT_STEP = {
+    S.UNINITIALIZED: "call init_transactions() first",
+    S.INITIALIZING: "wait for init_transactions() to return",
+    S.READY: "call begin_transaction() first",
+    S.IN_TRANSACTION: "commit or abort it first",
+    S.COMMITTING_TRANSACTION: "wait for the commit to return",
+    S.ABORTING_TRANSACTION: "wait for the abort to return",
+    S.ABORTABLE_ERROR: "call abort_transaction()",
+    S.FATAL_ERROR: "close this producer",
+}
+
+_ABORT_ANYWAY = (InvalidTxnStateError, UnsupportedForMessageFormatError)
+"""Fatal by name, but within a transaction an abort heals them (KIP-890, KIP-1050)."""
+
+EPOCH_LOST = (
+    InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
+    InvalidTxnStateError,
+    UnknownProducerIdError,
+)
+"""Errors after which the coordinator must be asked for an identity before the next transaction."""
+
+
+class TransactionManager:
+    """Identity and transaction of one producer.
+
+    Attributes:
+        transactional_id: The stable name, None for a producer without transactions.
+        is_joined: Whether the transaction belongs to another producer, which begins and ends it.
+        state: Where it stands.
+        producer_id: -1 until the first answer.
+        producer_epoch: -1 until the first answer.
+        protocol_version: 2 when partitions join implicitly and each end raises the epoch
+            (KIP-890), else 1.
+        error: What broke the transaction, or the producer for good.
+        bump_required: Whether the epoch must be raised before the next transaction, because
+            some batch's fate is unknown (KIP-360).
+        number: Count of transactions begun; batches carry it.
+        registered: Partitions that the coordinator knows to be part (version 1).
+        has_content: Whether anything was sent that makes the coordinator know the transaction.
+        began_ms: When the open transaction began.
+        already_aborted: Whether the user was told that the coordinator had aborted it.
+    """
+
+    def __init__(self, transactional_id: str | None, *, is_joined: bool = False) -> None:
+        self.transactional_id = transactional_id
+        self.is_joined = is_joined
+        self.state: TransactionState = S.UNINITIALIZED
+        self.producer_id: int = -1
+        self.producer_epoch: int = -1
+        self.protocol_version: int = 1
+        self.error: KafkaError | None = None
+        self.bump_required: bool = False
+        self.number: int = 0
+        self.registered: set[TopicPartition] = set()
+        self.has_content: bool = False
+        self.began_ms: int = 0
+        self.already_aborted: bool = False
+        self._foreign_sequences = False
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether batches belong to transactions."""
+        return self.transactional_id is not None
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """The identity to hand to others; None without one or without transactions."""
+        if self.transactional_id is None or self.producer_id < 0:
+            return None
+        return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether batches can be built."""
+        return self.producer_id >= 0
+
+    @property
+    def may_send(self) -> bool:
+        """Whether batches may leave: not while an error waits for the abort."""
+        if not self.is_transactional:
+            return self.state is S.READY
+        return self.state in (S.IN_TRANSACTION, S.COMMITTING_TRANSACTION)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether ``error`` has to be dealt with before anything else."""
+        return self.state in (S.ABORTABLE_ERROR, S.FATAL_ERROR) and self.error is not None
+
+    @property
+    def is_abortable(self) -> bool:
+        """Whether an abort makes sense now."""
+        return not self.is_joined and self.state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR)
+
+    def move(self, state: TransactionState) -> None:
+        """Change the state.
+
+        Args:
+            state: The next one.
+
+        Raises:
+            IllegalStateError: The table has no such transition.
+        """
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalStateError(f"cannot go from {self.state.name} to {state.name}")
+        self.state = state
+
+    def require(self, *states: TransactionState, what: str) -> None:
+        """Check that a call is allowed now.
+
+        Args:
+            states: Where it is.
+            what: Name of the call, for the message.
+
+        Raises:
+            KafkaError: What broke the producer or the transaction.
+            IllegalStateError: The call does not fit; the message says what to do first.
+        """
+        if self.state in states:
+            return
+        if self.error is not None and self.state in (S.FATAL_ERROR, S.ABORTABLE_ERROR):
+            raise self.error.with_traceback(None)  # Every call raises it.
+        raise self.refusal(what)
+
+    def refusal(self, what: str) -> IllegalStateError:
+        """The error of a call that does not fit the state.
+
+        Args:
+            what: Name of the call.
+        """
+        if self.transactional_id is None:
+            return IllegalStateError(f"{what} needs a producer with transactional_id")
+        return IllegalStateError(
+            f"{what} is not allowed now: this producer {self.state.value}; {_NEXT_STEP[self.state]}"
+        )
+
+    # identity
+
+    def initialized(self, producer_id: int, producer_epoch: int, protocol_version: int) -> None:
+        """The coordinator (or any broker, without transactions) gave an identity."""
+        self.move(S.READY)
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.protocol_version = protocol_version
+        self.bump_required = False
+        self.already_aborted = False
+        self._foreign_sequences = False
+        self._clear()
+
+    def adopt(self, identity: ProducerIdentity, protocol_version: int, now_ms: int) -> None:
+        """Take part in a transaction that is open already under a known identity."""
+        self.move(S.INITIALIZING)
+        self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
+        self.begin(now_ms)
+        self.has_content = True
+        self._foreign_sequences = True
+
+    # the open transaction
+
+    def begin(self, now_ms: int) -> None:
+        """Open a transaction; the coordinator hears of it with the first content."""
+        self.require(S.READY, what="begin_transaction()")
+        self.move(S.IN_TRANSACTION)
+        self._clear()
+        self.number += 1
+        self.began_ms = now_ms
+
+    def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others produce to these partitions in this transaction, so it is not empty."""
+        noted = list(partitions)
+        if noted:
+            self.has_content = True
+            # Others counted the sequences there; this producer must not go on under this epoch.
+            self._foreign_sequences = True
+
+    def needs_registration(self, partition: TopicPartition) -> bool:
+        """Whether the coordinator must hear of a partition before records go there."""
+        return self.protocol_version == 1 and partition not in self.registered
+
+    def fail(self, error: KafkaError) -> None:
+        """Something went wrong that the user must not miss.
+
+        Within a transaction nearly everything is healed by an abort; being fenced or refused is
+        not. The first error stays.
+
+        Args:
+            error: What happened.
+        """
+        if self.state is S.FATAL_ERROR:
+            return
+        if isinstance(error, EPOCH_LOST):
+            self.bump_required = True
+        if isinstance(error, FatalError) and not isinstance(error, _ABORT_ANYWAY):
+            self.error = error
+            self.state = S.FATAL_ERROR
+        elif self.is_transactional and self.state in (
+            S.IN_TRANSACTION,
+            S.COMMITTING_TRANSACTION,
+        ):
+            self.error = error
+            self.state = S.ABORTABLE_ERROR
+
+    def begin_end(self, *, committed: bool) -> bool:
+        """Start to end the transaction.
+
+        Args:
+            committed: Whether to commit.
+
+        Returns:
+            Whether the coordinator must be asked; an empty transaction ends here.
+
+        Raises:
+            KafkaError: What broke the transaction (only an abort is possible then).
+            IllegalStateError: None is open, or another producer owns it.
+        """
+        what = "commit_transaction()" if committed else "abort_transaction()"
+        if self.is_joined:
+            raise IllegalStateError(
+                f"{what} is not allowed: another producer owns this transaction and ends it"
+            )
+        if committed:
+            self.require(S.IN_TRANSACTION, what=what)
+            self.move(S.COMMITTING_TRANSACTION)
+        else:
+            self.require(S.IN_TRANSACTION, S.ABORTABLE_ERROR, what=what)
+            self.move(S.ABORTING_TRANSACTION)
+        return self.has_content
+
+    def ended(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
+        """The transaction is over.
+
+        Args:
+            producer_id: Id for the next one, -1 to keep it.
+            producer_epoch: Epoch for the next one, -1 to keep it.
+        """
+        self.move(S.READY)
+        if producer_id >= 0 and producer_epoch >= 0:
+            self.producer_id, self.producer_epoch = producer_id, producer_epoch
+            self._foreign_sequences = False
+            self.bump_required = False
+        elif self._foreign_sequences:
+            self.bump_required = True
+        self._clear()
+
+    def outcome_unknown(self) -> None:
+        """No answer to the end: only a new InitProducerId tells brokers and us where we are."""
+        self.move(S.UNINITIALIZED)
+        self._clear()
+
+    def fatal(self, error: KafkaError) -> None:
+        """This producer is finished."""
+        self.error = error
+        self.state = S.FATAL_ERROR
+
+    def _clear(self) -> None:
+        self.registered.clear()
+        self.has_content = False
+        self.error = None
+
+
+def fenced_error(transactional_id: str | None) -> ProducerFencedError:
+    """The error of a producer that a newer one replaced, with what to do next."""
+    return ProducerFencedError(
+        f"another producer with transactional_id {transactional_id!r} took over; close this one. "
+        "If it was not meant to be replaced, two live processes share the id"
+    )

@@ -1,0 +1,1 @@
+"""What clients tell of themselves: metrics, traces, interceptors."""

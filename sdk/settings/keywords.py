@@ -1,0 +1,105 @@
+"""The keyword arguments of the clients, as types for checkers and editors.
+
+They repeat the fields of the configurations in ``onceflow.sdk.settings.config``, which document
+them and hold their defaults; a test compares the two. ``config`` is what the others override.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from onceflow.sdk.model.partitions import IsolationLevel, ProducerIdentity
+from onceflow.sdk.observe.interceptors import ConsumerInterceptor, ProducerInterceptor
+from onceflow.sdk.settings.config import (
+    AdminConfig,
+    BufferPolicy,
+    CompressionType,
+    ConsumerConfig,
+    DeserializerFunction,
+    NamedAssignor,
+    Partitioner,
+    ProducerConfig,
+    SecurityConfig,
+    SerializerFunction,
+)
+
+
+class ClientSettings(TypedDict, total=False):
+    """See ``ClientConfig``."""
+
+    bootstrap_servers: str | Sequence[str]
+    client_id: str
+    request_timeout_ms: int
+    default_api_timeout_ms: int
+    metadata_max_age_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    connections_max_idle_ms: int
+    socket_connection_setup_timeout_ms: int
+    max_response_bytes: int
+    security: SecurityConfig
+
+
+class ProducerSettings(ClientSettings, total=False):
+    """See ``ProducerConfig``."""
+
+    config: ProducerConfig | Mapping[str, object]
+    acks: int | str
+    enable_idempotence: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    joined_identity: ProducerIdentity | None
+    resumed_identity: ProducerIdentity | None
+    compression_type: CompressionType | None
+    compression_level: int | None
+    linger_ms: int
+    batch_size: int
+    max_request_size: int
+    buffer_memory: int
+    buffer_full: BufferPolicy
+    max_block_ms: int
+    delivery_timeout_ms: int
+    max_in_flight_requests_per_connection: int
+    partitioner: Partitioner | None
+    key_serializer: SerializerFunction | None
+    value_serializer: SerializerFunction | None
+    interceptors: Sequence[ProducerInterceptor]
+
+
+class ConsumerSettings(ClientSettings, total=False):
+    """See ``ConsumerConfig``."""
+
+    config: ConsumerConfig | Mapping[str, object]
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: str
+    group_remote_assignor: str | None
+    isolation_level: str | IsolationLevel
+    auto_offset_reset: str
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    max_poll_records: int
+    max_poll_interval_ms: int
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    partition_assignment_strategy: Sequence[str | NamedAssignor]
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    check_crcs: bool
+    client_rack: str
+    allow_auto_create_topics: bool
+    exclude_internal_topics: bool
+    key_deserializer: DeserializerFunction | None
+    value_deserializer: DeserializerFunction | None
+    interceptors: Sequence[ConsumerInterceptor]
+
+
+class AdminSettings(ClientSettings, total=False):
+    """See ``AdminConfig``."""
+
+    config: AdminConfig | Mapping[str, object]
