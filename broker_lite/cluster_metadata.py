@@ -81,7 +81,7 @@ def _file(sections: dict[str, str]) -> bytes:
     """Bytes of the file: version, checksum of all sections, and the sections."""
     content = {name: json.loads(text) for name, text in sections.items()}
     whole = {"version": FORMAT_VERSION, "checksum": _checksum(content), "sections": content}
-    return (json.dumps(whole, indent=1, sort_keys=True) + "\n").encode()
+    return (json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _checksum(content: dict[str, Json]) -> int:

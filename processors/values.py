@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from onceflow.processors.errors import DeclarationError, DeserializationError
+from onceflow.sdk.serde import to_json, to_msgpack, told_format
 
 Decoder = Callable[[bytes | None], object]
 Encoder = Callable[[object], bytes | None]
@@ -84,9 +85,11 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
         try:
             return decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DeserializationError(
-                f"{what} does not fit {inspect.formatannotation(annotation)}: {error}"
-            ) from error
+            other = "msgpack" if format is Format.JSON else "json"
+            switch = f'declare the processor with format="{other}"'
+            text = inner in (bytes, str)
+            told = "" if text else told_format(bytes(data), format.value, switch)
+            raise DeserializationError(f"{what} does not fit {shown}: {error}{told}") from error
 
     return decode_value
 
@@ -108,7 +111,7 @@ def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[by
 
 def encoder_for(format: Format) -> Encoder:
     """Make the encoder of outputs: by the value's own type, not by an annotation."""
-    pack = msgspec.json.encode if format is Format.JSON else msgspec.msgpack.encode
+    pack = to_json if format is Format.JSON else to_msgpack
 
     def encode(value: object) -> bytes | None:
         kind = type(value)

@@ -8,11 +8,15 @@ base classes at the end.
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
+
+import msgspec
 
 from onceflow.sdk.errors import SerializationError
 
@@ -75,41 +79,71 @@ def _bytes_to_text(data: bytes) -> str:
         raise SerializationError(f"not UTF-8: {error}") from error
 
 
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+_NON_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""NaN and infinities as MessagePack writes them: a double whose exponent bits are all set."""
+_strict_json = json.JSONEncoder(allow_nan=False).encode
 
 
-def _object_to_json(value: object) -> bytes:
+def to_json(value: object) -> bytes:
+    """Write a value as JSON; every JSON that onceflow writes comes from here.
+
+    Dates, UUIDs, decimals and enums become text as ``msgspec`` and pydantic write them, bytes
+    become base64, sets and tuples lists, and mapping keys text.
+
+    Args:
+        value: Plain values, lists, mappings, dataclasses, ``msgspec`` structs, pydantic models.
+
+    Raises:
+        SerializationError: JSON has no form for it. That includes NaN and the infinities
+            (RFC 8259, section 6), which other writers turn into null or into no JSON at all.
+    """
     try:
-        return json.dumps(
-            value, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        ).encode()
-    except (TypeError, ValueError, RecursionError) as error:
+        data = msgspec.json.encode(value, enc_hook=_model_to_json)
+        if b"null" in data and _may_hold_nan(value):
+            try:
+                _strict_json(msgspec.to_builtins(value, enc_hook=_model_to_json, str_keys=True))
+            except ValueError:
+                raise SerializationError(
+                    "JSON has no NaN and no infinity: write None or text, or use MessagePack"
+                ) from None
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise SerializationError(f"cannot be written as JSON: {error}") from error
+    return data
+
+
+def _may_hold_nan(value: object) -> bool:
+    """Rule out cheaply that a null stands for NaN: the strict encoder takes ten times as long."""
+    try:
+        packed = msgspec.msgpack.encode(value, enc_hook=model_to_mapping)
+    except (TypeError, OverflowError):  # such as an integer of more than 64 bits
+        return True
+    return _NON_FINITE.search(packed) is not None
 
 
 def _json_to_object(data: bytes) -> object:
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise SerializationError(f"not JSON: {error}") from error
+        raise SerializationError(f"not JSON: {error}{told_format(data, 'json')}") from error
     return found
 
 
-def structure_to_msgpack(value: object) -> bytes:
-    """Write a structure as MessagePack, as clients do without a serializer.
+def to_msgpack(value: object) -> bytes:
+    """Write a value as MessagePack.
 
     Args:
-        value: Lists, mappings, plain values, dataclasses, ``msgspec`` structs, pydantic models.
+        value: Plain values, lists, mappings, dataclasses, ``msgspec`` structs, pydantic models.
 
     Raises:
-        SerializationError: Something in it has no form in MessagePack.
+        SerializationError: MessagePack has no form for it.
     """
-    import msgspec
-
     try:
-        return msgspec.msgpack.encode(value, enc_hook=model_to_mapping)
+        try:
+            return msgspec.msgpack.encode(value, enc_hook=model_to_mapping)
+        except TypeError:  # a pydantic model may hold what only JSON's text can tell
+            return msgspec.msgpack.encode(value, enc_hook=_model_to_json)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise SerializationError(f"cannot be written as msgpack: {error}") from error
+        raise SerializationError(f"cannot be written as MessagePack: {error}") from error
 
 
 def is_structure(value: object) -> bool:
@@ -137,13 +171,16 @@ def model_to_mapping(value: object, *, as_json: bool = False) -> object:
     return dump(mode="json" if as_json else "python", by_alias=True)
 
 
-def _msgpack_to_object(data: bytes) -> object:
-    import msgspec
+_model_to_json = functools.partial(model_to_mapping, as_json=True)
 
+
+def _msgpack_to_object(data: bytes) -> object:
     try:
         found: object = msgspec.msgpack.decode(data)
     except (ValueError, TypeError, RecursionError) as error:
-        raise SerializationError(f"not msgpack: {error}") from error
+        raise SerializationError(
+            f"not MessagePack: {error}{told_format(data, 'msgpack')}"
+        ) from error
     return found
 
 
@@ -151,13 +188,13 @@ BYTES: Serde[bytes] = Serde("bytes", _bytes_to_bytes, bytes)
 """Bytes as they are."""
 STRING: Serde[str] = Serde("string", _text_to_bytes, _bytes_to_text)
 """Text as UTF-8."""
-JSON: Serde[object] = Serde("json", _object_to_json, _json_to_object)
-"""JSON; mind that tuples come back as lists and mapping keys as text."""
-MSGPACK: Serde[object] = Serde("msgpack", structure_to_msgpack, _msgpack_to_object)
+JSON: Serde[object] = Serde("json", to_json, _json_to_object)
+"""JSON; tuples come back as lists, mapping keys as text and bytes as base64 text."""
+MSGPACK: Serde[object] = Serde("msgpack", to_msgpack, _msgpack_to_object)
 """MessagePack, which keeps bytes, integers as keys, and the difference of int and float."""
 
 
-def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "msgpack") -> Serde[T]:
+def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -> Serde[T]:
     """A serde for a typed value: a dataclass, ``msgspec.Struct``, pydantic model, TypedDict ...
 
     Args:
@@ -168,46 +205,25 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "msgpack"
     Returns:
         The serde; its functions raise SerializationError for what does not fit the type.
     """
-    import msgspec
-
+    encode = to_json if encoding == "json" else to_msgpack
     codec = msgspec.json if encoding == "json" else msgspec.msgpack
-    encode: Callable[[object], bytes] = codec.Encoder(enc_hook=model_to_mapping).encode
     decode = _model_decoder(kind, encoding) or codec.Decoder(kind).decode
-    if hasattr(kind, "model_validate"):
-        encode = _model_encoder(encode, encoding)
     name = getattr(kind, "__name__", str(kind))
 
     def serialize(value: T) -> bytes:
         if isinstance(kind, type) and not _may_be(value, kind):
             raise SerializationError(f"{name} is needed, not {type(value).__name__}")
-        try:
-            return encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SerializationError(f"cannot be written as {encoding}: {error}") from error
+        return encode(value)
 
     def deserialize(data: bytes) -> T:
         try:
             return decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise SerializationError(f"not a {name} in {encoding}: {error}") from error
+            raise SerializationError(
+                f"not a {name} in {encoding}: {error}{told_format(data, encoding)}"
+            ) from error
 
     return Serde(f"{encoding} of {name}", serialize, deserialize)
-
-
-def _model_encoder(encode: Callable[[object], bytes], encoding: str) -> Callable[[object], bytes]:
-    """A pydantic model writes itself, so that it can read itself."""
-
-    def encode_json(value: object) -> bytes:
-        write: Callable[..., str] = getattr(value, "model_dump_json")  # noqa: B009 - of pydantic
-        return write(by_alias=True).encode()
-
-    def encode_msgpack(value: object) -> bytes:
-        try:
-            return encode(value)
-        except TypeError:  # MessagePack has no form for something that pydantic writes as text
-            return encode(model_to_mapping(value, as_json=True))
-
-    return encode_json if encoding == "json" else encode_msgpack
 
 
 def _model_decoder(kind: type[T], encoding: str) -> Callable[[bytes], T] | None:
@@ -224,6 +240,42 @@ def _model_decoder(kind: type[T], encoding: str) -> Callable[[bytes], T] | None:
         return found
 
     return decode
+
+
+def told_format(data: bytes, expected: str, switch: str = "read them as such") -> str:
+    """Name the format of bytes that could not be read as expected, and the remedy.
+
+    Args:
+        data: Bytes of a key or value.
+        expected: "json" or "msgpack".
+        switch: How the reader is set to the other of the two.
+
+    Returns:
+        A clause for the end of a message; empty where no other format is recognised.
+    """
+    if data[:1] == b"\x00" and len(data) > _REGISTRY_PREFIX_BYTES:
+        return (
+            "; the bytes begin like a value with a schema id: read them with a serde of "
+            "onceflow.sdk.schema_registry"
+        )
+    for name, decode in (("json", msgspec.json.decode), ("msgpack", msgspec.msgpack.decode)):
+        if name == expected or data[:1] not in _FIRST_BYTES[name]:
+            continue
+        try:
+            decode(data)
+        except (ValueError, RecursionError):
+            continue
+        return f"; the bytes are {_CALLED[name]}: {switch}, or write them as {_CALLED[expected]}"
+    return ""
+
+
+_REGISTRY_PREFIX_BYTES = 5
+_CALLED = {"json": "JSON", "msgpack": "MessagePack"}
+_FIRST_BYTES = {
+    "json": [bytes([byte]) for byte in b'{["'],
+    "msgpack": [bytes([byte]) for byte in (*range(0x80, 0xC0), *range(0xC4, 0xE0))],
+}
+"""How structures and texts begin. Numbers are left out: one byte is a number in both."""
 
 
 def _may_be(value: object, kind: type) -> bool:

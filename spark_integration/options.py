@@ -98,7 +98,7 @@ def partition_map_text(offsets: Mapping[TopicPartition, int]) -> str:
     nested: dict[str, dict[str, int]] = {}
     for tp, offset in sorted(offsets.items()):
         nested.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return json.dumps(nested)
+    return json.dumps(nested, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)

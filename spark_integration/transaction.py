@@ -31,6 +31,7 @@ from onceflow.sdk.errors import (
     KafkaError,
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
+from onceflow.sdk.serde import to_json
 from onceflow.sdk.settings.keywords import ProducerSettings
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
@@ -253,7 +254,7 @@ def commit(
         ProducerFencedError: A newer driver has taken over; it knows what became of the batch.
         KafkaError: Another refusal; nothing of the batch is visible.
     """
-    note = json.dumps({"query": query_id, "batch": batch_id}, separators=(",", ":"))
+    note = to_json({"query": query_id, "batch": batch_id}).decode()
     sources = _offsets(options, batch_id)
     anchor = min([*rows, *sources], default=None)
     if anchor is None:

@@ -119,12 +119,12 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 def render_clean_shutdown() -> bytes:
     """``.kafka_cleanshutdown``: says that every log was closed in order."""
-    return json.dumps({"version": 0, "brokerEpoch": -1}).encode()
+    return json.dumps({"version": 0, "brokerEpoch": -1}, allow_nan=False).encode()
 
 
 def render_topic_configs(configs: Mapping[str, Mapping[str, str]]) -> bytes:
     """``topic-configs.json``: the settings that differ from the defaults, by topic."""
-    return (json.dumps(configs, indent=1, sort_keys=True) + "\n").encode()
+    return (json.dumps(configs, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def parse_topic_configs(data: bytes) -> dict[str, dict[str, str]]:

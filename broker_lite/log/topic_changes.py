@@ -83,7 +83,7 @@ class TopicChanges:
             topic: {"topic_id": render_uuid(change.topic_id), "partitions": change.partitions}
             for topic, change in changes.items()
         }
-        data = (json.dumps(entries, indent=1, sort_keys=True) + "\n").encode()
+        data = (json.dumps(entries, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
         self._storage.replace(TOPIC_CHANGES_FILE, data)
 
     def _read(self) -> dict[str, TopicChange]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.serde import to_json
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
@@ -125,7 +126,7 @@ class ControlServer:
         self._open.add(writer)
         try:
             status, answer = await self._answered(reader)
-            body = json.dumps(answer).encode() + b"\n"
+            body = to_json(answer) + b"\n"
             head = (
                 f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -25,6 +25,7 @@ import msgspec
 
 from onceflow.processors.errors import StateDirectoryError
 from onceflow.processors.stores.base import StoreIdentity, Writes
+from onceflow.sdk.serde import to_json
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
@@ -250,7 +251,7 @@ class LmdbTaskStore:
 
     def _write_info(self, info: StoreInfo) -> None:
         with self._environment.begin(write=True) as transaction:
-            transaction.put(b"info", msgspec.json.encode(info), db=self._meta)
+            transaction.put(b"info", to_json(info), db=self._meta)
         self._info = info
 
     def get(self, state: str, key: bytes) -> bytes | None:

@@ -88,7 +88,7 @@ def avro_serde(
 def _as_schema(given: str | Mapping[str, object] | Schema | None) -> Schema | None:
     if given is None or isinstance(given, Schema):
         return given
-    schema = Schema(given if isinstance(given, str) else json.dumps(given))
+    schema = Schema(given if isinstance(given, str) else json.dumps(given, allow_nan=False))
     compiled(lambda: fastavro.parse_schema(cast("Any", _loaded(schema.text))), "the Avro schema")
     return schema
 

@@ -31,6 +31,7 @@ from onceflow.sdk.errors import (
     SchemaRegistryUnavailableError,
 )
 from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig, TokenFunction
+from onceflow.sdk.serde import to_json
 
 log: logging.Logger = logging.getLogger("onceflow.schema_registry")
 
@@ -80,7 +81,7 @@ class RegistryHttp:
             ),
             reraise=True,
         )
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else to_json(body)
         return attempts(self._ask_all, method, path, data, about)
 
     def _ask_all(self, method: str, path: str, data: bytes | None, about: str) -> object:

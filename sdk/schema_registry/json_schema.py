@@ -95,7 +95,7 @@ def _schema_of(kind: type[object]) -> Mapping[str, object]:
 def _as_schema(given: str | Mapping[str, object] | Schema | None) -> Schema | None:
     if given is None or isinstance(given, Schema):
         return given
-    schema = Schema(given if isinstance(given, str) else json.dumps(given), "JSON")
+    schema = Schema(given if isinstance(given, str) else json.dumps(given, allow_nan=False), "JSON")
     compiled(lambda: _validator_class(json.loads(schema.text)), "the JSON schema")
     return schema
 

@@ -38,6 +38,7 @@ def test_sizes_stay_within_the_ratchet(measure: Callable[[str, str], dict[str, i
         house_rules.banned_identifiers,
         house_rules.unfinished_comments,
         house_rules.missing_docstrings,
+        house_rules.lenient_json,
     ],
 )
 def test_rule_holds_in_every_source_file(rule: Callable[[str, str], list[str]]) -> None:
@@ -93,6 +94,9 @@ def test_long_module_is_found() -> None:
         (house_rules.unfinished_comments, "x = 1  # TODO later\n"),
         (house_rules.missing_docstrings, "'''doc'''\ndef f(): ..."),
         (house_rules.missing_docstrings, "x = 1"),
+        (house_rules.lenient_json, "json.dumps(value)"),
+        (house_rules.lenient_json, "json.dumps(value, allow_nan=True)"),
+        (house_rules.lenient_json, "msgspec.json.encode(value)"),
         (house_rules.missing_support_names, "from spark_driver import start"),
         (house_rules.sleeps_in_test, "import time\ntime.sleep(1)"),
         (house_rules.sleeps_in_test, "await asyncio.sleep(delay)"),

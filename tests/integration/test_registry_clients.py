@@ -174,8 +174,8 @@ def test_a_refused_schema_sends_nothing(broker: Broker, fake: FakeRegistry) -> N
             producer.send_many("clicks", [{"user": 1}])
 
 
-def test_structures_without_a_serializer_are_msgpack(broker: Broker) -> None:
-    from onceflow.sdk.serde import MSGPACK, struct_serde
+def test_structures_without_a_serializer_are_json(broker: Broker) -> None:
+    from onceflow.sdk.serde import struct_serde
 
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send("clicks", {"user": "a", "count": 1})
@@ -191,4 +191,3 @@ def test_structures_without_a_serializer_are_msgpack(broker: Broker) -> None:
     ) as consumer:
         consumer.assign([PART])
         assert values(consumer.poll(timeout_ms=10_000)) == [Click("a", 1), Click("b", 2)]
-    assert MSGPACK.deserialize(MSGPACK.serialize(Click("b", 2))) == {"user": "b", "count": 2}

@@ -21,7 +21,7 @@ from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.columns import as_sequence
 from onceflow.sdk.protocol import batch_building
 from onceflow.sdk.protocol.records import decode_batch
-from onceflow.sdk.serde import structure_to_msgpack
+from onceflow.sdk.serde import to_json
 from onceflow.sdk.settings.config import ProducerConfig
 from onceflow.sdk.sync.delivery import DeliveryMaker
 
@@ -85,7 +85,7 @@ def as_bytes(item: Any) -> bytes | None:
     if isinstance(item, str):
         return item.encode()
     if isinstance(item, dict):
-        return structure_to_msgpack(item)
+        return to_json(item)
     return None if item is None else bytes(item)
 
 

@@ -28,7 +28,7 @@ from onceflow.sdk.serde import (
     TopicSerializer,
     after_lookups,
     is_structure,
-    structure_to_msgpack,
+    to_json,
 )
 from onceflow.sdk.settings.config import Partitioner, ProducerConfig, SerializerFunction
 
@@ -42,7 +42,7 @@ def to_bytes(
     """Bytes of a key or value that is not None.
 
     Without a serializer bytes go as they are, text as UTF-8, and the structures among values as
-    MessagePack.
+    JSON.
 
     Args:
         data: What the user gave.
@@ -78,7 +78,7 @@ def to_bytes(
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if serializer is None and what == "value" and is_structure(data):
-        return structure_to_msgpack(data)
+        return to_json(data)
     raise SerializationError(
         f"a {what} must be bytes or text, not {type(data).__name__}; "
         f"set {what}_serializer, for example onceflow.sdk.serde.JSON.serialize"
