@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-COMPILED := $(shell sed -n 's/^    "\(sdk\/[a-z_/]*\)",$$/\1.py/p' setup.py)
-$(READY): pyproject.toml setup.py tools/setup.sh tools/compile.sh $(COMPILED)
+COMPILED := $(shell sed -n 's/^    "\(sdk\/[a-z_/]*\)",$$/\1.py/p' tools/build_backend.py)
+$(READY): pyproject.toml setup.py tools/setup.sh tools/build_backend.py $(COMPILED)
 	@PYTHON=$(PYTHON) bash tools/setup.sh
 	@mkdir -p .setup && touch $(READY)
 

@@ -1,31 +1,12 @@
-"""What pyproject.toml cannot say: with ONCEFLOW_COMPILE=1 a few modules become machine code.
+"""What pyproject.toml cannot say: which modules the build backend has translated to C."""
 
-It needs mypy and a C compiler where it is built, so it is built without isolation:
-``pip install 'mypy>=2.4' 'setuptools>=77'``, then
-``ONCEFLOW_COMPILE=1 pip install --no-build-isolation onceflow``.
-The Python sources stay beside them and are what other interpreters use.
-"""
-
-import os
+import sys
+from pathlib import Path
 
 from setuptools import setup
 
-# What costs something for each record. `tools/compile.sh` reads these lines.
-COMPILED = (
-    "sdk/protocol/record_kernel",
-    "sdk/core/produce/batch",
-    "sdk/core/produce/accumulator",
-    "sdk/sync/delivery",
-    "sdk/aio/produce/delivery",
-)
+sys.path.insert(0, str(Path(__file__).resolve().parent / "tools"))
 
-if os.environ.get("ONCEFLOW_COMPILE") == "1":
-    from mypyc.build import mypycify
+import build_backend
 
-    paths = [f"src/onceflow/{name}.py" for name in COMPILED]
-    modules = mypycify(paths, group_name="onceflow.sdk.compiled", opt_level="3")
-    for module in modules:
-        module.extra_compile_args.append("-fno-semantic-interposition")  # calls within it: inlined
-    setup(ext_modules=modules)
-else:
-    setup()
+setup(ext_modules=build_backend.extensions())

@@ -35,12 +35,12 @@ def pytest_sessionstart() -> None:
     root, suffix = Path(__file__).parents[1], EXTENSION_SUFFIXES[0]
     if not any(root.joinpath("sdk").rglob(f"*{suffix}")):
         return
-    made_of = root / f"sdk/compiled{suffix}.sources"  # written by tools/compile.sh
+    made_of = root / f"sdk/compiled{suffix}.sources"  # written by tools/build_backend.py
     for line in made_of.read_text().splitlines() if made_of.exists() else ["? the sources"]:
         digest, name = line.split(maxsplit=1)
         source = root / name
         if not source.exists() or sha256(source.read_bytes()).hexdigest() != digest:
-            pytest.exit(f"{name}: the machine code is of another one: run tools/compile.sh", 1)
+            pytest.exit(f"{name}: the machine code is of another one: run make setup", 1)
 
 
 @pytest.hookimpl(trylast=True)

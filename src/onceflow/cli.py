@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import platform
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -61,13 +62,29 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
+def _show_version(ctx: click.Context) -> None:
+    from onceflow.sdk.protocol.record_kernel import COMPILED
+
+    engine = "compiled" if COMPILED else "plain Python"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    click.echo(f"onceflow, version {__version__} ({engine}, {python})")
+    ctx.exit()
+
+
 @click.group(
     cls=LazyGroup,
     help="Kafka from Python, exactly once.",
     epilog="Example: onceflow broker --data ./data --listen 127.0.0.1:9092",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="onceflow")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda ctx, _, wanted: _show_version(ctx) if wanted else None,
+    help="Show the version, and whether the modules that handle records are compiled.",
+)
 def main() -> None:
     """Kafka from Python, exactly once."""
 

@@ -1,25 +1,32 @@
 """Goal: what is installed is what the tree holds, and importing it stays cheap.
 
-Method: the links under ``src/onceflow`` are checked, a wheel is built and compared with the tree
-file by file, and fresh interpreters import single areas and tell what they loaded. What the code
+Method: the links under ``src/onceflow`` are checked, the source archive and wheels are built as pip
+builds them, with a compiler, without and with a failing one, and compared with the tree file by
+file; fresh interpreters import single areas and tell what they loaded. What the code
 imports is compared with what ``pyproject.toml`` declares.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import build_backend
 import house_rules
 import pytest
+
+from onceflow.sdk.protocol import record_kernel
 
 ROOT = house_rules.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -35,33 +42,202 @@ def test_area_is_a_link_to_its_folder(area: str) -> None:
     assert link.resolve() == ROOT / area
 
 
-@pytest.mark.slow
-def test_wheel_holds_every_file_of_the_tree(tmp_path: Path) -> None:
-    # Built from a copy: setuptools packs whatever an earlier build left in build/.
-    left_out = shutil.ignore_patterns(".git", ".venv", "build", "*.egg-info", "__pycache__")
-    copy = shutil.copytree(ROOT, tmp_path / "copy", symlinks=True, ignore=left_out)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path)]
-    subprocess.run([*command, str(copy)], check=True, capture_output=True, timeout=110)
-    (wheel,) = tmp_path.glob("*.whl")
-    packed = {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("onceflow/")}
+def pip_wheel(source: Path, into: Path, **environment: str) -> tuple[Path, str]:
+    """Build a wheel as pip does it: isolated, with what the backend asks for.
+
+    Returns:
+        The wheel, and what was printed.
+    """
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(into)]
+    switch = {name: value for name, value in os.environ.items() if name != build_backend.SWITCH}
+    done = subprocess.run(
+        [*command, str(source)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=switch | environment,
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, printed
+    (wheel,) = into.glob("*.whl")
+    return wheel, printed
+
+
+def packed_in(wheel: Path) -> set[str]:
+    """Names of the package's files in a wheel."""
+    return {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("onceflow/")}
+
+
+def files_of_the_tree() -> set[str]:
+    """Names that the package's files have when they are installed."""
     tree = {
         "onceflow/" + str(path.relative_to(ROOT)).removeprefix("src/onceflow/")
         for path in house_rules.source_files()
-    } | {"onceflow/py.typed"}
+    }
     data = {
         f"onceflow/{path.relative_to(ROOT)}"
         for area in house_rules.AREAS
         for path in (ROOT / area).rglob("*.json")
     }
-    assert packed == tree | data
+    return tree | data | {"onceflow/py.typed"}
 
 
-def test_development_has_what_builds_the_package() -> None:
-    # make setup compiles the record kernel outside of pip's isolation: an older setuptools, such
-    # as a new virtual environment of Python 3.11 brings along, cannot read pyproject.toml.
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    needed = set(declared["build-system"]["requires"])
-    assert needed <= set(declared["project"]["optional-dependencies"]["dev"])
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, made as `make dist` makes it."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--sdist", "-o", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=110)
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+@pytest.fixture
+def unpacked(sdist: Path, tmp_path: Path) -> Path:
+    """The unpacked source archive: pip keeps what it built of an archive, and not of a folder."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    return folder
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which(os.environ.get("CC", "cc").split()[0]) is None, reason="no C compiler here"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_source_archive_holds_the_tree_without_links(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        members = archive.getmembers()
+    assert [m.name for m in members if not (m.isfile() or m.isdir())] == []
+    inside = {m.name.partition("/src/")[2] for m in members if m.isfile() and "/src/" in m.name}
+    assert {name for name in inside if ".egg-info" not in name} == files_of_the_tree()
+    assert any(m.name.endswith("/tools/build_backend.py") for m in members)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_plain_install_compiles_also_from_the_source_archive(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    wheel, said = pip_wheel(unpacked, tmp_path)
+    assert f"onceflow: compiled for {sys.implementation.cache_tag}" in said
+    suffix = EXTENSION_SUFFIXES[0]
+    compiled = {f"onceflow/{name}{suffix}" for name in build_backend.COMPILED}
+    compiled.add(f"onceflow/sdk/compiled__mypyc{suffix}")
+    assert packed_in(wheel) == files_of_the_tree() | compiled
+    assert sys.implementation.cache_tag.replace("ython-", "") in wheel.name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no compiler", "NOT COMPILED: the C compiler '/nowhere/cc' is missing"),
+        pytest.param("a failing compiler", "NOT COMPILED: error: Command", marks=needs_compiler),
+        ("forbidden", "plain Python, as ONCEFLOW_COMPILE=0 asks for"),
+    ],
+)
+def test_without_machine_code_the_install_is_plain_and_says_why(
+    unpacked: Path, tmp_path: Path, how: str, said: str
+) -> None:
+    failing = tmp_path / "cc"  # takes the backend's probe and nothing else
+    failing.write_text('#!/bin/sh\ncase "$*" in *probe.c*) exec cc "$@";; esac\nexit 1\n')
+    failing.chmod(0o755)
+    environment = {
+        "no compiler": {"CC": "/nowhere/cc"},
+        "a failing compiler": {"CC": str(failing)},
+        "forbidden": {build_backend.SWITCH: "0"},
+    }[how]
+    wheel, printed = pip_wheel(unpacked, tmp_path, **environment)
+    assert said in printed
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert packed_in(wheel) == files_of_the_tree()
+
+
+def test_development_has_what_compiles() -> None:
+    # make check's mypy is the one that compiles; else a module could pass the one alone.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = {*project["dependencies"], *project["optional-dependencies"]["dev"]}
+    assert set(build_backend.COMPILER_REQUIRES) <= known
+    for name in build_backend.COMPILED:
+        assert (ROOT / f"src/onceflow/{name}.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("switch", "cc", "asks"),
+    [
+        ("0", None, False),
+        ("1", None, True),
+        ("1", "/nowhere/cc", True),
+        ("auto", "/nowhere/cc", False),
+        ("", "/nowhere/cc", False),
+        pytest.param("auto", None, True, marks=needs_compiler),
+        pytest.param("", None, True, marks=needs_compiler),
+    ],
+)
+def test_a_build_asks_for_mypy_where_it_will_compile(
+    switch: str, cc: str | None, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build_backend.SWITCH, switch)
+    if cc is not None:
+        monkeypatch.setenv("CC", cc)
+    expected = build_backend.COMPILER_REQUIRES if asks else ()
+    assert tuple(build_backend._compiler_requires()) == expected
+
+
+def test_an_unknown_choice_is_refused_with_those_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(build_backend.SWITCH, "yes")
+    with pytest.raises(SystemExit, match=r"ONCEFLOW_COMPILE='yes': must be auto .* 1 .* or 0"):
+        build_backend.build_wheel("nowhere")
+
+
+def test_a_failure_is_an_error_only_where_compiling_is_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def translated(_: Path) -> list[object]:
+        raise SystemExit("mypyc gives up")
+
+    undone: list[bool] = []
+    monkeypatch.setattr(build_backend, "_translated", translated)
+    monkeypatch.setenv(build_backend.SWITCH, "1")
+    with pytest.raises(SystemExit, match="ONCEFLOW_COMPILE=1, but: mypyc gives up"):
+        build_backend._compiled_or_plain(lambda: "wheel", lambda: undone.append(True))
+    monkeypatch.setenv(build_backend.SWITCH, "auto")
+    name = build_backend._compiled_or_plain(lambda: "wheel", lambda: undone.append(True))
+    assert name == "wheel"
+    assert "NOT COMPILED: mypyc gives up" in capsys.readouterr().out
+    assert undone == [True, True]
+    assert build_backend.extensions() == []
+
+
+def test_a_tree_whose_links_became_files_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "sdk").write_text("../../sdk")  # what git writes with core.symlinks=false
+    monkeypatch.setattr(build_backend, "PACKAGE", tmp_path)
+    with pytest.raises(SystemExit, match="src/onceflow/sdk must be a symbolic link"):
+        build_backend.build_sdist(str(tmp_path))
+
+
+def test_the_command_tells_which_engine_is_in_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onceflow", "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    engine = "compiled" if record_kernel.COMPILED else "plain Python"
+    assert done.stdout.startswith(f"onceflow, version {PROJECT['version']} ({engine}, ")
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -139,7 +315,7 @@ def package_owners() -> Mapping[str, list[str]]:
 def undeclared(files: Iterable[Path], *extras: str) -> list[str]:
     """Imports of other people's packages that an installation with these extras would lack."""
     own = {"onceflow", "examples", "_typeshed"}
-    for folder in ("tests/support", "tests/simulation", "bench"):
+    for folder in ("tests/support", "tests/simulation", "bench", "tools"):
         own |= {path.stem for path in (ROOT / folder).glob("*.py")}
     owners = package_owners()
     allowed = declared(*extras)
