@@ -117,6 +117,13 @@ class SchemaNotFoundError(SchemaRegistryError):
     """The schema registry knows no such subject, version or schema."""
 
 
+class SchemaIdNotFoundError(RetriableError, SchemaNotFoundError):
+    """The schema registry does not know a schema id yet; a moment later it may.
+
+    A registry of several nodes answers so until the schema has reached the node that is asked.
+    """
+
+
 class IncompatibleSchemaError(SchemaRegistryError):
     """The schema breaks the subject's compatibility rule; nothing was registered."""
 

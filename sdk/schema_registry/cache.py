@@ -1,4 +1,7 @@
-"""Remembering a bounded number of answers, and asking once for what many want at the same time."""
+"""Remembering a bounded number of answers, and asking once for what many want at the same time.
+
+Needs cachetools (``pip install 'onceflow[registry]'``).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,22 @@ import os
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar, cast
+
+try:
+    import cachetools
+except ImportError as _missing:
+    raise ImportError("cachetools is missing: pip install 'onceflow[registry]'") from _missing
 
 T = TypeVar("T")
 
 
 class BoundedCache(Generic[T]):
-    """Values by key; the one that was not used for longest makes room, and old ones expire.
+    """Values by key; the one unused for longest makes room, and entries expire if they may.
 
-    Safe to use from several threads.
+    Safe to use from several threads; cachetools keeps the entries.
     """
 
     def __init__(
@@ -33,43 +40,34 @@ class BoundedCache(Generic[T]):
             ttl_ms: How long an entry is believed, None for ever.
             clock: Seconds, for the age of entries.
         """
-        self._capacity = capacity
-        self._ttl_s = None if ttl_ms is None else ttl_ms / 1000
-        self._clock = clock
-        self._entries: OrderedDict[Hashable, tuple[float, T]] = OrderedDict()
+        self._entries: cachetools.Cache[Hashable, T] = (
+            cachetools.LRUCache(capacity)
+            if ttl_ms is None
+            else cachetools.TTLCache(capacity, ttl_ms / 1000, clock)
+        )
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: Hashable) -> T | None:
-        """The value, None if it is not known or too old."""
+        """Return the value, None if it is not known or too old."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            if self._ttl_s is not None and self._clock() - entry[0] > self._ttl_s:
-                del self._entries[key]
-                return None
-            self._entries.move_to_end(key)
-            return entry[1]
+            return self._entries.get(key)
 
     def put(self, key: Hashable, value: T) -> None:
         """Remember a value."""
         with self._lock:
-            self._entries[key] = (self._clock(), value)
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._capacity:
-                self._entries.popitem(last=False)
+            self._entries[key] = value
 
     def forget(self, condition: Callable[[Hashable], bool]) -> None:
         """Drop the entries whose key meets a condition."""
         with self._lock:
             for key in [key for key in self._entries if condition(key)]:
-                del self._entries[key]
+                self._entries.pop(key, None)
 
     def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """Take a fresh lock in a forked child: a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
 

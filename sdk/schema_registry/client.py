@@ -13,7 +13,11 @@ from types import TracebackType
 from typing import Self, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import quote
 
-from onceflow.sdk.errors import SchemaNotFoundError, SchemaRegistryError
+from onceflow.sdk.errors import (
+    SchemaIdNotFoundError,
+    SchemaNotFoundError,
+    SchemaRegistryError,
+)
 from onceflow.sdk.schema_registry.cache import BoundedCache, SingleFlight, mend_after_fork
 from onceflow.sdk.schema_registry.config import SchemaRegistryConfig, TokenFunction
 from onceflow.sdk.schema_registry.http import RegistryHttp
@@ -44,6 +48,7 @@ class SchemaRegistrySettings(TypedDict, total=False):
     retries_max_wait_ms: int
     cache_capacity: int
     cache_latest_ttl_ms: int
+    missing_id_cache_ttl_ms: int
     max_response_bytes: int
 
 
@@ -54,7 +59,8 @@ class SchemaRegistry:
     fork. Every call may raise:
 
     - ``SchemaRegistryUnavailableError``: no address answered, after ``max_retries`` repetitions.
-    - ``SchemaNotFoundError``: there is no such subject, version or id.
+    - ``SchemaNotFoundError``: there is no such subject or version; of an id its retriable subclass
+      ``SchemaIdNotFoundError``.
     - ``SchemaRegistryError``: the registry refuses; the message names the subject and what to do.
     """
 
@@ -79,7 +85,8 @@ class SchemaRegistry:
         self._registered: BoundedCache[RegisteredSchema] = BoundedCache(capacity)
         self._ids: BoundedCache[int] = BoundedCache(capacity)
         self._latest: BoundedCache[RegisteredSchema] = BoundedCache(capacity, ttl_ms)
-        self._missing: BoundedCache[SchemaNotFoundError] = BoundedCache(capacity, ttl_ms)
+        missing_ttl_ms = self._config.missing_id_cache_ttl_ms
+        self._missing: BoundedCache[SchemaIdNotFoundError] = BoundedCache(capacity, missing_ttl_ms)
         self._flights = SingleFlight()
         mend_after_fork(self._schemas, self._ids, self._registered)
         mend_after_fork(self._latest, self._missing, self._flights)
@@ -173,7 +180,8 @@ class SchemaRegistry:
             serialized: Ask for a Protobuf schema as a FileDescriptorProto in base64.
 
         Raises:
-            SchemaNotFoundError: There is no such id.
+            SchemaIdNotFoundError: There is no such id, or not yet; it is asked for again after
+                ``missing_id_cache_ttl_ms``.
             SchemaRegistryError: See the class.
         """
         key = (schema_id, serialized)
@@ -191,8 +199,9 @@ class SchemaRegistry:
         try:
             answer = self._http.request("GET", path, about=about)
         except SchemaNotFoundError as error:
-            self._missing.put(schema_id, error)
-            raise
+            missing = SchemaIdNotFoundError(*error.args)
+            self._missing.put(schema_id, missing)
+            raise missing from None
         found = _schema(answer, about)
         self._schemas.put((schema_id, serialized), found)
         return found

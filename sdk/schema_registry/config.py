@@ -39,7 +39,9 @@ class SchemaRegistryConfig(NamedSettings):
         cache_capacity: ``cache.capacity``, default 1,000: schemas remembered of each kind; the
             one that was not used for longest is forgotten first.
         cache_latest_ttl_ms: ``cache.latest.ttl.sec`` in milliseconds, default 60,000: how long the
-            latest version of a subject, and that an id does not exist, are believed.
+            latest version of a subject is believed.
+        missing_id_cache_ttl_ms: ``missing.id.cache.ttl.sec`` in milliseconds, default 1,000: how
+            long it is believed that an id does not exist; then the registry is asked again.
         max_response_bytes: Largest answer taken, default 16 MiB.
     """
 
@@ -56,6 +58,7 @@ class SchemaRegistryConfig(NamedSettings):
     retries_max_wait_ms: int = 5_000
     cache_capacity: int = 1_000
     cache_latest_ttl_ms: int = 60_000
+    missing_id_cache_ttl_ms: int = 1_000
     max_response_bytes: int = 16_777_216
 
     def __post_init__(self) -> None:
@@ -67,6 +70,7 @@ class SchemaRegistryConfig(NamedSettings):
             ("retries_max_wait_ms", 0),
             ("cache_capacity", 1),
             ("cache_latest_ttl_ms", 1),
+            ("missing_id_cache_ttl_ms", 1),
             ("max_response_bytes", 1),
         ):
             check_range(name, getattr(self, name), least)

@@ -7,18 +7,16 @@ asks nothing, and nothing has to be closed or minded after a fork.
 
 from __future__ import annotations
 
-import base64
-import functools
+import contextlib
 import http.client
-import io
 import json
 import logging
 import re
 import socket
 import ssl
-import time
+import threading
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import tenacity
@@ -32,6 +30,12 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.schema_registry.config import Endpoint, SchemaRegistryConfig, TokenFunction
 from onceflow.sdk.serde import to_json
+
+try:
+    import urllib3
+    from urllib3.connection import HTTPConnection, HTTPSConnection
+except ImportError as _missing:
+    raise ImportError("urllib3 is missing: pip install 'onceflow[registry]'") from _missing
 
 log: logging.Logger = logging.getLogger("onceflow.schema_registry")
 
@@ -98,21 +102,31 @@ class RegistryHttp:
     def _ask(
         self, endpoint: Endpoint, method: str, path: str, data: bytes | None, about: str
     ) -> object:
-        deadline_s = time.monotonic() + self._config.timeout_ms / 1000
         connection = self._connection(endpoint)
-        connection.response_class = functools.partial(_BoundedResponse, deadline_s=deadline_s)  # type: ignore[assignment]
+        limit = _TimeLimit(connection, self._config.timeout_ms / 1000)
         try:
-            connection.request(method, endpoint.path + path, data, self._headers(endpoint))
-            with connection.getresponse() as response:
-                status, target = response.status, response.getheader("Location")
+            with limit:
+                connection.request(
+                    method,
+                    endpoint.path + path,
+                    data,
+                    self._headers(endpoint),
+                    preload_content=False,
+                    decode_content=False,
+                )
+                response = connection.getresponse()
                 found = self._read(response)
-        except (OSError, http.client.HTTPException) as error:
+            if limit.reached:  # a cut within the headers looks like their end
+                raise TimeoutError
+        except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
+            cause = TimeoutError("the answer did not end in time") if limit.reached else error
             raise SchemaRegistryUnavailableError(
-                f"{about}: the schema registry at {endpoint.shown} does not answer: {error!r}; "
+                f"{about}: the schema registry at {endpoint.shown} does not answer: {cause!r}; "
                 "check url and that the registry runs"
             ) from error
         finally:
             connection.close()
+        status, target = response.status, response.headers.get("Location")
         about = f"{about}, registry {endpoint.shown}"
         if 300 <= status < 400:
             # Followed, it would take credentials and schemas to wherever it points.
@@ -124,21 +138,22 @@ class RegistryHttp:
             )
         return _read_answer(status, found, about)
 
-    def _connection(self, endpoint: Endpoint) -> http.client.HTTPConnection:
+    def _connection(self, endpoint: Endpoint) -> HTTPConnection:
+        """One connection for one request: after a fork nothing is shared with the parent."""
         timeout_s = self._config.timeout_ms / 1000
         if endpoint.secure:
-            return http.client.HTTPSConnection(
-                endpoint.host, endpoint.port, timeout=timeout_s, context=self._context
+            return HTTPSConnection(
+                endpoint.host, endpoint.port, timeout=timeout_s, ssl_context=self._context
             )
-        return http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
+        return HTTPConnection(endpoint.host, endpoint.port, timeout=timeout_s)
 
-    def _read(self, response: http.client.HTTPResponse) -> bytes:
+    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         limit = self._config.max_response_bytes
         found = bytearray()
-        while chunk := response.read1(_CHUNK_BYTES):
+        for chunk in response.stream(_CHUNK_BYTES):
             found += chunk
             if len(found) > limit:
-                raise http.client.HTTPException(f"the answer exceeds {limit} bytes")
+                raise urllib3.exceptions.HTTPError(f"the answer exceeds {limit} bytes")
         return bytes(found)
 
     def _headers(self, endpoint: Endpoint) -> dict[str, str]:
@@ -148,46 +163,39 @@ class RegistryHttp:
         if config.bearer_auth_token is not None:
             headers["Authorization"] = f"Bearer {_token(config.bearer_auth_token)}"
         elif user_info is not None:
-            headers["Authorization"] = "Basic " + base64.b64encode(user_info.encode()).decode()
+            headers |= urllib3.make_headers(basic_auth=user_info)
         return headers
 
 
-class _BoundedResponse(http.client.HTTPResponse):
-    """An answer that has to be there, from its first byte to its last, at one moment.
+class _TimeLimit:
+    """Cuts a connection when its exchange takes too long as a whole.
 
-    The socket's own limit begins anew with each byte: a registry that sends one now and then would
-    hold its reader for ever.
+    The socket's own limit begins again with each byte, so that a registry that sends one now and
+    then would hold its reader for ever.
+
+    Attributes:
+        reached: Whether the connection was cut.
     """
 
-    def __init__(
-        self, sock: socket.socket, *arguments: Any, deadline_s: float, **options: Any
-    ) -> None:
-        super().__init__(sock, *arguments, **options)
-        self.fp.close()
-        self.fp = io.BufferedReader(_UntilDeadline(sock, deadline_s))
+    def __init__(self, connection: HTTPConnection, limit_s: float) -> None:
+        self._connection = connection
+        self._timer = threading.Timer(limit_s, self._cut)
+        self._timer.daemon = True
+        self.reached: bool = False
 
+    def _cut(self) -> None:
+        self.reached = True
+        sock = self._connection.sock
+        if sock is not None:
+            # Not the method of a TLS socket, which takes the session from under its reader.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-class _UntilDeadline(io.RawIOBase):
-    """Reads a socket until a moment."""
+    def __enter__(self) -> None:
+        self._timer.start()
 
-    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
-        self._stream = sock.makefile("rb", buffering=0)  # keeps the socket open while it is read
-        self._sock = sock
-        self._deadline_s = deadline_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left_s = self._deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the answer did not end in time")
-        self._sock.settimeout(left_s)
-        return self._stream.readinto(buffer)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+    def __exit__(self, *error: object) -> None:
+        self._timer.cancel()
 
 
 def _shown(target: str) -> str:

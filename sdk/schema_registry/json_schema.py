@@ -1,11 +1,18 @@
-"""JSON Schema with a registry; needs jsonschema (``pip install 'onceflow[json-schema]'``)."""
+"""JSON Schema with a registry; needs jsonschema (``pip install 'onceflow[json-schema]'``).
+
+A schema without ``$schema`` is draft 7, as at the registry. Names of references resolve against the
+``$id`` of the schema that uses them; nothing is ever fetched from an address.
+"""
 
 from __future__ import annotations
 
-import functools
 import json
+import re
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, Final, NoReturn
+from urllib.parse import urldefrag, urljoin
+
+import msgspec
 
 from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
@@ -20,17 +27,29 @@ from onceflow.sdk.schema_registry.serdes import (
     SubjectOptions,
     as_kind,
     compiled,
-    referenced_schemas,
+    used_schema,
 )
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy
-from onceflow.sdk.serde import model_to_mapping
+from onceflow.sdk.serde import to_json
 
 try:
     import jsonschema
     import referencing
     import referencing.jsonschema
+    from jsonschema import validators
 except ImportError as _missing:
     raise ImportError("jsonschema is missing: pip install 'onceflow[json-schema]'") from _missing
+
+GENERATED_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""Dialect in which msgspec and pydantic describe types."""
+_DRAFTS: Final = {
+    "draft-03": validators.Draft3Validator,
+    "draft-04": validators.Draft4Validator,
+    "draft-06": validators.Draft6Validator,
+    "draft-07": validators.Draft7Validator,
+    "draft/2019-09": validators.Draft201909Validator,
+    "draft/2020-12": validators.Draft202012Validator,
+}
 
 
 def json_schema_serde(
@@ -48,8 +67,8 @@ def json_schema_serde(
 
     Args:
         registry: Where schemas are.
-        schema: Schema to write with; None takes that of `kind`, or with neither only reads, or
-            writes with the newest version.
+        schema: Schema to write with; draft 7 unless ``$schema`` says otherwise. None takes that of
+            `kind`, or with neither only reads, or writes with the newest version.
         kind: Type of the values: a dataclass, ``msgspec`` struct, pydantic model ...; None means
             what JSON has.
         validate: Whether values are checked against their schema, both ways.
@@ -85,11 +104,10 @@ def json_schema_serde(
 def _schema_of(kind: type[object]) -> Mapping[str, object]:
     describe: Callable[[], dict[str, object]] | None = getattr(kind, "model_json_schema", None)
     if describe is not None:
-        return describe()
-    import msgspec
-
-    found = msgspec.json.schema(kind)
-    return {"title": getattr(kind, "__name__", str(kind)), **found}
+        found = describe()
+    else:
+        found = {"title": getattr(kind, "__name__", str(kind)), **msgspec.json.schema(kind)}
+    return {"$schema": GENERATED_DIALECT, **found}
 
 
 def _as_schema(given: str | Mapping[str, object] | Schema | None) -> Schema | None:
@@ -101,24 +119,43 @@ def _as_schema(given: str | Mapping[str, object] | Schema | None) -> Schema | No
 
 
 def _validator_class(loaded: Any) -> Any:
-    found = jsonschema.validators.validator_for(loaded)
+    found = _dialect(loaded)
     found.check_schema(loaded)
     return found
+
+
+def _dialect(loaded: Any) -> Any:
+    """The validator of the draft that a schema names; draft 7 where it names none that is known."""
+    named = loaded.get("$schema") if isinstance(loaded, dict) else None
+    draft = re.match(r"https?://json-schema\.org/(draft[-/][\d-]+)/", str(named))
+    return _DRAFTS.get(draft[1] if draft else "", validators.Draft7Validator)
+
+
+def _resource(loaded: Any) -> Any:
+    dialect = _dialect(loaded)
+    specification = referencing.jsonschema.specification_with(dialect.ID_OF(dialect.META_SCHEMA))
+    return specification.create_resource(loaded)
 
 
 def _validator(registry: SchemaRegistry, schema: Schema) -> Callable[[object], None]:
     """A function that raises for what the schema does not allow. Nothing is fetched by URL."""
     loaded = json.loads(schema.text)
-    known: Any = referencing.Registry()
-    for name, used in referenced_schemas(registry, schema).items():
-        contents = json.loads(used.schema.text)
-        resource = referencing.Resource.from_contents(
-            contents, default_specification=referencing.jsonschema.DRAFT7
-        )
-        known = known.with_resource(name, resource)
-        if isinstance(contents, dict) and isinstance(contents.get("$id"), str):
-            known = known.with_resource(contents["$id"], resource)
-    checker = _validator_class(loaded)(loaded, registry=known)
+    known: dict[str, Any] = {}
+
+    def add(user: Schema, base: str) -> None:
+        for reference in user.references:
+            address = urldefrag(urljoin(base, reference.name)).url
+            if address in known:
+                continue
+            used = used_schema(registry, reference, len(known))
+            resource = known[address] = _resource(json.loads(used.schema.text))
+            own = urljoin(address, resource.id() or "")
+            known.setdefault(own, resource)
+            add(used.schema, own)
+
+    add(schema, _resource(loaded).id() or "")
+    resources: Any = referencing.Registry().with_resources(known.items())
+    checker = _validator_class(loaded)(loaded, registry=resources)
 
     def check(value: object) -> None:
         error = jsonschema.exceptions.best_match(checker.iter_errors(value))
@@ -153,10 +190,12 @@ class _JsonSerializer(RegistrySerializer):
         check = _validator(self._registry, schema) if self._validate else None
 
         def encode(value: object) -> bytes:
-            plain = _as_json(value)
+            if value is None or isinstance(value, dict | list | str | int | float):
+                _check_plain(value)
+            data = to_json(value)
             if check is not None:
-                check(plain)
-            return json.dumps(plain, allow_nan=False).encode()
+                check(json.loads(data))  # as its readers will
+            return data
 
         return encode
 
@@ -181,7 +220,7 @@ class _JsonDeserializer(PayloadDeserializer):
         check = _validator(self._registry, schema) if self._validate else None
 
         def decode(data: bytes) -> object:
-            value: object = json.loads(data)
+            value: object = json.loads(data, parse_constant=_refuse_constant)
             if check is not None:
                 check(value)
             return self._convert(value)
@@ -189,12 +228,22 @@ class _JsonDeserializer(PayloadDeserializer):
         return decode
 
 
-def _as_json(value: object) -> object:
-    """A value as JSON has it; dates and the like become text."""
-    if hasattr(value, "model_dump"):
-        return model_to_mapping(value, as_json=True)
-    if value is None or isinstance(value, dict | list | str | int | float):
-        return value
-    import msgspec
+def _check_plain(value: object) -> None:
+    """Refuse what would be changed by becoming JSON: keys that are no text, bytes, sets ..."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise SerializationError(f"the key {key!r} is no text, which JSON needs")
+            _check_plain(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_plain(inner)
+    elif value is not None and not isinstance(value, str | int | float):
+        raise SerializationError(
+            f"JSON has no {type(value).__name__}; convert it, or give the whole value a type that "
+            "says how (a dataclass, struct or pydantic model)"
+        )
 
-    return msgspec.to_builtins(value, enc_hook=functools.partial(model_to_mapping, as_json=True))
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise SerializationError(f"{word} is not JSON")

@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
+from onceflow.sdk.errors import (
+    ConfigError,
+    KafkaError,
+    SchemaIdNotFoundError,
+    SchemaNotFoundError,
+    SerializationError,
+)
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
 from onceflow.sdk.schema_registry.cache import BoundedCache, mend_after_fork
 from onceflow.sdk.schema_registry.client import SchemaRegistry
-from onceflow.sdk.schema_registry.model import RegisteredSchema, Schema
+from onceflow.sdk.schema_registry.model import RegisteredSchema, Schema, SchemaReference
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy, subject_function
 from onceflow.sdk.schema_registry.wire import PREFIX_BYTES, read_schema_id, write_prefix
 from onceflow.sdk.serde import (
@@ -202,7 +208,13 @@ class RegistryDeserializer(TopicDeserializer, Generic[T]):
         return _guarded(lambda found: self._decode(decoder, found), data, about)
 
     def _load(self, schema_id: int) -> None:
-        decoder = compiled(lambda: self._decoder(schema_id), f"schema id {schema_id}")
+        try:
+            decoder = compiled(lambda: self._decoder(schema_id), f"schema id {schema_id}")
+        except SchemaNotFoundError as error:
+            if error.retriable:
+                raise
+            # A schema that this one uses has not reached the registry's node yet.
+            raise SchemaIdNotFoundError(*error.args) from error
         self._decoders.put(schema_id, decoder)
 
 
@@ -211,6 +223,25 @@ class PayloadDeserializer(RegistryDeserializer[Decode]):
 
     def _decode(self, decoder: Decode, data: bytes) -> object:
         return decoder(data[PREFIX_BYTES:])
+
+
+def used_schema(
+    registry: SchemaRegistry, reference: SchemaReference, already: int
+) -> RegisteredSchema:
+    """The schema that a reference names.
+
+    Args:
+        registry: Where it is.
+        reference: The reference.
+        already: How many schemas the outermost one was found to use before.
+
+    Raises:
+        SerializationError: They are too many.
+        KafkaError: The registry cannot be asked.
+    """
+    if already >= REFERENCES_MAX:
+        raise SerializationError(f"a schema uses more than {REFERENCES_MAX} others")
+    return registry.version(reference.subject, reference.version)
 
 
 def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, RegisteredSchema]:
@@ -230,9 +261,7 @@ def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, Re
         for reference in user.references:
             if reference.name in found:
                 continue
-            if len(found) >= REFERENCES_MAX:
-                raise SerializationError(f"a schema uses more than {REFERENCES_MAX} others")
-            used = registry.version(reference.subject, reference.version)
+            used = used_schema(registry, reference, len(found))
             found[reference.name] = used  # before its own, so that a circle ends
             collect(used.schema)
             found[reference.name] = found.pop(reference.name)

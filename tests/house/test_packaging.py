@@ -300,6 +300,8 @@ OPTIONAL = {
     "sdk/observe/prometheus.py": "prometheus",
     "sdk/observe/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro.py": "avro",
+    "sdk/schema_registry/cache.py": "registry",
+    "sdk/schema_registry/http.py": "registry",
     "sdk/schema_registry/json_schema.py": "json-schema",
     "sdk/schema_registry/protobuf.py": "protobuf",
 }

@@ -35,8 +35,9 @@ class FakeRegistry:
     Attributes:
         requests: Method and path of everything that was asked, in order.
         faults: What to do with the next requests instead: an HTTP status, bytes to answer,
-            "hang" to wait until the end, "drip" with "status", "headers" or "body" to send from
-            there on one byte now and then, or "redirect", a status and an address.
+            "hang" to wait until the end, "ask" to do as it is asked, "drip" with "status",
+            "headers" or "body" to send from there on one byte now and then, or "redirect", a
+            status and an address.
         credentials: ``user:password`` or ``Bearer token`` that is demanded, None for all.
     """
 
@@ -129,7 +130,7 @@ class FakeRegistry:
         if fault == "hang":
             self._end.wait()
             fault = 500
-        if isinstance(fault, bytes | str):
+        if isinstance(fault, bytes | str) and fault != "ask":
             return 200, fault
         if isinstance(fault, int):
             return fault, {"error_code": fault, "message": "ordered by the test"}
@@ -214,7 +215,8 @@ class FakeRegistry:
             raise Refused(422, 42201, "Empty schema")
         if kind in ("AVRO", "JSON"):
             try:
-                loaded = json.loads(text) if re.match(r'\s*[{\["]', text) else text
+                bare = kind == "AVRO" and not re.match(r'\s*[{\["]', text)
+                loaded = text if bare else json.loads(text)
             except ValueError:
                 raise Refused(422, 42201, f"Invalid schema {text[:60]}") from None
             text = json.dumps(loaded)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from onceflow.sdk.core.produce.appending import to_bytes
-from onceflow.sdk.errors import KafkaError, SerializationError
+from onceflow.sdk.errors import KafkaError, SchemaIdNotFoundError, SerializationError
 from onceflow.sdk.serde import LOOKUPS_MAX, LookupNeeded
 from onceflow.sdk.settings.config import SerializerFunction
 
@@ -126,7 +126,12 @@ class Lookups:
         if task.cancelled():
             return
         error = task.exception()
-        if isinstance(error, KafkaError) and error.retriable:
+        if isinstance(error, SchemaIdNotFoundError):
+            said = f"the record at {needed.where} waits for its schema: {error}; poll again"
+            said += ", or seek past it to go on without it"
+            self._failure = SchemaIdNotFoundError(said, error.status, error.code)
+            self._failure.__cause__ = error
+        elif isinstance(error, KafkaError) and error.retriable:
             self._failure = error
         elif error is not None:
             self._failure = SerializationError(

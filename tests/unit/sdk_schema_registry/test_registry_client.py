@@ -6,10 +6,12 @@ Method: a served fake of the registry's HTTP interface that counts requests and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +23,7 @@ from schema_registry_fake import FakeRegistry
 from onceflow.sdk.errors import (
     ConfigError,
     IncompatibleSchemaError,
+    SchemaIdNotFoundError,
     SchemaNotFoundError,
     SchemaRegistryError,
     SchemaRegistryUnavailableError,
@@ -119,11 +122,23 @@ def test_an_incompatible_schema_names_subject_and_remedy(fake: FakeRegistry) -> 
 
 
 def test_an_unknown_id_is_asked_for_once_in_a_while(fake: FakeRegistry) -> None:
-    registry = client(fake)
+    registry = SchemaRegistry(fake.url, missing_id_cache_ttl_ms=600_000)
     for _ in range(3):
-        with pytest.raises(SchemaNotFoundError, match="id 77"):
-            registry.schema(77)
+        with pytest.raises(SchemaIdNotFoundError, match="id 1") as found:
+            registry.schema(1)
+        assert found.value.retriable
     assert len(fake.requests) == 1
+    impatient = SchemaRegistry(fake.url, missing_id_cache_ttl_ms=1)
+    with pytest.raises(SchemaIdNotFoundError):
+        impatient.schema(1)
+    client(fake).register("s", ORDER)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(SchemaIdNotFoundError):
+            assert impatient.schema(1) == ORDER
+            break
+    else:
+        pytest.fail("the id is never asked for again")
 
 
 def test_what_passes_is_tried_again_and_what_does_not_is_not(fake: FakeRegistry) -> None:
@@ -209,6 +224,20 @@ def test_a_registry_that_hangs_or_drips_costs_the_limit_only(fake: FakeRegistry,
     fake.faults.append(how)
     with pytest.raises(SchemaRegistryUnavailableError, match="TimeoutError"):
         registry.subjects()
+
+
+def test_the_limit_holds_with_tls_too(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with FakeRegistry(context) as fake:
+        registry = SchemaRegistry(
+            fake.url, timeout_ms=500, max_retries=0, ssl_cafile=str(certificate)
+        )
+        for how in ("drip status", "drip body"):
+            fake.faults.append(how)
+            with pytest.raises(SchemaRegistryUnavailableError, match="TimeoutError"):
+                registry.subjects()
 
 
 @pytest.mark.parametrize("credentials", ["user:pass:word", "Bearer token"])
@@ -342,9 +371,11 @@ def test_entries_grow_old_and_the_least_used_goes_first() -> None:
     cache.put("c", 3)
     assert (cache.get("b"), cache.get("a"), cache.get("c")) == (None, 1, 3)
     now = 1.1
-    assert (cache.get("a"), len(cache)) == (None, 1)
-    cache.forget(lambda key: key == "c")
-    assert len(cache) == 0
+    assert (cache.get("a"), len(cache)) == (None, 0)
+    cache.put("d", 4)
+    cache.put("e", 5)
+    cache.forget(lambda key: key == "d")
+    assert (cache.get("d"), cache.get("e")) == (None, 5)
 
 
 def test_threads_that_want_the_same_share_one_request() -> None:
