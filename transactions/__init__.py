@@ -3,7 +3,7 @@
 from onceflow.transactions.abort_reasons import AbortReason
 from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
-from onceflow.transactions.listener import Abort, SessionListener
+from onceflow.transactions.listener import Abort, PollResult, SessionListener
 from onceflow.transactions.session import AsyncTransactionSession, TransactionSession
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "SessionConfig",
     "SessionListener",
     "Abort",
+    "PollResult",
     "AbortReason",
     "TransactionalIdInUseError",
 ]

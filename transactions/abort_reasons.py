@@ -15,6 +15,7 @@ from typing import Final
 from onceflow.sdk.errors import (
     AbortableError,
     BrokerError,
+    BufferExhaustedError,
     CommitFailedError,
     DeliveryTimeoutError,
     FatalError,
@@ -102,7 +103,7 @@ def judge(error: Exception) -> Verdict:
         return _BY_BROKER_NAME[error.name]
     if isinstance(error, CommitFailedError):
         return Verdict(AbortReason.STALE_MEMBERSHIP, Reaction.ABORT)
-    if isinstance(error, DeliveryTimeoutError):
+    if isinstance(error, DeliveryTimeoutError | BufferExhaustedError):
         return Verdict(AbortReason.DELIVERY_FAILED, Reaction.ABORT)
     if isinstance(error, RecordError):
         return Verdict(AbortReason.DELIVERY_FAILED, Reaction.RAISE)

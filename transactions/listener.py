@@ -7,17 +7,18 @@ callbacks that a consumer is given, the maker of clients, and the report of an a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.abort_reasons import AbortReason
-from onceflow.transactions.clients import SessionConsumer, SessionProducer
+from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
 from onceflow.transactions.colour import Maybe
 from onceflow.transactions.config import SessionConfig
 
-Offsets: TypeAlias = Mapping[TopicPartition, int]
-"""Next offset to read by partition."""
+Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+"""Next offset to read by partition; with a note of the caller's as metadata, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,30 @@ class Abort:
         return self.reason.value if self.cause is None else f"{self.reason.value}: {self.cause}"
 
 
+@dataclass(frozen=True, slots=True)
+class PollResult:
+    """What a poll gave, with every error at its place.
+
+    At most one of the two errors is set, and then there are no records. An error that
+    ``poll_result`` raises belongs to neither place: a client could not be made.
+
+    Attributes:
+        records: Records by partition, in order.
+        input_error: The consumer could not read. It says nothing about the open transaction.
+        unit_error: A commit or abort within a rebalance failed. It says nothing about the input;
+            the transaction is aborted already.
+    """
+
+    records: Records = field(default_factory=dict)
+    input_error: KafkaError | None = None
+    unit_error: Exception | None = None
+
+
 class SessionListener(Protocol):
     """Who processes the records of a session and keeps state with them.
 
     All methods are called within a call of the session, on the caller's thread. Only ``progress``
-    may call the session, and only to send.
+    may call the session, and only to send and to flush.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -50,11 +70,12 @@ class SessionListener(Protocol):
             partitions: What came.
         """
 
-    def progress(self) -> Offsets | None:
+    def progress(self) -> Maybe[Offsets | None]:
         """A commit within a rebalance: send what is held back, and tell what is processed.
 
         Returns:
-            Next offset by partition, or None when all that was polled is processed.
+            Next offset by partition, or None when all that was polled is processed; over asyncio
+            clients it may be awaitable.
         """
 
     def committed(self) -> None:

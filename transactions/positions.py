@@ -14,6 +14,7 @@ from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import Records, SessionConsumer
 from onceflow.transactions.colour import settle
+from onceflow.transactions.offset_notes import note_of
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
@@ -24,6 +25,11 @@ class Positions:
     Args:
         name: Name of the session, for the log.
         start_from: Where a partition without a committed offset begins.
+
+    Attributes:
+        starts: Where partitions began that began at the end of their log and have no committed
+            offset yet. The session commits them as soon as it can: records that arrive between a
+            stop before the first commit and the next start would be passed over otherwise.
     """
 
     def __init__(self, name: str, start_from: str) -> None:
@@ -31,6 +37,12 @@ class Positions:
         self._start_from = start_from
         self._unplaced: dict[TopicPartition, int] = {}
         self._unstarted: set[TopicPartition] = set()
+        self.starts: dict[TopicPartition, int] = {}
+        self._notes: dict[TopicPartition, str | None] = {}
+
+    def note(self, partition: TopicPartition) -> str | None:
+        """The note beside the committed offset at which a partition began."""
+        return self._notes.get(partition)
 
     async def catch_up(self, consumer: SessionConsumer) -> None:
         """Place what could not be placed before; to be called before each poll.
@@ -60,9 +72,16 @@ class Positions:
     async def _set_starts(self, consumer: SessionConsumer) -> None:
         partitions = sorted(self._unstarted)
         committed = await settle(consumer.committed(partitions))
-        new = [partition for partition in partitions if committed.get(partition) is None]
+        new = []
+        for partition in partitions:
+            found = committed.get(partition)
+            self._notes[partition] = None if found is None else note_of(found.metadata)
+            if found is None:
+                new.append(partition)
         if new and self._start_from == "latest":
             await settle(consumer.seek_to_end(new))
+            for partition in new:
+                self.starts[partition] = await settle(consumer.position(partition))
         elif new:
             await settle(consumer.seek_to_beginning(new))
         self._unstarted.clear()
@@ -118,8 +137,12 @@ class Positions:
         """The partition is gone."""
         self._unplaced.pop(partition, None)
         self._unstarted.discard(partition)
+        self.starts.pop(partition, None)
+        self._notes.pop(partition, None)
 
     def clear(self) -> None:
         """All partitions are gone."""
         self._unplaced.clear()
         self._unstarted.clear()
+        self.starts.clear()
+        self._notes.clear()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
 from typing import Self, cast
 
@@ -20,7 +20,14 @@ from onceflow.sdk.model.partitions import Headers, TopicPartition
 from onceflow.transactions.clients import Records, SentRun
 from onceflow.transactions.colour import run_blocking, settle
 from onceflow.transactions.config import SessionConfig
-from onceflow.transactions.listener import Abort, NoListener, SessionClients, SessionListener
+from onceflow.transactions.listener import (
+    Abort,
+    NoListener,
+    Offsets,
+    PollResult,
+    SessionClients,
+    SessionListener,
+)
 from onceflow.transactions.session_core import SessionCore
 
 
@@ -107,6 +114,35 @@ class TransactionSession:
         """
         return run_blocking(self._core.poll(timeout_ms, max_records))
 
+    def poll_result(self, timeout_ms: int = 0, max_records: int | None = None) -> PollResult:
+        """As ``poll``, but tell errors of reading apart from those of a transaction.
+
+        For callers that go on with other partitions when one cannot be read, and that must not
+        take a refused output for a fault of the input, or the other way round.
+
+        Args:
+            timeout_ms: How long to wait when there is nothing.
+            max_records: Most records to return, ``max_poll_records`` by default.
+
+        Raises:
+            KafkaError: A client could not be made, or committed offsets could not be read.
+        """
+        return run_blocking(self._core.poll_result(timeout_ms, max_records))
+
+    def note(self, partition: TopicPartition) -> str | None:
+        """The caller's note beside the committed offset at which a partition began.
+
+        Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
+        in the group, so the next owner of the partition reads them.
+
+        Args:
+            partition: An assigned partition.
+
+        Returns:
+            None when nothing is committed, or another program committed it.
+        """
+        return self._core.note(partition)
+
     def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord]:
         """All records one by one, without end, with a commit whenever one is due.
 
@@ -188,11 +224,25 @@ class TransactionSession:
             raise
         return cast(SentRun, sent)
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> bool:
+    def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until all that was sent is acknowledged; ``commit`` does it by itself.
+
+        Args:
+            timeout_ms: Limit, ``max_block_ms`` of the producer by default.
+
+        Raises:
+            KafkaError: A record was not delivered; the next commit becomes an abort.
+        """
+        run_blocking(self._core.flush(timeout_ms))
+
+    def commit(self, offsets: Offsets | None = None) -> bool:
         """Commit outputs and offsets together.
 
         Args:
-            offsets: Next offset by partition when only a part of what was polled is processed.
+            offsets: Next offset by partition when only a part of what was polled is processed; an
+                ``OffsetAndMetadata`` carries a note of at most 4,000 bytes, see ``note``. A
+                partition without uncommitted work makes the commit an abort: its records were
+                read under an earlier assignment, and their outputs must not become visible.
 
         Returns:
             True when committed. False when it became an abort: the consumer is back at the
@@ -206,9 +256,17 @@ class TransactionSession:
         """
         return run_blocking(self._core.commit(offsets))
 
-    def abort(self) -> None:
-        """Drop the outputs and go back to the committed offsets."""
-        run_blocking(self._core.abort())
+    def abort(self, cause: KafkaError | None = None) -> None:
+        """Drop the outputs and go back to the committed offsets.
+
+        Args:
+            cause: What ``send``, ``send_many`` or ``flush`` raised. The session then reacts as
+                to the same error of a commit: a producer that was fenced is replaced, for example.
+
+        Raises:
+            KafkaError: The cause itself, where going on does not help (``RecordError`` for one).
+        """
+        run_blocking(self._core.abort(cause))
 
     @contextlib.contextmanager
     def unit(self) -> Iterator[None]:
@@ -239,13 +297,15 @@ class TransactionSession:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()
 
-    def close(self, timeout_ms: int = 10_000) -> None:
+    def close(self, timeout_ms: int = 10_000, *, leave_group: bool = True) -> None:
         """Abort what is open, leave the group, close the clients; twice is fine.
 
         Args:
             timeout_ms: Limit, as for the producer and the consumer.
+            leave_group: False keeps a static member's partitions for its next start, until its
+                session times out (KIP-345).
         """
-        run_blocking(self._core.close(timeout_ms))
+        run_blocking(self._core.close(timeout_ms, leave_group=leave_group))
 
     def __enter__(self) -> Self:
         return self
@@ -312,6 +372,15 @@ class AsyncTransactionSession:
         """Take records; see ``TransactionSession.poll``."""
         async with self._ending:
             return await self._core.poll(timeout_ms, max_records)
+
+    async def poll_result(self, timeout_ms: int = 0, max_records: int | None = None) -> PollResult:
+        """Take records; see ``TransactionSession.poll_result``."""
+        async with self._ending:
+            return await self._core.poll_result(timeout_ms, max_records)
+
+    def note(self, partition: TopicPartition) -> str | None:
+        """The caller's note beside a committed offset; see ``TransactionSession.note``."""
+        return self._core.note(partition)
 
     async def records(self, timeout_ms: int = 1_000) -> AsyncIterator[ConsumerRecord]:
         """All records one by one, without end, with a commit whenever one is due.
@@ -386,21 +455,29 @@ class AsyncTransactionSession:
             core.note_failure(error)
             raise
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> bool:
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until all that was sent is acknowledged; ``commit`` does it by itself.
+
+        Args:
+            timeout_ms: Limit, ``max_block_ms`` of the producer by default.
+        """
+        await self._core.flush(timeout_ms)
+
+    async def commit(self, offsets: Offsets | None = None) -> bool:
         """Commit outputs and offsets together; see ``TransactionSession.commit``."""
         return await asyncio.shield(asyncio.ensure_future(self._commit(offsets)))
 
-    async def _commit(self, offsets: Mapping[TopicPartition, int] | None) -> bool:
+    async def _commit(self, offsets: Offsets | None) -> bool:
         async with self._ending:
             return await self._core.commit(offsets)
 
-    async def abort(self) -> None:
-        """Drop the outputs and go back to the committed offsets."""
-        await asyncio.shield(asyncio.ensure_future(self._abort()))
+    async def abort(self, cause: KafkaError | None = None) -> None:
+        """Drop the outputs and go back; see ``TransactionSession.abort``."""
+        await asyncio.shield(asyncio.ensure_future(self._abort(cause)))
 
-    async def _abort(self) -> None:
+    async def _abort(self, cause: KafkaError | None) -> None:
         async with self._ending:
-            await self._core.abort()
+            await self._core.abort(cause)
 
     @contextlib.asynccontextmanager
     async def unit(self) -> AsyncIterator[None]:
@@ -431,7 +508,7 @@ class AsyncTransactionSession:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()
 
-    async def close(self, timeout_ms: int = 10_000) -> None:
+    async def close(self, timeout_ms: int = 10_000, *, leave_group: bool = True) -> None:
         """Abort what is open, leave the group, close the clients; twice is fine.
 
         A poll of another task returns; a commit or abort that goes on is waited for first, for
@@ -439,6 +516,7 @@ class AsyncTransactionSession:
 
         Args:
             timeout_ms: Limit, as for the producer and the consumer.
+            leave_group: As for ``TransactionSession.close``.
         """
         deadline_s = time.monotonic() + timeout_ms / 1000
         self._core.wakeup()
@@ -449,10 +527,10 @@ class AsyncTransactionSession:
             except TimeoutError:
                 pass  # It fails when the clients are closed under it.
             except asyncio.CancelledError:
-                await self._core.close(0)
+                await self._core.close(0, leave_group=leave_group)
                 raise
-            left_s = deadline_s - time.monotonic()
-            await self._core.close(max(0, int(left_s * 1000)))
+            left_ms = max(0, int((deadline_s - time.monotonic()) * 1000))
+            await self._core.close(left_ms, leave_group=leave_group)
 
     async def __aenter__(self) -> Self:
         await self.start()

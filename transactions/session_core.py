@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from onceflow.sdk.errors import (
@@ -33,11 +32,19 @@ from onceflow.transactions import timeouts
 from onceflow.transactions.abort_reasons import AbortReason, Reaction, Verdict, judge
 from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
 from onceflow.transactions.colour import settle
+from onceflow.transactions.commit_offsets import CommitOffsets, MarkedOffsets
 from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
-from onceflow.transactions.listener import Abort, Offsets, SessionClients, SessionListener
+from onceflow.transactions.listener import (
+    Abort,
+    Offsets,
+    PollResult,
+    SessionClients,
+    SessionListener,
+)
 from onceflow.transactions.membership import present_membership
+from onceflow.transactions.offset_notes import token_of
 from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
@@ -53,8 +60,6 @@ _DEFINITE = (
     DeliveryTimeoutError,
     RecordError,
 )
-
-MarkedOffsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class SessionCore:
@@ -76,8 +81,9 @@ class SessionCore:
         self._clock = clock or time.monotonic
         self._producer: SessionProducer | None = None
         self._consumer: SessionConsumer | None = None
-        self._polled = UncommittedWork()
         self._positions = Positions(self._name, config.start_from)
+        self._polled = UncommittedWork()
+        self._commit_offsets = CommitOffsets(self._polled, self._positions.starts)
         self._snapshot: ConsumerGroupMetadata | None = None
         self._epochs_rise = config.consumer_options().get("group_protocol") == "consumer"
         self._work_since_s = 0.0
@@ -88,8 +94,6 @@ class SessionCore:
         self._fenced_by: Exception | None = None
         self._fences = FenceWatch(config.fence_window_ms / 1000)
         self._takeovers = FenceWatch(config.fence_window_ms / 1000, limit=3)
-        self._token_prefix = f"onceflow:{uuid.uuid4().hex[:12]}"
-        self._commits = 0
         self._closed = False
 
     # Life ----------------------------------------------------------------------------------
@@ -132,8 +136,8 @@ class SessionCore:
             except KafkaError as error:
                 logger.debug("session %s: closing the producer: %s", self._name, error)
 
-    async def close(self, timeout_ms: int) -> None:
-        """Abort what is open, leave the group, close both clients, all within the limit."""
+    async def close(self, timeout_ms: int, *, leave_group: bool = True) -> None:
+        """Abort what is open, leave the group if told, close both clients, within the limit."""
         self._closed = True
         deadline = self._clock() + timeout_ms / 1000
         try:
@@ -147,17 +151,16 @@ class SessionCore:
                 error,
             )
         finally:  # Whoever cancels this leaves no client behind either.
-            await self._close_clients(deadline)
+            await self._close_clients(deadline, leave_group)
 
-    async def _close_clients(self, deadline: float) -> None:
+    async def _close_clients(self, deadline: float, leave_group: bool) -> None:
         self._polled.clear()
         self.in_transaction = False
         consumer, self._consumer = self._consumer, None
         try:
             if consumer is not None:
-                # Also a static member goes: it will not be back before its session times out.
                 left_ms = self._left_ms(deadline)
-                await settle(consumer.close(timeout_ms=left_ms, leave_group=True))
+                await settle(consumer.close(timeout_ms=left_ms, leave_group=leave_group))
         finally:
             await self._drop_producer(self._left_ms(deadline))
 
@@ -186,27 +189,39 @@ class SessionCore:
     # Reading -------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
+        """Take records; raises what ``poll_result`` would tell."""
+        result = await self.poll_result(timeout_ms, max_records)
+        failure = result.unit_error or result.input_error
+        if failure is not None:
+            raise failure
+        return result.records
+
+    async def poll_result(self, timeout_ms: int, max_records: int | None) -> PollResult:
         """Take records; rebalances happen in here, with their commits and aborts."""
         await self._complete_clients()
         await self._positions.catch_up(self.consumer)
+        await self._commit_starts()
+        input_error: KafkaError | None = None
+        records: Records = {}
         try:
             records = await settle(
                 self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
             )
-        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-            error.add_note(
-                "The offset to read is not in the log any more (retention, or a new topic of the "
-                "same name). Processing stopped rather than skip a gap; set auto_offset_reset to "
-                "go on."
-            )
-            raise
+        except KafkaError as error:
+            input_error = error
+            if isinstance(error, OffsetOutOfRangeError | NoOffsetForPartitionError):
+                error.add_note(
+                    "The offset to read is not in the log any more (retention, or a new topic of "
+                    "the same name). Processing stopped rather than skip a gap; set "
+                    "auto_offset_reset to go on."
+                )
         if self._callback_error is not None:
-            failure, self._callback_error = self._callback_error, None
+            unit_error, self._callback_error = self._callback_error, None
             if self._consumer is not None:
                 await self._positions.put_back(self._consumer, records)
-            raise failure
+            return PollResult(unit_error=unit_error)
         if self._fenced_by is not None:
-            return {}
+            return PollResult()
         if records and not self._polled and not self.in_transaction:
             self._work_since_s = self._clock()
         self._polled.polled(records)
@@ -214,7 +229,7 @@ class SessionCore:
         # still open belongs to partitions that were owned all the time. From here to the next
         # poll a newer membership must not speak for it: hence the snapshot (KIP-447).
         self._snapshot = self._membership()
-        return records
+        return PollResult(records, input_error)
 
     def _membership(self) -> ConsumerGroupMetadata | None:
         """Membership as of now, or None when the consumer is no member."""
@@ -222,6 +237,14 @@ class SessionCore:
             return self.consumer.group_metadata()
         except IllegalStateError:
             return None
+
+    def note(self, partition: TopicPartition) -> str | None:
+        """The caller's note beside the offset at which an assigned partition began.
+
+        Returns:
+            None when nothing is committed, or what is committed has no note of ours.
+        """
+        return self._positions.note(partition)
 
     @property
     def commit_due(self) -> bool:
@@ -248,6 +271,19 @@ class SessionCore:
         if self._failure is None and not isinstance(error, RecordError):
             self._failure = error
 
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait for the acknowledgements of all that was sent.
+
+        Raises:
+            KafkaError: A record was not delivered; the next commit becomes an abort.
+        """
+        if self.in_transaction:
+            try:
+                await settle(self.producer.flush(timeout_ms=timeout_ms))
+            except KafkaError as error:
+                self.note_failure(error)
+                raise
+
     # Committing ----------------------------------------------------------------------------
 
     async def commit(self, offsets: Offsets | None) -> bool:
@@ -259,9 +295,12 @@ class SessionCore:
         Returns:
             True if committed, False if it had to become an abort (see ``last_abort``).
         """
-        if offsets is not None:
-            self._check_polled(offsets)
-        marked = await self._mark(offsets)
+        try:
+            self._commit_offsets.check(offsets)
+        except CommitFailedError as error:
+            await self._abort(Verdict(AbortReason.PARTITIONS_LOST, Reaction.ABORT), error)
+            return False
+        marked = await self._commit_offsets.mark(self.consumer, offsets)
         if not marked and not self.in_transaction:
             return True
         try:
@@ -278,44 +317,27 @@ class SessionCore:
         self._note_committed(marked)
         return True
 
-    def _check_polled(self, offsets: Offsets) -> None:
-        """Nobody commits records that were not handed out: they would be lost.
+    async def _commit_starts(self) -> None:
+        """Commit where partitions begin, unless a commit of open work is going to do it.
 
-        Partitions without uncommitted work are left out; a rebalance has dealt with them.
+        In a transaction, because a commit of the group alone might overtake a later one.
         """
-        for partition, offset in offsets.items():
-            progress = self._polled.get(partition)
-            if progress is not None and not progress.first <= offset <= progress.next:
-                raise IllegalStateError(
-                    f"commit of {partition} at offset {offset}: what was polled and is not "
-                    f"committed ends at {progress.next} and begins at {progress.first}"
-                )
-
-    async def _mark(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets with a token in their metadata, by which a lost answer is resolved."""
-        self._commits += 1
-        token = f"{self._token_prefix}:{self._commits}"
-        marked: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, progress in self._polled.items():
-            if offsets is None:
-                upto = max(progress.next, await self._position(partition))
-            else:
-                upto = offsets.get(partition, progress.first)
-                if upto == progress.next:
-                    upto = max(upto, await self._position(partition))
-            # Markers behind the last record may be of a later leader epoch. Under the record's own
-            # the next reader would take them for a log that was cut below the offset (KIP-320).
-            epoch = progress.leader_epoch if upto <= progress.next else -1
-            if upto > progress.first:
-                marked[partition] = OffsetAndMetadata(upto, token, epoch)
-        return marked
-
-    async def _position(self, partition: TopicPartition) -> int:
-        """Where reading goes on: behind markers and aborted records, unlike last offset + 1."""
+        if not self._positions.starts or self._polled or self.in_transaction:
+            return
+        self._snapshot = self._membership()
+        marked = await self._commit_offsets.mark(self.consumer, {})
         try:
-            return await settle(self.consumer.position(partition))
-        except KafkaError:
-            return -1  # Not assigned any more; the ownership check deals with that.
+            await self._try_commit(marked, None)
+        except CommitOutcomeUnknownError as error:
+            if not await self._outcome_is_commit(marked, error):
+                return
+        except KafkaError as error:
+            verdict = judge(error)
+            await self._abort(verdict, error)
+            if verdict.reaction is Reaction.RAISE:
+                raise
+            return
+        self._note_committed(marked)
 
     async def _try_commit(self, offsets: MarkedOffsets, deadline: float | None) -> None:
         """Flush, add the offsets, commit; each step within what is left until the deadline."""
@@ -359,7 +381,7 @@ class SessionCore:
 
     def _note_committed(self, offsets: MarkedOffsets) -> None:
         self.in_transaction = False
-        self._polled.committed(offsets)
+        self._commit_offsets.committed(offsets)
         self._work_since_s = self._clock()
         self._listener.committed()
 
@@ -393,8 +415,8 @@ class SessionCore:
         if not offsets:  # Nothing was in it that could tell.
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error
-        tokens = {entry.metadata for entry in found.values() if entry is not None}
-        committed = any(wanted.metadata in tokens for wanted in offsets.values())
+        tokens = {token_of(entry.metadata) for entry in found.values() if entry is not None}
+        committed = any(token_of(wanted.metadata) in tokens for wanted in offsets.values())
         outcome = "committed" if committed else "aborted"
         logger.warning("session %s: the transaction was %s", self._name, outcome)
         if fenced:
@@ -405,10 +427,24 @@ class SessionCore:
 
     # Aborting ------------------------------------------------------------------------------
 
-    async def abort(self) -> None:
-        """Drop outputs and go back to the committed offsets; nothing to do is fine."""
-        if self.in_transaction or self._polled:
-            await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)
+    async def abort(self, cause: KafkaError | None = None) -> None:
+        """Drop outputs and go back to the committed offsets; nothing to do is fine.
+
+        Args:
+            cause: What a send or flush raised; the session reacts as to the same error of a
+                commit, and may replace its clients.
+
+        Raises:
+            KafkaError: The cause, where going on would not help.
+        """
+        if cause is None:
+            if self.in_transaction or self._polled:
+                await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)
+            return
+        verdict = judge(cause)
+        await self._abort(verdict, cause)
+        if verdict.reaction is Reaction.RAISE:
+            raise cause
 
     async def _abort(
         self,
@@ -500,7 +536,7 @@ class SessionCore:
         logger.warning("session %s: fenced: %s", self._name, cause)
         shared = self._fences.fenced(self._clock())
         consumer, self._consumer = self.consumer, None
-        self._polled.clear()
+        self._commit_offsets.clear()
         self._positions.clear()
         self._failure = None
         self._snapshot = None
@@ -523,6 +559,7 @@ class SessionCore:
         with self._callback():
             try:
                 await self._positions.assigned(self.consumer, partitions)
+                await self._commit_starts()
             finally:
                 self._listener.assigned(partitions)
 
@@ -539,7 +576,7 @@ class SessionCore:
                 self._forget(partitions, lost=False)
 
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
-        if not self._polled and not self.in_transaction:
+        if not self._polled and not self.in_transaction and not self._positions.starts:
             return
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
         # That we are asked to give up the partitions shows that they were ours all the time,
@@ -547,7 +584,9 @@ class SessionCore:
         self._snapshot = self._membership()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
-            offsets = await self._mark(self._listener.progress())
+            wanted = await settle(self._listener.progress())
+            self._commit_offsets.check(wanted)
+            offsets = await self._commit_offsets.mark(self.consumer, wanted)
             if not offsets and not self.in_transaction:
                 return
             await self._try_commit(offsets, deadline)
@@ -576,7 +615,7 @@ class SessionCore:
 
     def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
         for partition in partitions:
-            self._polled.pop(partition, None)
+            self._commit_offsets.forget(partition)
             self._positions.forget(partition)
         self._listener.released(partitions, lost)
 

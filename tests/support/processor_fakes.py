@@ -270,6 +270,7 @@ class FakeConsumer:
         self.paused: set[TopicPartition] = set()
         self.expelled = False
         self.closed = False
+        self.left_group: bool | None = None
         cluster.clients.append(self)
         cluster.members.append(self)
 
@@ -368,6 +369,7 @@ class FakeConsumer:
 
     def close(self, timeout_ms: int = 0, *, leave_group: bool | None = None) -> None:
         self.closed = True
+        self.left_group = leave_group
         if self in self.cluster.members:
             self.cluster.members.remove(self)
 

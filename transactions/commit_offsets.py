@@ -1,0 +1,123 @@
+"""Which offsets a commit of a session names, and with which text.
+
+The offsets of a commit are those of records that were handed out and not committed; anything else
+would lose records or make outputs of another owner's records visible. Each carries a token, by
+which a commit without an answer is recognised later, and the caller's note.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from onceflow.sdk.errors import CommitFailedError, IllegalStateError, KafkaError
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.transactions.clients import SessionConsumer
+from onceflow.transactions.colour import settle
+from onceflow.transactions.listener import Offsets
+from onceflow.transactions.offset_notes import encode
+from onceflow.transactions.progress import UncommittedWork
+
+MarkedOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class CommitOffsets:
+    """The offsets of a session's commits.
+
+    Args:
+        polled: What was handed out and is not committed.
+        starts: Where partitions began whose start has to be committed with the next commit.
+    """
+
+    def __init__(self, polled: UncommittedWork, starts: dict[TopicPartition, int]) -> None:
+        self._polled = polled
+        self._starts = starts
+        self._committed: dict[TopicPartition, int] = {}
+        self._token_prefix = uuid.uuid4().hex[:12]
+        self._commits = 0
+
+    def check(self, offsets: Offsets | None) -> None:
+        """Refuse what must not be committed; None, for all that was polled, is always fine.
+
+        Raises:
+            CommitFailedError: A partition has no uncommitted work. The caller worked on records
+                of an earlier assignment, whose outputs must not become visible.
+            IllegalStateError: Records that were not handed out would be lost.
+        """
+        gone = []
+        for partition, given in ({} if offsets is None else offsets).items():
+            offset = given if isinstance(given, int) else given.offset
+            progress = self._polled.get(partition)
+            if progress is None:
+                if self._committed.get(partition) != offset:
+                    gone.append(str(partition))
+            elif not progress.first <= offset <= progress.next:
+                raise IllegalStateError(
+                    f"commit of {partition} at offset {offset}: what was polled and is not "
+                    f"committed ends at {progress.next} and begins at {progress.first}"
+                )
+        if gone:
+            raise CommitFailedError(
+                f"these partitions have no uncommitted work: {', '.join(sorted(gone))}"
+            )
+
+    async def mark(
+        self, consumer: SessionConsumer, offsets: Offsets | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The offsets to send, each with the token of this commit and its note.
+
+        Args:
+            consumer: Knows where reading goes on.
+            offsets: What is processed; None for all that was polled.
+        """
+        self._commits += 1
+        token = f"{self._token_prefix}:{self._commits}"
+        marked: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, progress in self._polled.items():
+            note, epoch = "", -1
+            if offsets is None:
+                upto = max(progress.next, await _position(consumer, partition))
+            else:
+                given = offsets.get(partition, progress.first)
+                if isinstance(given, OffsetAndMetadata):
+                    given, note, epoch = given
+                upto = given
+                if upto == progress.next:
+                    upto = max(upto, await _position(consumer, partition))
+            # Markers behind the last record may be of a later leader epoch. Under the record's own
+            # the next reader would take them for a log that was cut below the offset (KIP-320).
+            if upto > progress.next:
+                epoch = -1
+            elif epoch < 0:
+                epoch = progress.leader_epoch
+            if upto > progress.first:
+                marked[partition] = OffsetAndMetadata(upto, encode(token, note), epoch)
+        for partition, offset in self._starts.items():
+            marked.setdefault(partition, OffsetAndMetadata(offset, encode(token, "")))
+        return marked
+
+    def committed(self, marked: MarkedOffsets) -> None:
+        """The offsets are committed; work behind them stays uncommitted."""
+        self._polled.committed(marked)
+        for partition, entry in marked.items():
+            self._starts.pop(partition, None)
+            self._committed[partition] = entry.offset
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is gone."""
+        self._polled.pop(partition, None)
+        self._committed.pop(partition, None)
+
+    def clear(self) -> None:
+        """All partitions are gone."""
+        self._polled.clear()
+        self._committed.clear()
+
+
+async def _position(consumer: SessionConsumer, partition: TopicPartition) -> int:
+    """Where reading goes on: behind markers and aborted records, unlike last offset + 1."""
+    try:
+        return await settle(consumer.position(partition))
+    except KafkaError:
+        return -1  # Not assigned any more; the ownership check deals with that.
