@@ -1,24 +1,36 @@
 """The control endpoint: faults, journal, clock, and life of a broker over HTTP and JSON.
 
 For tests in any language; it runs beside a broker in process, or in a daemon that was asked for it,
-and only on this machine's own addresses. This module reads HTTP and writes it; what can be asked
-is in ``control_calls``. Each connection serves one request, of bounded size and time.
+and only on this machine's own addresses. uvicorn speaks HTTP; this module bounds what peers may
+send and how long they may take, and turns JSON into calls, which are in ``control_calls``. Each
+connection serves one request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import parse_qsl
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.serde import to_json
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.server import ServerState
+except ImportError:
+    raise ConfigError(
+        "control", "a port", "pip install 'onceflow[testing]' for the control endpoint"
+    ) from None
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
@@ -28,14 +40,12 @@ HEAD_BYTES_MAX = 16_384
 BODY_BYTES_MAX = 1_048_576
 """Longest body of a request."""
 
-READ_SECONDS_MAX = 10.0
-"""How long a peer may take to say what it wants."""
-
-WRITE_SECONDS_MAX = 30.0
-"""How long it may take to take the answer."""
+CONNECTION_SECONDS_MAX = 30.0
+"""How long a peer may take to send its request and to take the answer; the making of the answer is
+not counted."""
 
 CONNECTIONS_MAX = 64
-"""Connections at a time; further ones are closed."""
+"""Connections at a time; further ones get status 503."""
 
 HOST = "127.0.0.1"
 
@@ -89,7 +99,7 @@ class ControlServer:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._state = ServerState()
         self.port: int = 0
 
     async def start(self, port: int) -> None:
@@ -101,52 +111,73 @@ class ControlServer:
         Raises:
             OSError: The port cannot be had.
         """
-        self._server = await asyncio.start_server(self._serve, HOST, port, limit=HEAD_BYTES_MAX)
+        config = uvicorn.Config(
+            self._serve,
+            interface="asgi3",
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        )
+        config.load()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Connection(config, self._state, {}), HOST, port
+        )
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def file_handles(self) -> list[int]:
         """Handles of all sockets that are open."""
         listening = () if self._server is None else self._server.sockets
-        open_ = (writer.get_extra_info("socket") for writer in list(self._open))
+        open_ = (each.transport.get_extra_info("socket") for each in self._connections())
         return [each.fileno() for each in (*listening, *open_) if each is not None]
+
+    def _connections(self) -> list[_Connection]:
+        return [each for each in self._state.connections if isinstance(each, _Connection)]
 
     async def stop(self) -> None:
         """Close the port and every connection."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        for writer in list(self._open):
-            writer.transport.abort()
+        for each in self._connections():
+            each.transport.abort()
         await asyncio.sleep(0)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._open.add(writer)
-        try:
-            status, answer = await self._answered(reader)
-            body = to_json(answer) + b"\n"
-            head = (
-                f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
-            async with asyncio.timeout(WRITE_SECONDS_MAX):
-                await writer.drain()
-        except (OSError, TimeoutError):
-            logger.debug("a peer of the control endpoint went away, or takes nothing")
-            writer.transport.abort()
-        finally:
-            self._open.discard(writer)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    async def _serve(
+        self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
+    ) -> None:
+        """The application that uvicorn calls for each request."""
+        assert scope["type"] == "http"
+        status, answer = await self._answered(scope, receive)
+        body = to_json(answer) + b"\n"
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status.value,
+                "headers": headers,
+                "trailers": False,
+            }
+        )
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _answered(self, reader: asyncio.StreamReader) -> tuple[HTTPStatus, object]:
+    async def _answered(
+        self, scope: HTTPScope, receive: ASGIReceiveCallable
+    ) -> tuple[HTTPStatus, object]:
         try:
-            async with asyncio.timeout(READ_SECONDS_MAX):
-                request = await _read(reader)
+            _check_head(scope)
+            body = _parse_body(await _read_body(receive))
+            query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+            request = ControlRequest(scope["method"], scope["path"], query, body)
             return HTTPStatus.OK, await self._answer(request)
         except ControlError as error:
             return error.status, {"error": str(error)}
@@ -157,52 +188,65 @@ class ControlServer:
                 "value": str(error.value),
                 "remedy": error.remedy,
             }
-        except TimeoutError:
-            return HTTPStatus.REQUEST_TIMEOUT, {"error": "the request took too long to arrive"}
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
-            return HTTPStatus.BAD_REQUEST, {"error": f"this is no HTTP request: {error}"}
         except Exception as error:  # A fault of ours costs this answer, never the broker.
             logger.exception("a control request failed")
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
 
 
-async def _read(reader: asyncio.StreamReader) -> ControlRequest:
-    """Read one request and check that it comes from this machine's user, not from a web page."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    line, *fields = head[:-4].split("\r\n")
-    method, _, rest = line.partition(" ")
-    target, _, protocol = rest.rpartition(" ")
-    if not method or not target or not protocol.startswith("HTTP/1."):
-        raise ValueError(f"it begins with {line[:60]!r}")
-    headers = {}
-    for field in fields:
-        name, colon, value = field.partition(":")
-        if not colon:
-            raise ValueError(f"there is a header {field[:60]!r}")
-        headers[name.strip().lower()] = value.strip()
+class _Connection(H11Protocol):
+    """A connection that is cut when its peer takes too long: uvicorn waits without a limit."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._cut_later()
+
+    def _cut_later(self) -> None:
+        self._timer = self.loop.call_later(CONNECTION_SECONDS_MAX, self._cut)
+
+    def _cut(self) -> None:
+        cycle = self.cycle
+        if cycle is not None and not cycle.more_body and not cycle.response_started:
+            self._cut_later()  # The broker is at work; the peer waits.
+        else:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+
+def _check_head(scope: HTTPScope) -> None:
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     # A page in a browser can send requests here too; it cannot leave these two out or change them.
-    if "origin" in headers or not _is_loopback(headers.get("host", HOST)):
+    if b"origin" in headers or not _is_loopback(headers.get(b"host", HOST)):
         raise ControlError(HTTPStatus.FORBIDDEN, "requests of web pages are not answered")
-    parts = urlsplit(target)
-    return ControlRequest(
-        method.upper(), parts.path, dict(parse_qsl(parts.query)), await _body(reader, headers)
-    )
+    _check_size(int(headers.get(b"content-length", 0)))  # whole digits: uvicorn checked
 
 
-async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> Mapping[str, object]:
-    size = headers.get("content-length", "0")
-    if "transfer-encoding" in headers:
-        raise ControlError(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length, not chunks")
-    if not size.isascii() or not size.isdigit():
-        raise ValueError(f"Content-Length is {size[:20]!r}")
-    if len(size) > 9 or int(size) > BODY_BYTES_MAX:
+async def _read_body(receive: ASGIReceiveCallable) -> bytes:
+    body, more = b"", True
+    while more:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise ControlError(HTTPStatus.BAD_REQUEST, "the request was cut off")
+        body += event["body"]
+        more = event["more_body"]
+        _check_size(len(body))
+    return body
+
+
+def _check_size(size: int) -> None:
+    if size > BODY_BYTES_MAX:
         raise ControlError(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {BODY_BYTES_MAX} bytes"
         )
-    if not int(size):
+
+
+def _parse_body(data: bytes) -> Mapping[str, object]:
+    if not data:
         return {}
     try:
-        body = json.loads(await reader.readexactly(int(size)))
+        body = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ControlError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
     if not isinstance(body, dict):

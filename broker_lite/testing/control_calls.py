@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.nodes import PlacementError
-from onceflow.broker_lite.testing.control import ControlError, ControlRequest
+from onceflow.broker_lite.testing.control import ControlError, ControlRequest, ControlServer
 from onceflow.broker_lite.testing.fault_rules import Fault, FaultRule, make_rule
 from onceflow.broker_lite.testing.journal import JournalEntry
 from onceflow.broker_lite.testing.plain_messages import plain_message
@@ -36,6 +36,11 @@ _INTEGERS = frozenset({
 })  # fmt: skip
 _TEXTS = frozenset({"client_id", "topic", "group_id", "transactional_id", "disk_error"})
 _RULE_FIELDS = ("fault", "key", "error", *sorted(_INTEGERS | _TEXTS))
+
+
+def make_server(broker: Broker) -> ControlServer:
+    """The endpoint of a broker; it does not listen yet."""
+    return ControlServer(make_answer(broker))
 
 
 def make_answer(broker: Broker) -> Callable[[ControlRequest], Awaitable[object]]:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
@@ -24,8 +24,6 @@ from onceflow.broker_lite.settings.listeners import read_listeners
 from onceflow.broker_lite.settings.topic_config import validate_overrides
 from onceflow.broker_lite.testing import forks
 from onceflow.broker_lite.testing.capture import Capture
-from onceflow.broker_lite.testing.control import HOST, ControlServer
-from onceflow.broker_lite.testing.control_calls import make_answer
 from onceflow.broker_lite.testing.disk_watch import DiskWatch
 from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
@@ -33,6 +31,9 @@ from onceflow.broker_lite.testing.journal import Journal
 from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
 from onceflow.broker_lite.testing.virtual_clock import RunningClock
 from onceflow.broker_lite.testing.wire import WireWatch
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.testing.control import ControlServer
 
 T = TypeVar("T")
 
@@ -128,6 +129,10 @@ class Broker:
         self.faults: FaultInjector = FaultInjector(self._call_if_running, self._clock, self._wire)
         self.faults.recording = journal
         self._control_port = control
+        if control is not None:  # Only this needs uvicorn; a missing one is told here.
+            from onceflow.broker_lite.testing import control_calls
+
+            self._make_control = lambda: control_calls.make_server(self)
         self._control: ControlServer | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
@@ -197,7 +202,7 @@ class Broker:
         """
         if self._control is None:
             raise RuntimeError("start the broker with control=0 (or a port) to have an endpoint")
-        return f"http://{HOST}:{self._control.port}"
+        return f"http://127.0.0.1:{self._control.port}"
 
     def now_ms(self) -> int:
         """The broker's time, wall milliseconds."""
@@ -268,7 +273,7 @@ class Broker:
         if self._journal_file is not None and self._wire.capture is None:
             self._wire.capture = Capture(self._journal_file)
         if self._control_port is not None and self._control is None:
-            control = ControlServer(make_answer(self))
+            control = self._make_control()
             await control.start(self._control_port)
             self._control = control
 

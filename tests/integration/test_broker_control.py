@@ -8,7 +8,10 @@ Kafka requests beside them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,6 +20,10 @@ from broker_wire import Wire, batch, until, values_of
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.testing import control
+
+LOCAL = b"HTTP/1.1\r\nHost: localhost\r\n"
+"""Rest of a request line, and the header that HTTP/1.1 demands."""
+CHUNKED = LOCAL + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.fixture
@@ -35,7 +42,8 @@ async def raw(broker: Broker, text: bytes) -> tuple[int, dict[str, object]]:
     writer.close()
     await writer.wait_closed()
     head, _, body = answer.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
+    is_json = b"content-type: application/json" in head.lower()
+    return int(head.split()[1]), json.loads(body) if is_json else {"text": body.decode()}
 
 
 async def ask(
@@ -202,13 +210,14 @@ async def test_a_wrong_request_says_what_to_do(
         (b"\r\n\r\n", 400),
         (b"GET / SPDY/1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nnonsense\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nx: " + b"y" * control.HEAD_BYTES_MAX, 400),
-        (b"POST /rules HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
-        (b"POST /rules HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"POST /rules HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", 400),
-        (b"POST /rules HTTP/1.1\r\nContent-Length: 2\r\n\r\n\xff\xfe", 400),
-        (b"POST /rules HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (b"GET / HTTP/1.1\r\nOrigin: http://example.org\r\n\r\n", 403),
+        (b"GET / " + LOCAL + b"x: " + b"y" * control.HEAD_BYTES_MAX, 400),
+        (b"POST /rules " + LOCAL + b"Content-Length: -1\r\n\r\n", 400),
+        (b"POST /rules " + LOCAL + b"Content-Length: 99999999\r\n\r\n", 413),
+        (b"POST /rules " + LOCAL + b"Content-Length: 1\r\n\r\n{", 400),
+        (b"POST /rules " + LOCAL + b"Content-Length: 2\r\n\r\n\xff\xfe", 400),
+        (b"POST /rules " + CHUNKED + b"5\r\n[1,2]\r\n0\r\n\r\n", 400),
+        (b"POST /rules " + CHUNKED + b"zz\r\n", 400),
+        (b"GET / " + LOCAL + b"Origin: http://example.org\r\n\r\n", 403),
         (b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", 403),
         (b"GET / HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", 200),
         (b"GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", 200),
@@ -220,15 +229,24 @@ async def test_bytes_that_are_no_request_of_ours_are_refused(
     assert (await raw(broker, text))[0] == status
 
 
-async def test_a_peer_that_says_nothing_is_sent_away(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"GET / HTTP/1.1\r\n", b"POST /rules " + LOCAL + b"Content-Length: 9\r\n\r\n{"],
+)
+async def test_a_peer_that_sends_no_whole_request_is_sent_away(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
-    monkeypatch.setattr(control, "READ_SECONDS_MAX", 0.01)
-    assert (await raw(broker, b"GET / HTTP/1.1\r\n"))[0] == 408
+    monkeypatch.setattr(control, "CONNECTION_SECONDS_MAX", 0.01)
+    port = int(broker.control_url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
 
 
 async def test_a_peer_that_takes_no_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "WRITE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(control, "CONNECTION_SECONDS_MAX", 0.01)
 
     async def much(request: control.ControlRequest) -> object:
         return "x" * 20_000_000
@@ -237,11 +255,66 @@ async def test_a_peer_that_takes_no_answer_is_sent_away(monkeypatch: pytest.Monk
     await server.start(0)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.transport.pause_reading()  # type: ignore[attr-defined]
-    writer.write(b"GET / HTTP/1.1\r\n\r\n")
-    await until(lambda: bool(server._open))
-    await until(lambda: not server._open)
+    writer.write(b"GET / " + LOCAL + b"\r\n")
+    await until(lambda: len(server.file_handles()) == 2)
+    await until(lambda: len(server.file_handles()) == 1)
     writer.close()
     await server.stop()
+
+
+async def test_the_time_that_an_answer_takes_is_not_the_peers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "CONNECTION_SECONDS_MAX", 0.01)
+    rounds = 0
+    cut = control._Connection._cut
+
+    def counted(connection: control._Connection) -> None:
+        nonlocal rounds
+        rounds += 1
+        cut(connection)
+
+    monkeypatch.setattr(control._Connection, "_cut", counted)
+
+    async def slow(request: control.ControlRequest) -> object:
+        await until(lambda: rounds > 2)
+        return "done"
+
+    server = control.ControlServer(slow)
+    await server.start(0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"GET / " + LOCAL + b"\r\n")
+    assert (await asyncio.wait_for(reader.read(), 10)).endswith(b'"done"\n')
+    writer.close()
+    await server.stop()
+
+
+async def test_too_many_connections_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CONNECTIONS_MAX", 3)
+    async with Broker(control=0) as broker:
+        port = int(broker.control_url.rpartition(":")[2])
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        assert (await raw(broker, b"GET / " + LOCAL + b"\r\n"))[0] == 503
+        for _, writer in idle:
+            writer.close()
+            await writer.wait_closed()
+        await until(lambda: len(broker._control.file_handles()) == 1)  # type: ignore[union-attr]
+        assert (await ask(broker, "GET", "/broker"))[0] == 200
+
+
+def test_without_its_library_the_endpoint_is_refused_when_the_broker_is_made() -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from onceflow.broker_lite import Broker\n"
+        "Broker()\n"
+        "try:\n    Broker(control=0)\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.startswith("ConfigError")
+    assert "pip install 'onceflow[testing]'" in done.stdout
 
 
 async def test_the_endpoint_ends_with_the_broker_and_is_off_unless_asked_for() -> None:
