@@ -132,7 +132,7 @@ class Broker:
         if control is not None:  # Only this needs uvicorn; a missing one is told here.
             from onceflow.broker_lite.testing import control_calls
 
-            self._make_control = lambda: control_calls.make_server(self)
+            self._make_control = control_calls.make_server
         self._control: ControlServer | None = None
         self._state: BrokerState | None = None
         self._server: Server | None = None
@@ -273,7 +273,7 @@ class Broker:
         if self._journal_file is not None and self._wire.capture is None:
             self._wire.capture = Capture(self._journal_file)
         if self._control_port is not None and self._control is None:
-            control = self._make_control()
+            control = self._make_control(self)
             await control.start(self._control_port)
             self._control = control
 

@@ -290,10 +290,10 @@ def test_a_daemon_for_tests_has_nodes_a_control_endpoint_and_a_capture(tmp_path:
         )
         assert found
         with socket.create_connection(("127.0.0.1", int(found[1]))) as control:
-            control.sendall(b"POST /broker/restart HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\n"
-                            b'{"kill": true}')  # fmt: skip
+            control.sendall(b"POST /broker/restart HTTP/1.1\r\nHost: localhost\r\n"
+                            b'Content-Length: 14\r\n\r\n{"kill": true}')  # fmt: skip
             answer = control.makefile().read()
-        assert '"running": true' in answer
+        assert '"running":true' in answer
         asyncio.run(partition_count(port))
         process.send_signal(signal.SIGTERM)
         assert wait(process) == 0
