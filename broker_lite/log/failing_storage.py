@@ -23,6 +23,7 @@ class Change(enum.Enum):
     APPEND = "append"
     TRUNCATE = "truncate"
     FLUSH = "flush"
+    FLUSH_DIRECTORY = "flush directory"
     REPLACE = "replace"
     RENAME = "rename"
     REMOVE = "remove"
@@ -262,6 +263,9 @@ class FailingStorage:
     def remove(self, path: str) -> None:
         self.apply(Write(Change.REMOVE, path))
 
+    def flush_directory(self, directory: str) -> None:
+        self.apply(Write(Change.FLUSH_DIRECTORY, directory, durable=True))
+
     def flush_later(
         self,
         paths: Sequence[str],
@@ -271,6 +275,8 @@ class FailingStorage:
         try:
             for path in paths:
                 self.apply(Write(Change.FLUSH, path))
+            for directory in dict.fromkeys(split_path(path)[0] for path in paths):
+                self.flush_directory(directory)
         except StorageStoppedError:
             raise
         except OSError as error:
@@ -317,7 +323,7 @@ def _apply(disk: MemoryStorage, write: Write) -> None:
             disk.rename_directory(write.path, write.target)
         case Change.REMOVE_DIRECTORY:
             disk.remove_directory(write.path)
-        case Change.FLUSH | Change.FAILED:
+        case Change.FLUSH | Change.FLUSH_DIRECTORY | Change.FAILED:
             pass
 
 

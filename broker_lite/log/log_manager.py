@@ -337,7 +337,7 @@ class LogManager:
 
     def note_recovery_points(self, now_ms: int) -> None:
         """Write the recovery points if one moved: how much a start after a crash has to check."""
-        total = sum(log.recovery_point for log in self.partitions())
+        total = sum(log.noted_recovery_point for log in self.partitions())
         if total != self._noted_recovery_points:
             self._offsets.write_recovery_points(self.partitions())
             self._noted_recovery_points = total

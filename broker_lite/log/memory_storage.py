@@ -127,6 +127,9 @@ class MemoryStorage:
         directory, name = split_path(path)
         self.content.get(directory, {}).pop(name, None)
 
+    def flush_directory(self, directory: str) -> None:
+        pass
+
     def flush_later(
         self,
         paths: Sequence[str],

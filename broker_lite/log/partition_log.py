@@ -120,6 +120,7 @@ class PartitionLog(LogView):
         if config.durability != "kafka":
             # What a crash left in the page cache is shown and taken for stored from now on.
             self._writer.flush(self._log_end_offset)
+        self._writer.flush_closed_later()
         if loaded.checked:
             # A crash may have cost records that readers saw; the new epoch lets them notice.
             self.begin_leader_epoch(self._epochs.latest + 1)
@@ -128,8 +129,18 @@ class PartitionLog(LogView):
 
     @property
     def recovery_point(self) -> int:
-        """Offset below which the log is known to be on the disk."""
+        """Offset below which batches, indexes and snapshots are known to be on the disk."""
         return self._writer.recovery_point
+
+    @property
+    def noted_recovery_point(self) -> int:
+        """The recovery point as the next start is to find it."""
+        return self._writer.noted_recovery_point
+
+    @property
+    def flushed_offset(self) -> int:
+        """Offset below which batches are known to be on the disk."""
+        return self._writer.flushed_offset
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """Let new batches carry a later epoch (KIP-101).
@@ -319,7 +330,7 @@ class PartitionLog(LogView):
         """With durability ``always``, bring an append to the disk before anybody sees it."""
         if self._flushes_each:
             try:
-                self._writer.flush(end_offset)
+                self._writer.flush_batches(end_offset)
             except OSError as error:
                 self._segments.active.disown(size)
                 self._disk_failed(error)

@@ -303,33 +303,37 @@ class _Loader:
         next_offset = base
         for number in range(first, len(segments)):
             segment = segments[number]
-            if number > first and segment.base_offset > next_offset and not self._config.compacts:
-                _logger.warning(
-                    "%s: the log holds nothing of the offsets %d to %d",
-                    segments[number - 1].path(LOG_SUFFIX),
-                    next_offset,
-                    segment.base_offset - 1,
-                )
             next_offset, sound_size = self._recover_segment(
                 segment, max(next_offset, segment.base_offset), producers, epochs, position
             )
             position = 0
-            if sound_size < segment.size:
-                followers = segments[number + 1 : number + 2]
-                if followers and followers[0].base_offset == next_offset:
-                    # No offset is missing: something else than batches was left behind the last.
-                    segment.truncate(sound_size)
-                    continue
+            torn_bytes = segment.size - sound_size
+            if torn_bytes:
+                segment.truncate(sound_size)
+            last = number + 1 == len(segments)
+            following = next_offset if last else segments[number + 1].base_offset
+            if following == next_offset and not (last and torn_bytes):
+                # No offset is missing: at most something else than batches was left behind them.
+                continue
+            if torn_bytes or (following > recovery_point and not self._config.compacts):
+                # A power loss may keep a later file and lose an earlier one. What comes later may
+                # end a transaction whose records are gone, and producers would seem to skip some.
                 _logger.warning(
                     "%s: cut %d bytes and %d later segments at offset %d, where the log is torn",
                     segment.path(LOG_SUFFIX),
-                    segment.size - sound_size,
+                    torn_bytes,
                     len(segments) - number - 1,
                     next_offset,
                 )
-                segment.truncate(sound_size)
                 self._drop(segments, number + 1)
                 break
+            if following > next_offset and not self._config.compacts:
+                _logger.warning(
+                    "%s: the log holds nothing of the offsets %d to %d",
+                    segment.path(LOG_SUFFIX),
+                    next_offset,
+                    following - 1,
+                )
         return next_offset, producers
 
     def _checkpoint_in(self, segment: Segment, limit: int) -> tuple[int, int]:

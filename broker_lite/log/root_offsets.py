@@ -67,7 +67,7 @@ class RootOffsets:
         logs = list(logs)
         for log in logs:
             log.write_epochs_behind()
-        self._write(checkpoints.RECOVERY_POINT_FILE, logs, lambda log: log.recovery_point)
+        self._write(checkpoints.RECOVERY_POINT_FILE, logs, lambda log: log.noted_recovery_point)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
         """Where they moved: first offsets that may be read."""

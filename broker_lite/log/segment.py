@@ -219,8 +219,9 @@ class Segment:
         self._bytes_since_entry += size
 
     def flush(self) -> None:
-        """Return when the log file would survive a power loss."""
+        """Return when the batches and the notes of aborted ones would survive a power loss."""
         self._log.flush()
+        self.aborted.flush()
 
     def flush_all(self) -> None:
         """Return when the log file and the written part of its indexes would survive one."""

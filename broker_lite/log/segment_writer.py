@@ -1,15 +1,17 @@
 """The writing end of a partition's files: when a segment is full, and what is safely on the disk.
 
-It decides when a new segment begins (Kafka's rules), writes producer snapshots there, and keeps
-the recovery point: everything below it was synced. What is written is decided by the partition
-log.
+It decides when a new segment begins (Kafka's rules), writes producer snapshots there, and brings
+closed segments to the disk in the background, one after the other. It keeps two offsets: batches
+below the flushed offset are on the disk, and below the recovery point so are the indexes and
+snapshots that a start relies on. What is written is decided by the partition log.
 """
 
 from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.producer_snapshot import (
@@ -44,6 +46,16 @@ _TIME_ENTRY_BYTES = 12
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
+class _Flush:
+    """A flush in the background: what it reaches, and whether it is finished."""
+
+    __slots__ = ("end_offset", "finished")
+
+    def __init__(self, end_offset: int) -> None:
+        self.end_offset: int = end_offset
+        self.finished: bool = False
+
+
 class SegmentWriter:
     """Appends to the active segment of one partition.
 
@@ -56,21 +68,26 @@ class SegmentWriter:
         disk_failed: Called when files could not be brought to the disk, perhaps in another thread.
 
     Attributes:
-        recovery_point: Offset below which the log is on the disk.
+        recovery_point: Offset below which batches, indexes and snapshots are on the disk: where a
+            start after a crash begins to check.
+        flushed_offset: Offset below which batches are on the disk; not below the recovery point.
     """
 
     __slots__ = (
         "_batches",
         "_bytes",
         "_checkpoint_offset",
-        "_checkpoints_on_their_way",
         "_directory",
         "_disk_failed",
+        "_flushes",
+        "_new_files",
         "_producers",
         "_segments",
         "_snapshot_offset",
         "_storage",
+        "_submitted_offset",
         "_unflushed_since_ms",
+        "flushed_offset",
         "recovery_point",
     )
 
@@ -88,13 +105,18 @@ class SegmentWriter:
         self._segments = segments
         self._producers = producers
         self.recovery_point: int = recovery_point
+        self.flushed_offset: int = recovery_point
         self._disk_failed = disk_failed
         self._snapshot_offset = -1
         # Since the last checkpoint, and where that was if it does not begin a segment.
         self._bytes = self._batches = 0
         self._checkpoint_offset = -1
-        self._checkpoints_on_their_way = 0
+        # Flushes in the background that have not moved the recovery point yet, in order, and the
+        # offset up to which files were handed to one.
+        self._flushes: deque[_Flush] = deque()
+        self._submitted_offset = recovery_point
         self._unflushed_since_ms = -1
+        self._new_files = True  # Of the active segment: their names may not be on the disk.
 
     def write(
         self,
@@ -176,13 +198,6 @@ class SegmentWriter:
         """
         old = self._segments.active
         old.finish()
-        if config.durability != "kafka":
-            # The recovery point may be past it already, and the next start trusts its indexes.
-            try:
-                old.flush_all()
-            except OSError as error:
-                self._disk_failed(error)
-                raise
         self.write_snapshot(end_offset)
         segment = Segment(
             self._storage,
@@ -195,13 +210,51 @@ class SegmentWriter:
         self._segments.append(segment)
         self._drop_checkpoint()
         self._unflushed_since_ms = -1
-        # Below an older segment that is still on its way the recovery point cannot move.
-        if config.durability == "kafka" and self.recovery_point >= old.base_offset:
-            files = [*old.paths(), f"{self._directory}/{file_name(end_offset, SNAPSHOT_SUFFIX)}"]
-            self._storage.flush_later(
-                files, lambda: self.flushed_below(end_offset), self._disk_failed
-            )
+        self._new_files = True
+        if self.recovery_point >= end_offset:
+            # The old segment's batches are on the disk, the last entries of its indexes are not. A
+            # start trusts the indexes of closed segments below the recovery point.
+            self.recovery_point = self._submitted_offset = old.base_offset
+        self._flush_later(end_offset, [file_name(end_offset, SNAPSHOT_SUFFIX)])
         return segment
+
+    def flush_closed_later(self) -> None:
+        """Bring closed segments to the disk that an earlier process left in the page cache."""
+        end_offset = self._segments.active.base_offset
+        if self._submitted_offset < end_offset:
+            self._flush_later(end_offset, [])
+
+    def _flush_later(self, end_offset: int, snapshots: Iterable[str]) -> None:
+        """Bring everything below an offset to the disk, then move the recovery point there.
+
+        Args:
+            end_offset: Begin of a segment, or a checkpoint in the active one.
+            snapshots: Names of the producer snapshots at that offset.
+        """
+        first = self._segments.number_of(self._submitted_offset)
+        paths = [
+            path
+            for number in range(first, len(self._segments))
+            if self._segments[number].base_offset < end_offset
+            for path in self._segments[number].paths()
+        ]
+        paths += [f"{self._directory}/{name}" for name in snapshots]
+        self._submitted_offset = end_offset
+        flush = _Flush(end_offset)
+        self._flushes.append(flush)
+        self._storage.flush_later(paths, lambda: self._finished(flush), self._disk_failed)
+
+    def _finished(self, flush: _Flush) -> None:
+        """Move the recovery point over all flushes that have no unfinished one before them.
+
+        May run in the flushing thread.
+        """
+        flush.finished = True
+        flushes = self._flushes
+        while flushes and flushes[0].finished:
+            end_offset = flushes.popleft().end_offset
+            self.recovery_point = max(self.recovery_point, end_offset)
+            self.flushed_below(end_offset)
 
     def _checkpoint(self, segment: Segment, config: LogConfig, end_offset: int) -> None:
         """Let a start after a crash begin to check here and not at the segment's begin.
@@ -212,8 +265,6 @@ class SegmentWriter:
         previous = self._checkpoint_offset
         try:
             segment.prepare_checkpoint()
-            if config.durability != "kafka":
-                segment.flush_all()
             self.write_snapshot(end_offset)
             if previous >= 0:
                 self.drop_snapshot(previous)
@@ -221,19 +272,7 @@ class SegmentWriter:
             _logger.warning("%s: no checkpoint at %d: %s", self._directory, end_offset, error)
             return
         self._checkpoint_offset = end_offset
-        if config.durability == "kafka" and self.recovery_point >= segment.base_offset:
-            self._checkpoints_on_their_way += 1
-            files = [
-                *segment.paths(),
-                *(f"{self._directory}/{file_name(end_offset, each)}" for each in _SNAPSHOTS),
-            ]
-            self._storage.flush_later(
-                files, lambda: self._checkpointed(end_offset), self._disk_failed
-            )
-
-    def _checkpointed(self, end_offset: int) -> None:
-        self._checkpoints_on_their_way -= 1
-        self.flushed_below(end_offset)
+        self._flush_later(end_offset, [file_name(end_offset, each) for each in _SNAPSHOTS])
 
     def _drop_checkpoint(self) -> None:
         """The snapshot that begins the new segment takes the place of the last checkpoint's."""
@@ -243,38 +282,67 @@ class SegmentWriter:
             self.drop_snapshot(previous)
 
     def flushed_below(self, offset: int) -> None:
-        """Note that the log below an offset is safe; may run in the flushing thread."""
-        self.recovery_point = max(self.recovery_point, offset)
+        """Note that batches below an offset are safe; may run in the flushing thread."""
+        self.flushed_offset = max(self.flushed_offset, offset)
+
+    @property
+    def noted_recovery_point(self) -> int:
+        """The recovery point as it is kept for the next start.
+
+        It is not above the last roll or checkpoint: from there on a start checks in any case, and
+        the next roll needs the point below itself until the segment's indexes are on the disk.
+        """
+        limit = max(self._segments.active.base_offset, self._checkpoint_offset)
+        return min(self.recovery_point, limit)
+
+    def _unflushed_closed(self) -> list[Segment]:
+        """Closed segments that hold batches which are not known to be on the disk."""
+        first = self._segments.number_of(self.flushed_offset)
+        return [self._segments[number] for number in range(first, len(self._segments) - 1)]
 
     def unflushed_paths(self, end_offset: int) -> list[str]:
         """Files that hold what is not known to be on the disk, up to the end of the log."""
-        if self.recovery_point >= end_offset:
+        if self.flushed_offset >= end_offset:
             return []
-        first = self._segments.number_of(self.recovery_point)
-        closed = [self._segments[number] for number in range(first, len(self._segments) - 1)]
-        paths = [path for segment in closed for path in segment.paths()]
-        active = self._segments.active
-        paths.append(active.path(LOG_SUFFIX))
-        if len(active.aborted):
-            # A start that begins to check further on trusts these.
-            paths += [active.path(suffix) for suffix in ABORTED_SUFFIXES]
+        paths = []
+        for segment in (*self._unflushed_closed(), self._segments.active):
+            paths.append(segment.path(LOG_SUFFIX))
+            if len(segment.aborted):
+                # A start that begins to check further on trusts these.
+                paths += [segment.path(suffix) for suffix in ABORTED_SUFFIXES]
         return paths
 
+    def flush_batches(self, end_offset: int) -> None:
+        """Return when the batches up to the log's end would survive a power loss.
+
+        Raises:
+            OSError: The flushed offset stays.
+        """
+        if self.flushed_offset < end_offset:
+            self._flush_names()
+            for segment in (*self._unflushed_closed(), self._segments.active):
+                segment.flush()
+            self.flushed_below(end_offset)
+        self._unflushed_since_ms = -1
+
+    def _flush_names(self) -> None:
+        """A file that is new is only safe once its folder is."""
+        if self._new_files:
+            self._storage.flush_directory(self._directory)
+            self._new_files = False
+
     def flush(self, end_offset: int) -> None:
-        """Return when the log up to its end would survive a power loss.
+        """Return when the log up to its end, with its indexes, would survive a power loss.
 
         Raises:
             OSError: The recovery point stays.
         """
         if self.recovery_point < end_offset:
+            self._flush_names()
             first = self._segments.number_of(self.recovery_point)
-            for number in range(first, len(self._segments) - 1):
-                # The next start trusts the indexes of closed segments.
+            for number in range(first, len(self._segments)):
                 self._segments[number].flush_all()
-            if self._checkpoints_on_their_way or len(self._segments.active.aborted):
-                self._segments.active.flush_all()
-            else:
-                self._segments.active.flush()
+            self.recovery_point = end_offset
             self.flushed_below(end_offset)
         self._unflushed_since_ms = -1
 
@@ -319,3 +387,5 @@ class SegmentWriter:
             segment.close(complete=clean)
         if clean:
             self.flush(end_offset)
+            # With all indexes and a snapshot on the disk, the end is a checkpoint.
+            self._checkpoint_offset = end_offset

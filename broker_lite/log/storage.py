@@ -162,6 +162,10 @@ class Storage(Protocol):
         """Remove a file; one that is not there is no error."""
         ...
 
+    def flush_directory(self, directory: str) -> None:
+        """Return when the names of a folder's files would survive a power loss."""
+        ...
+
     def flush_later(
         self,
         paths: Sequence[str],
@@ -504,6 +508,9 @@ class RealStorage:
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(path))
+
+    def flush_directory(self, directory: str) -> None:
+        _sync_path(self._path(directory))
 
     def flush_later(
         self,

@@ -86,6 +86,10 @@ class _FaultyStorage:
         self._check(*owner(directory + "/"))
         self._inner.remove_directory(directory)
 
+    def flush_directory(self, directory: str) -> None:
+        self._check(*owner(directory + "/"))
+        self._inner.flush_directory(directory)
+
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         self._check(*owner(path))
         self._inner.replace(path, data, durable=durable)

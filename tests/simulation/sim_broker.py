@@ -12,11 +12,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from sim_disk import Disk
+from sim_disk import Disk, SimStorage
 from sim_network import Network
 from sim_world import EPOCH_US, Process, World
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.log import PartitionLog
 from onceflow.broker_lite.net.server import Server
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.settings.listeners import read_listeners
@@ -102,6 +103,7 @@ class SimBroker:
         self.nodes = nodes
         self.network = network
         self.disk = Disk(world)
+        self.storage: SimStorage | None = None
         self.config = BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
         self.state: BrokerState | None = None
         self.server: Server | None = None
@@ -131,7 +133,7 @@ class SimBroker:
         process.wall_offset_us = self.wall_skew_us
         self.network.join(process)
         process.on_death.append(self._died)
-        storage = self.disk.mount(process)
+        storage = self.storage = self.disk.mount(process)
         rng = random.Random(f"{self.world.seed}/broker/{self.starts}")
 
         async def serve() -> None:
@@ -195,9 +197,10 @@ class SimBroker:
         if self.state is None:
             return
         for topic in self.state.topics:
-            if topic.internal:
-                continue
             for index, log in enumerate(topic.partitions):
+                self._check_recovery_point(f"{topic.name}-{index}", log)
+                if topic.internal:
+                    continue
                 place = (topic.name, index, topic.topic_id.hex)
                 stable, high = log.last_stable_offset, log.high_watermark
                 if not stable <= high <= log.log_end_offset:
@@ -211,6 +214,27 @@ class SimBroker:
                         f"{place}: last stable offset {stable} is past the open transaction "
                         f"at {first_open}"
                     )
+
+    def _check_recovery_point(self, directory: str, log: PartitionLog) -> None:
+        """Once no flush is on its way, everything below the last roll is known to be safe.
+
+        With the stricter durabilities, so is everything that may be read.
+        """
+        assert self.storage is not None
+        if log.failed or self.storage.flushing[directory]:
+            return
+        files = self.disk.content.content.get(directory, {})
+        last_roll = max((int(name[:20]) for name in files if name.endswith(".log")), default=0)
+        if log.recovery_point < last_roll:
+            self.problems.append(
+                f"recovery point: {directory} rolled at {last_roll}, and it stays at "
+                f"{log.recovery_point}"
+            )
+        if self.config.durable and log.flushed_offset < log.high_watermark:
+            self.problems.append(
+                f"recovery point: {directory} is shown up to {log.high_watermark}, and is on the "
+                f"disk up to {log.flushed_offset}"
+            )
 
 
 def first_open_offset(batches: Iterator[RawBatch]) -> int | None:

@@ -8,6 +8,7 @@ a part of a write and refuses the rest.
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,12 +182,17 @@ class _SimFile:
 
 
 class SimStorage:
-    """The broker's storage interface over a simulated disk, for one process."""
+    """The broker's storage interface over a simulated disk, for one process.
+
+    Attributes:
+        flushing: How many background flushes are on their way, by folder.
+    """
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self.disk = disk
         self.process = process
         self.inner = disk.content
+        self.flushing: Counter[str] = Counter()
 
     def check(self) -> None:
         """A dead process does nothing any more."""
@@ -273,6 +279,9 @@ class SimStorage:
 
         self.change(remove)
 
+    def flush_directory(self, directory: str) -> None:
+        self.check()
+
     def flush_later(
         self,
         paths: Sequence[str],
@@ -280,8 +289,11 @@ class SimStorage:
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
         wanted = {path: self.disk.size(path) for path in paths}
+        folders = {split_path(path)[0] for path in paths}
+        self.flushing.update(folders)
 
         def sync() -> None:
+            self.flushing.subtract(folders)
             try:
                 for path, size in wanted.items():
                     self.disk.sync(self.process, path, size)

@@ -107,6 +107,15 @@ def setup_for(fault: Fault, seed: int) -> Setup:
                 "power": True,
                 "properties": setup.properties | {"onceflow.durability": "always"},
             }
+        case "rolls":
+            changes |= {
+                "workers": nobody | {"producer": 2},
+                "troubles": ["cut"],
+                "units": 60,
+                "segment_bytes": 700,
+                "partitions": setup.partitions | {"a": 1},
+                "properties": setup.properties | {"onceflow.durability": "kafka"},
+            }
         case "disk":
             changes |= {
                 "workers": nobody | {"transactional": 2},
@@ -256,6 +265,18 @@ def _recovery_forgets_producers(replace: Replace) -> None:
 
 def _no_sync(replace: Replace) -> None:
     replace(SegmentWriter, "flush", lambda *_: None)
+    replace(SegmentWriter, "flush_batches", lambda *_: None)
+
+
+def _the_recovery_point_stops(replace: Replace) -> None:
+    original = SegmentWriter._flush_later
+
+    def flush_later(self: Any, end_offset: int, snapshots: Any) -> None:
+        number = self._segments.number_of(end_offset - 1)
+        if self.recovery_point >= self._segments[number].base_offset:
+            original(self, end_offset, snapshots)
+
+    replace(SegmentWriter, "_flush_later", flush_later)
 
 
 def _write_errors_are_ignored(replace: Replace) -> None:
@@ -450,6 +471,9 @@ FAULTS: dict[str, Fault] = {
         _recovery_forgets_producers, "deaths", ("duplicate", "stuck", "dirty", "final", "('")
     ),
     "nothing is synced": Fault(_no_sync, "power", ("lost", "moved", "offset reused")),
+    "a roll during a flush stops the recovery point": Fault(
+        _the_recovery_point_stops, "rolls", ("recovery point",)
+    ),
     "a write is acknowledged and not done": Fault(
         _write_errors_are_ignored, "producers", ("lost", "moved")
     ),

@@ -1,8 +1,9 @@
 """``make sim``: runs seeds of the whole-system simulation.
 
 ``SEED=n`` replays one run and prints the history around what went wrong (all of it with
-``ARGS=--full``). ``SEEDS=n`` runs many in two processes, from ``FROM`` on; the first seed is a
-number from the clock by default, so that every use looks at new ones.
+``ARGS=--full``). ``SEEDS=n`` runs many in two processes (``ARGS="--processes 1"`` in one), from
+``FROM`` on; the first seed is a number from the clock by default, so that every use looks at new
+ones.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ def run_one(seed: int) -> tuple[int, str, list[str], dict[str, int]]:
     return seed, result.digest, result.problems, result.counts
 
 
-def run_many(first: int, count: int) -> bool:
+def run_many(first: int, count: int, processes: int = PROCESSES) -> bool:
     """Run seeds in parallel; True when all is well."""
     began_s = time.monotonic()
     failed: list[int] = []
     totals: dict[str, int] = {}
     context = multiprocessing.get_context("spawn")
     seeds = range(first, first + count)
-    with context.Pool(PROCESSES) as pool:
+    with context.Pool(processes) as pool:
         for done, (seed, digest, problems, counts) in enumerate(
             pool.imap_unordered(run_one, seeds, chunksize=4), 1
         ):
@@ -107,11 +108,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay one run")
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="how many to run")
     parser.add_argument("--from", type=int, dest="first", default=int(time.time()) % 10**9)
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="how many run at once")
     parser.add_argument("--full", action="store_true", help="print the whole history")
     options = parser.parse_args()
     if options.seed is not None:
         return not replay(options.seed, full=options.full)
-    return not run_many(options.first, options.seeds)
+    return not run_many(options.first, options.seeds, options.processes)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
 FUNCTION_LINES_MAX = 70
-MODULE_LINES_MAX = 600
+MODULE_LINES_MAX = 900
+"""Most lines of a module: a class that is one subject is not cut by size."""
 BANNED_MODULES = {"utils.py", "helpers.py", "common.py", "types.py", "misc.py"}
 BANNED_NAMES = {
     "corr_id": "correlation_id",

@@ -281,3 +281,20 @@ def test_damaged_indexes_are_built_anew_even_after_a_clean_stop(suffix: str, dam
     assert found.offset == 21
     log.close()
     assert bytes(files[name]) == good
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_hole_that_a_power_loss_left_cuts_the_log(flushed: bool) -> None:
+    """A later file may be on the disk and an earlier one not; below the recovery point both are."""
+    storage = MemoryStorage()
+    log = open_log(storage, SMALL)
+    for number in range(40):
+        log.append(batch(b"%d" % number * 100), now_ms=NOW_MS)
+    log.close(clean=False)
+    files = storage.content[str(PARTITION)]
+    names = sorted(name for name in files if name.endswith(".log"))
+    files[names[1]].clear()
+    hole, behind = int(names[1][:20]), int(names[2][:20])
+    log = open_log(storage, SMALL, clean=False, recovery_point=behind if flushed else 0)
+    assert log.log_end_offset == (40 if flushed else hole)
+    assert len(read_all(log, behind if flushed else 0)) == (40 - behind if flushed else hole)

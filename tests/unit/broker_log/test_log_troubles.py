@@ -142,7 +142,7 @@ def test_a_node_that_stops_on_a_full_disk_leaves_nothing_behind_that_it_leads(
     # No recovery point passes batches whose epochs are not written.
     log = topic.partitions[led[0]]
     log.append(batch(b"a"), now_ms=NOW_MS)
-    log.flush()
+    log.roll(NOW_MS)
     storage.fail_write(len(storage.writes))
     for expected in (OSError, None):
         with contextlib.nullcontext() if expected is None else pytest.raises(expected):
