@@ -252,6 +252,8 @@ def commit(
     Raises:
         BatchWriteError: The transaction was not committed; nothing of the batch is visible.
         ProducerFencedError: A newer driver has taken over; it knows what became of the batch.
+        CommitOutcomeUnknownError: No answer to the commit came, twice. The next attempt reads the
+            progress entry, which was part of the transaction.
         KafkaError: Another refusal; nothing of the batch is visible.
     """
     note = to_json({"query": query_id, "batch": batch_id}).decode()
@@ -271,15 +273,13 @@ def commit(
                 {TopicPartition(anchor.topic, 0): OffsetAndMetadata(batch_id, note)},
                 ConsumerGroupMetadata(options.progress_group_id),
             )
-            producer.commit_transaction()
-        except CommitOutcomeUnknownError as error:
-            # Asking for the next transaction ends this one, one way or the other; the progress
-            # entry was part of it and tells which.
-            producer.begin_transaction()
-            if published_batch_id(options, query_id) < batch_id:
-                raise BatchWriteError(
-                    f"the commit of batch {batch_id} did not take place; nothing of it is visible"
-                ) from error
+            try:
+                producer.commit_transaction()
+            except CommitOutcomeUnknownError as error:
+                logger.warning("batch %d: %s; asking again", batch_id, error)
+                producer.commit_transaction()
+        except CommitOutcomeUnknownError:
+            raise
         except KafkaError:
             # A refused epoch may mean that the transaction ran out of time, or that a newer
             # driver has taken over; only the end of the transaction tells (and raises then).

@@ -360,7 +360,14 @@ class SessionCore:
             await settle(self.consumer.ensure_membership())
             self._check_ownership(offsets)
         try:
-            await settle(producer.commit_transaction(timeout_ms=left_ms()))
+            try:
+                await settle(producer.commit_transaction(timeout_ms=left_ms()))
+            except CommitOutcomeUnknownError as error:
+                if left_ms() == 0:
+                    raise
+                # If the request was lost, asking again commits and saves doing the work again.
+                logger.warning("session %s: %s; asking again", self._name, error)
+                await settle(producer.commit_transaction(timeout_ms=left_ms()))
         except _DEFINITE:
             raise
         except KafkaError as error:

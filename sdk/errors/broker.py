@@ -213,8 +213,8 @@ class InvalidTxnStateError(FatalError, BrokerError, code=48):
     """The transaction is not in a state that allows this request; close this producer."""
 
 
-class InvalidProducerIdMappingError(AbortableError, BrokerError, code=49):
-    """The producer id no longer belongs to the transactional id; abort and initialise again."""
+class InvalidProducerIdMappingError(FatalError, BrokerError, code=49):
+    """The producer id no longer belongs to the transactional id; close this producer."""
 
 
 class InvalidTransactionTimeoutError(FatalError, BrokerError, code=50):

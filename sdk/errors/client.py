@@ -141,7 +141,11 @@ class TransactionAbortedError(AbortableError):
 
 
 class CommitOutcomeUnknownError(KafkaError):
-    """No answer to the end of the transaction: it may be committed or aborted, never half."""
+    """No answer to the commit: it may be committed or aborted, never half; commit again to learn.
+
+    Where the message says so, the answer cannot be had any more. Make a new producer then, and read
+    what is committed.
+    """
 
 
 class CommitFailedError(KafkaError):

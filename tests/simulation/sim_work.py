@@ -262,7 +262,7 @@ class TransactionalProducer(Worker):
                 self.note(me, "aborted", name)
                 return
             self.note(me, "commit", name)
-            await producer.commit_transaction()
+            await self._commit(me, producer, name)
             self.note(me, "committed", name)
         except (CommitOutcomeUnknownError, FatalError):
             self.note(me, "unknown", name)
@@ -272,6 +272,18 @@ class TransactionalProducer(Worker):
             self.note(me, "void", name, type(error).__name__, str(error)[:120])
             await producer.abort_transaction()
             self.note(me, "aborted", name)
+
+    async def _commit(self, me: str, producer: AsyncProducer, name: str) -> None:
+        """Ask for the commit until its outcome is known, or until patience ends."""
+        while True:
+            try:
+                await producer.commit_transaction()
+            except CommitOutcomeUnknownError as error:
+                self.note(me, "commit unanswered", name, str(error)[:160])
+                if self.random.random() < 0.2:
+                    raise
+            else:
+                return
 
 
 class SessionWorker(Worker):

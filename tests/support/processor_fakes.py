@@ -99,6 +99,10 @@ class FakeCluster:
         for _ in range(times):
             self._faults[call].append((after, action))
 
+    def forget_faults(self) -> None:
+        """Let every call succeed again."""
+        self._faults.clear()
+
     def enter(self, call: str) -> Callable[[], None]:
         """Note a call; gives what is to be run at its end."""
         self.calls.append(call)

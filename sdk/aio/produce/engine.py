@@ -412,6 +412,7 @@ class ProducerEngine(Generic[D]):
             return
         if manager.number == number:
             manager.registered |= partitions
+            manager.is_acknowledged = True
 
     # what callers wait for
 

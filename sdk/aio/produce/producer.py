@@ -511,13 +511,16 @@ class AsyncProducer(ForeignProducerCalls):
     async def init_transactions(self, timeout_ms: int | None = None) -> None:
         """Take over the transactional id; ``start`` has done so already.
 
-        Calling it on a producer in use raises the epoch, which settles a commit of unknown
-        outcome. An open transaction is to be committed or aborted first.
+        Calling it on a producer in use raises the epoch. An open transaction must be committed or
+        aborted first, and an end without an answer must be asked for again.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
+            ProducerFencedError: A newer producer has the transactional id; close this one.
+            InvalidProducerIdMappingError: The coordinator has forgotten the id, and another
+                producer may have used it since; close this one.
             KafkaError: The coordinator refuses or does not answer.
             IllegalStateError: A transaction is open, or this producer has no transactional id.
         """
@@ -528,7 +531,8 @@ class AsyncProducer(ForeignProducerCalls):
 
         Raises:
             ProducerFencedError: A newer producer has the transactional id; close this one.
-            IllegalStateError: One is open, or this producer has no transactional id.
+            IllegalStateError: One is open, the last commit has no answer yet (commit again), or
+                this producer has no transactional id.
         """
         self._engine.check_usable()
         if not self._transactions.begin_now():
@@ -556,13 +560,20 @@ class AsyncProducer(ForeignProducerCalls):
     async def commit_transaction(self, timeout_ms: int | None = None) -> None:
         """Make the transaction visible.
 
+        A commit whose answer did not come (also one that was cancelled or interrupted) must be
+        called again until its outcome is known, as with Kafka's own client. It commits if the
+        request was lost, and nothing else is allowed meanwhile. ``close`` asks again, too.
+
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
             CommitOutcomeUnknownError: No answer: it may be committed or not, never half.
+            RequestTimedOutError: Records were not acknowledged in time, so no commit was asked
+                for. The transaction is open still: commit again, or abort.
             ProducerFencedError: A newer producer has the id. If an earlier answer to this commit
                 was lost, it may be committed or not.
+            InvalidProducerIdMappingError: The coordinator has forgotten the id; close this one.
             TransactionAbortedError: The coordinator had aborted it.
             KafkaError: A record of it failed; abort it.
         """
@@ -573,6 +584,12 @@ class AsyncProducer(ForeignProducerCalls):
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
+
+        Raises:
+            IllegalStateError: No transaction is open, or a commit was asked for and has no answer
+                yet: commit again.
+            KafkaError: The coordinator could not be told. Call it again, or begin the next
+                transaction, which tells it first.
         """
         await self._transactions.abort(timeout_ms)
 

@@ -23,13 +23,16 @@ from onceflow.sdk.core.flow import CoordinatorType, Flow
 from onceflow.sdk.core.produce.batch import DeliveryHandle
 from onceflow.sdk.core.produce.transaction_flows import (
     FENCED,
-    EndProgress,
     check_group,
     commit_offsets,
     end_transaction,
     init_producer_id,
 )
-from onceflow.sdk.core.produce.transaction_manager import TransactionState, fenced_error
+from onceflow.sdk.core.produce.transaction_manager import (
+    TransactionState,
+    fenced_error,
+    forgotten_error,
+)
 from onceflow.sdk.core.produce.transaction_reclaim import Owner, owner_of
 from onceflow.sdk.errors import (
     AbortableError,
@@ -37,11 +40,9 @@ from onceflow.sdk.errors import (
     FatalError,
     IllegalStateError,
     InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
     InvalidTxnStateError,
     KafkaError,
     TransactionAbortedError,
-    UnknownProducerIdError,
     UnsupportedVersionError,
 )
 from onceflow.sdk.model.partitions import (
@@ -93,7 +94,7 @@ class TransactionDriver(Generic[D]):
             await self.init()
 
     async def close(self, timeout_ms: int) -> None:
-        """Abort what is open and close the engine.
+        """Abort what is open, or finish the end that got no answer, and close the engine.
 
         Args:
             timeout_ms: Limit for both.
@@ -109,6 +110,8 @@ class TransactionDriver(Generic[D]):
         try:
             if self._manager.is_joined:
                 await self._flush_quietly(deadline_ms)
+            elif self._manager.state is S.COMMIT_UNANSWERED:
+                await self._commit_quietly(timeout_ms)
             else:
                 await self.abort_quietly(timeout_ms)
         finally:
@@ -125,6 +128,17 @@ class TransactionDriver(Generic[D]):
         except KafkaError as error:
             log.warning("closing with records on their way: %s", error)
 
+    async def _commit_quietly(self, timeout_ms: int) -> None:
+        """Ask again for a commit that got no answer, so that readers need not wait for the
+        transaction's timeout. Who asked for it was told that its outcome is unknown."""
+        manager = self._manager
+        try:
+            await self.commit(timeout_ms)
+        except KafkaError as error:
+            log.warning("%s: closing after a commit: %s", manager.transactional_id, error)
+        else:
+            log.info("%s: the commit without an answer is done", manager.transactional_id)
+
     async def abort_quietly(self, timeout_ms: int | None = None) -> None:
         """Abort if something is open, while another error is on its way to the user."""
         manager = self._manager
@@ -140,9 +154,9 @@ class TransactionDriver(Generic[D]):
     async def init(self, timeout_ms: int | None = None) -> None:
         """Get the identity, fencing older producers of the transactional id.
 
-        After it was done once, doing it again settles an end of unknown outcome and raises the
-        epoch; a producer that was not used since is left as it is. An open transaction is the
-        user's to commit or abort: here it would be lost without a word.
+        Doing it again raises the epoch, unless a newer producer has the id: then this one is
+        fenced. A producer that was not used since is left as it is. An open transaction must be
+        committed or aborted first, and an end without an answer must be asked for again.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
@@ -162,7 +176,7 @@ class TransactionDriver(Generic[D]):
             raise manager.refusal("init_transactions()")
         if manager.state is S.READY and not manager.number and not manager.bump_required:
             return
-        await self._initialize(limit_ms)
+        await self._renew(limit_ms)
 
     async def adopt(self, identity: ProducerIdentity) -> None:
         """Step into an open transaction under a known identity."""
@@ -172,7 +186,7 @@ class TransactionDriver(Generic[D]):
         self._engine.accumulator.transaction = self._manager.number
         self._engine.gate.update()
 
-    async def _initialize(self, limit_ms: int, current: ProducerIdentity | None = None) -> None:
+    async def _initialize(self, limit_ms: int, current: ProducerIdentity | None) -> None:
         manager, config = self._manager, self._engine.config
         self._engine.check_usable()
         deadline_ms = self._engine.now_ms() + limit_ms
@@ -193,6 +207,7 @@ class TransactionDriver(Generic[D]):
             )
         except FatalError as error:
             manager.fatal(error)
+            self._engine.gate.update()
             raise
         except BaseException as error:
             self._unanswered = not isinstance(error, KafkaError) or error.retriable
@@ -240,10 +255,10 @@ class TransactionDriver(Generic[D]):
             raise IllegalStateError(
                 "another producer owns this transaction: it is open already, and ends there"
             )
-        if manager.state is S.UNINITIALIZED:
-            await self._reclaim(self._limit_ms(None))
-        elif manager.state is S.READY and manager.bump_required:
-            await self._raise_epoch(self._limit_ms(None))
+        if manager.state is S.ABORT_UNANSWERED:
+            await self.abort()
+        if manager.state is S.UNINITIALIZED or (manager.state is S.READY and manager.bump_required):
+            await self._renew(self._limit_ms(None))
         manager.begin(engine.now_ms())
         engine.accumulator.transaction = manager.number
         engine.gate.update()
@@ -268,30 +283,22 @@ class TransactionDriver(Generic[D]):
         engine.gate.update()
         return True
 
-    async def _raise_epoch(self, limit_ms: int) -> None:
-        """Raise the epoch, because some batch may still arrive under the old one (KIP-360)."""
-        if self._manager.producer_id < 0:
-            await self._initialize(limit_ms)
-        else:
-            await self._initialize(limit_ms, self._manager.identity)
+    async def _renew(self, limit_ms: int) -> None:
+        """Get a first identity, or raise the epoch of the known one (KIP-360).
 
-    async def _reclaim(self, limit_ms: int) -> None:
-        """Get an identity anew after an unknown end, unless a newer producer has it.
-
-        Where an InitProducerId of our own got no answer, the newer epoch may be our own: then it
-        is asked for again, as its repetition.
+        The coordinator compares the known identity with its own, so that a producer that was
+        replaced is fenced and does not take the id back. It also knows the repetition of a request
+        whose answer was lost. But an id that it has forgotten it gives to anyone, so that is asked
+        first: a newer producer may have come and gone.
         """
-        identity = self._manager.identity
-        if (
-            identity is not None
-            and not self._unanswered
-            and await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms) is Owner.TAKEN
-        ):
-            error = fenced_error(identity.transactional_id)
-            self._manager.fatal(error)
-            self._engine.gate.update()
-            raise error
-        await self._initialize(limit_ms)
+        manager = self._manager
+        identity = manager.identity
+        if identity is not None:
+            owner = await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms)
+            # After an InitProducerId without an answer the newer epoch may be our own.
+            if owner is Owner.FORGOTTEN or (owner is Owner.TAKEN and not self._unanswered):
+                raise self._replaced(identity, owner)
+        await self._initialize(limit_ms, identity)
 
     # content
 
@@ -346,6 +353,7 @@ class TransactionDriver(Generic[D]):
                 ),
                 timeout_ms=max(1, deadline_ms - engine.now_ms()),
             )
+            manager.is_acknowledged = True
         except BaseException as error:
             # Some of the offsets may be part of the transaction: only an abort makes it clear.
             if manager.number == number:
@@ -362,7 +370,9 @@ class TransactionDriver(Generic[D]):
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            CommitOutcomeUnknownError: No answer came; it may be committed.
+            CommitOutcomeUnknownError: No answer came; call this again to learn the outcome.
+            RequestTimedOutError: Records were not acknowledged in time. The transaction is open
+                still, to be committed or aborted.
             KafkaError: Nothing was committed, and the transaction must be aborted.
         """
         manager, engine = self._manager, self._engine
@@ -373,13 +383,9 @@ class TransactionDriver(Generic[D]):
             engine.gate.update()
             try:
                 await engine.wait_complete(deadline_ms)
-            except BaseException as error:
-                manager.fail(
-                    error
-                    if isinstance(error, KafkaError)
-                    else TransactionAbortedError("the commit was interrupted before it was asked")
-                )
-                engine.poke()
+            except BaseException:
+                manager.end_not_asked()
+                engine.gate.update()
                 raise
         if manager.error is not None:
             if isinstance(manager.error, InvalidProducerEpochError):
@@ -401,31 +407,28 @@ class TransactionDriver(Generic[D]):
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            KafkaError: The coordinator could not be told; it aborts by itself when
-                ``transaction_timeout_ms`` is over or the next transaction begins.
+            KafkaError: The coordinator could not be told. Calling this again or beginning the
+                next transaction tells it; else it aborts after ``transaction_timeout_ms``.
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
-        engine.sender.counters.transactions_aborted += 1
         if manager.already_aborted and manager.state is S.UNINITIALIZED:
             manager.already_aborted = False  # The coordinator did it, and the commit said so.
+            engine.sender.counters.transactions_aborted += 1
             return
         deadline_ms = self._deadline_ms(timeout_ms)
-        cause = manager.error
         manager.begin_end(committed=False)
         engine.gate.update()
         try:
             await self._drain(deadline_ms)
         except BaseException:
-            manager.outcome_unknown()
+            manager.end_unanswered()
             raise
-        if isinstance(cause, InvalidProducerIdMappingError | UnknownProducerIdError):
-            # The coordinator has no such transaction; it would fence us for asking.
-            manager.outcome_unknown()
-        elif manager.has_content:
+        if manager.has_content:
             await self._end(deadline_ms, committed=False)
         else:
             manager.ended()
+        engine.sender.counters.transactions_aborted += 1
         engine.accumulator.transaction = 0
 
     async def _drain(self, deadline_ms: int) -> None:
@@ -440,13 +443,12 @@ class TransactionDriver(Generic[D]):
         manager, engine = self._manager, self._engine
         identity = manager.identity
         assert identity is not None
-        progress = EndProgress()
         flow = end_transaction(
             identity,
             self._backoff,
             committed=committed,
             protocol_version=manager.protocol_version,
-            progress=progress,
+            progress=manager.end,
         )
         try:
             producer_id, producer_epoch = await self._pool.run(
@@ -454,15 +456,18 @@ class TransactionDriver(Generic[D]):
             )
         except (*FENCED, InvalidTxnStateError) as error:
             # The last one: it was ended already, with the other result.
-            await self._end_refused(identity, error, deadline_ms, progress, committed=committed)
-        except (AbortableError, FatalError) as error:
-            manager.fail(error) if committed else manager.outcome_unknown()
-            if isinstance(error, FatalError):
-                manager.fatal(error)
+            await self._end_refused(identity, error, deadline_ms, committed=committed)
+        except FatalError as error:
+            was_asked = manager.end.may_have_arrived
+            manager.fatal(error)
+            if committed and was_asked:
+                raise CommitOutcomeUnknownError(_UNKNOWN_FOR_GOOD.format(error)) from error
+            raise
+        except AbortableError as error:
+            manager.fail(error) if committed else manager.end_unanswered()
             raise
         except BaseException as error:
-            manager.outcome_unknown()
-            # Whatever this is, an earlier attempt may have got through.
+            manager.end_unanswered()
             if committed and isinstance(error, KafkaError):
                 raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
             raise
@@ -472,50 +477,68 @@ class TransactionDriver(Generic[D]):
             engine.gate.update()
 
     async def _end_refused(
-        self,
-        identity: ProducerIdentity,
-        error: KafkaError,
-        deadline_ms: int,
-        progress: EndProgress,
-        *,
-        committed: bool,
+        self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int, *, committed: bool
     ) -> None:
         """The epoch is too old: a newer producer took over, or the coordinator timed us out."""
-        owner = await self._require_ours(identity, error, deadline_ms)
+        manager = self._manager
+        try:
+            limit_ms = max(1, deadline_ms - self._engine.now_ms())
+            owner = await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms)
+        except BaseException as failure:
+            manager.end_unanswered()
+            if committed and isinstance(failure, KafkaError):
+                raise CommitOutcomeUnknownError(_UNKNOWN.format(failure)) from error
+            raise
+        if committed and owner is Owner.COMMITTED and manager.is_acknowledged:
+            # An earlier attempt got through, and only its answer was lost.
+            manager.ended_elsewhere(epoch_raised=True)
+            return
+        was_asked = manager.end.may_have_arrived
+        if not self._is_ours(owner):
+            refused = self._replaced(identity, owner)
+            if committed and was_asked and owner is not Owner.TAKEN:
+                raise CommitOutcomeUnknownError(_UNKNOWN_FOR_GOOD.format(error)) from refused
+            raise refused from error
         why = self._why_aborted()
-        self._manager.outcome_unknown()
-        # With version 2 the epoch would be further ahead if ours had been committed.
-        certain = owner is Owner.OURS or (
-            owner is Owner.ABORTED and self._manager.protocol_version != 1
-        )
-        if committed and not certain and (progress.may_have_arrived or owner is Owner.COMMITTED):
-            raise CommitOutcomeUnknownError(_UNKNOWN.format(error)) from error
+        manager.ended_elsewhere(epoch_raised=owner is Owner.ABORTED)
         if committed:
-            self._manager.already_aborted = True
+            manager.already_aborted = True
             raise TransactionAbortedError(why) from error
 
     async def _learn_who_raised_the_epoch(self, error: KafkaError, deadline_ms: int) -> None:
         """A record was refused for its old epoch: be fenced, or be aborted by the coordinator."""
         identity = self._manager.identity
         assert identity is not None
-        await self._require_ours(identity, error, deadline_ms)
-        raise TransactionAbortedError(self._why_aborted()) from error
-
-    async def _require_ours(
-        self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int
-    ) -> Owner:
-        """Become fenced for good unless it is certain that nobody took the id (KIP-588)."""
         limit_ms = max(1, deadline_ms - self._engine.now_ms())
         try:
             owner = await self._pool.run(self._ask_owner(identity), timeout_ms=limit_ms)
-        except KafkaError:
-            owner = Owner.UNSAID
-        if owner in (Owner.TAKEN, Owner.UNSAID):
-            fenced = fenced_error(identity.transactional_id)
-            self._manager.fatal(fenced)
-            self._engine.gate.update()
-            raise fenced from error
-        return owner
+        except KafkaError as failure:
+            raise error from failure  # The abort asks again.
+        if not self._is_ours(owner):
+            raise self._replaced(identity, owner) from error
+        raise TransactionAbortedError(self._why_aborted()) from error
+
+    def _is_ours(self, owner: Owner) -> bool:
+        """Whether it is certain that nobody took the id over (KIP-588).
+
+        An abort under the next epoch is the coordinator's own if it knew our transaction: a newer
+        producer has to end that one first, and gets the epoch after the next. Otherwise a newer
+        producer may have aborted one of its own. Under version 1 ours may also be committed by an
+        attempt whose answer was lost, and then somebody took over.
+        """
+        manager = self._manager
+        if owner is Owner.ABORTED:
+            lost_end = manager.protocol_version == 1 and manager.end.may_have_arrived
+            return manager.is_acknowledged and not lost_end
+        return owner is Owner.OURS
+
+    def _replaced(self, identity: ProducerIdentity, owner: Owner) -> KafkaError:
+        """Close this producer for good, because the id may be another one's; why."""
+        name = identity.transactional_id
+        error = forgotten_error(name) if owner is Owner.FORGOTTEN else fenced_error(name)
+        self._manager.fatal(error)
+        self._engine.gate.update()
+        return error
 
     def _ask_owner(self, identity: ProducerIdentity) -> Flow[Owner]:
         version = self._manager.protocol_version
@@ -542,8 +565,13 @@ class TransactionDriver(Generic[D]):
 
 
 _UNKNOWN = (
-    "no certain answer to the commit ({}): it is committed or aborted as a whole. Call "
-    "init_transactions(), then read the committed offsets to learn which"
+    "no certain answer to the commit ({}): the transaction is committed or aborted as a whole. "
+    "Call commit_transaction() again to learn which; it commits if the request was lost"
+)
+_UNKNOWN_FOR_GOOD = (
+    "an answer to the commit was lost, and now the coordinator refuses it ({}): the transaction is "
+    "committed or aborted as a whole. Make a new producer, then read what is committed to learn "
+    "which"
 )
 
 

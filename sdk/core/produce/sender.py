@@ -388,6 +388,8 @@ class Sender:
                 queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
                 queue.transaction = batch.transaction  # The last one that something is stored of.
+                if batch.transaction == self._transactions.number:
+                    self._transactions.is_acknowledged = True
                 self.counters.stored(batch.topic, batch.count, now_ms)
                 batch.complete(result.base_offset, result.log_append_time_ms)
                 self._accumulator.settle(batch)

@@ -8,11 +8,10 @@ transaction's markers that are still being written. The driver bounds the whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Sleep, ask
-from onceflow.sdk.core.produce.transaction_manager import fenced_error
+from onceflow.sdk.core.produce.transaction_manager import EndProgress, fenced_error
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for
 from onceflow.sdk.errors import (
     BrokerConnectionError,
@@ -56,8 +55,10 @@ _MAYBE_WRITTEN = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
 )
-"""Refusals of a coordinator whose log did not confirm the decision in time: it may be there."""
+"""Answers of a coordinator whose log may hold the decision: it was not confirmed in time, or what
+failed is not known."""
 CLIENT_ADD_PARTITIONS_MAX = 3
 CLASSIC_END_MAX = 4
 CLASSIC_OFFSETS_MAX = 4
@@ -236,18 +237,6 @@ def commit_offsets(
     yield from retrying(attempt, target, backoff)
 
 
-@dataclass(slots=True)
-class EndProgress:
-    """What is known while a transaction is being ended.
-
-    Attributes:
-        may_have_arrived: Whether the coordinator may have carried out an attempt whose answer is
-            lost; a later refusal then says nothing of the outcome.
-    """
-
-    may_have_arrived: bool = False
-
-
 def end_transaction(
     identity: ProducerIdentity,
     backoff: Backoff,
@@ -263,7 +252,7 @@ def end_transaction(
         backoff: Waits between tries.
         committed: Whether to commit.
         protocol_version: 2 brings the identity for the next transaction.
-        progress: Where to note what is known.
+        progress: Where to note what is known; one for all attempts of one end.
 
     Returns:
         Producer id and epoch for the next transaction, -1 to keep the old.
@@ -281,6 +270,9 @@ def end_transaction(
             producer_epoch=identity.producer_epoch,
             committed=committed,
         )
+        arrived_before = known.may_have_arrived
+        # Until there is an answer: whoever cancels the caller ends this flow without an error.
+        known.may_have_arrived = True
         try:
             reply = yield from ask(
                 request,
@@ -288,12 +280,12 @@ def end_transaction(
                 target,
                 max_version=CLASSIC_END_MAX if protocol_version == 1 else None,
             )
-        except KafkaError as error:
-            if not isinstance(error, BrokerConnectionError) or error.may_have_arrived:
-                known.may_have_arrived = True
+        except BrokerConnectionError as error:
+            if not error.may_have_arrived:
+                known.may_have_arrived = arrived_before
             raise
-        if reply.error_code in _MAYBE_WRITTEN:
-            known.may_have_arrived = True
+        if reply.error_code not in _MAYBE_WRITTEN:
+            known.may_have_arrived = arrived_before
         _check_producer_codes({reply.error_code}, identity)
         return reply.producer_id, reply.producer_epoch
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from onceflow.sdk.errors import (
     FatalError,
@@ -25,14 +26,19 @@ from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
 
 
 class TransactionState(enum.Enum):
-    """Where a producer stands; the words are the ones of Kafka's own client."""
+    """Where a producer stands, in the words of Kafka's own client.
+
+    There, an end without an answer is a pending transition; here it is a state.
+    """
 
     UNINITIALIZED = "has no producer id yet"
     INITIALIZING = "is asking for its producer id"
     READY = "has no open transaction"
     IN_TRANSACTION = "has an open transaction"
     COMMITTING_TRANSACTION = "is waiting for the commit"
+    COMMIT_UNANSWERED = "has asked for a commit and got no answer"
     ABORTING_TRANSACTION = "is waiting for the abort"
+    ABORT_UNANSWERED = "has asked for an abort and got no answer"
     ABORTABLE_ERROR = "must abort the open transaction"
     FATAL_ERROR = "cannot be used any more"
 
@@ -52,9 +58,20 @@ TRANSITIONS: dict[TransactionState, frozenset[TransactionState]] = {
         }
     ),
     S.COMMITTING_TRANSACTION: frozenset(
-        {S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}
+        {
+            S.READY,
+            S.IN_TRANSACTION,
+            S.COMMIT_UNANSWERED,
+            S.ABORTABLE_ERROR,
+            S.UNINITIALIZED,
+            S.FATAL_ERROR,
+        }
     ),
-    S.ABORTING_TRANSACTION: frozenset({S.READY, S.ABORTABLE_ERROR, S.UNINITIALIZED, S.FATAL_ERROR}),
+    S.COMMIT_UNANSWERED: frozenset({S.COMMITTING_TRANSACTION, S.FATAL_ERROR}),
+    S.ABORTING_TRANSACTION: frozenset(
+        {S.READY, S.ABORT_UNANSWERED, S.UNINITIALIZED, S.FATAL_ERROR}
+    ),
+    S.ABORT_UNANSWERED: frozenset({S.ABORTING_TRANSACTION, S.FATAL_ERROR}),
     S.ABORTABLE_ERROR: frozenset({S.ABORTING_TRANSACTION, S.FATAL_ERROR}),
     S.FATAL_ERROR: frozenset(),
 }
@@ -66,7 +83,9 @@ _NEXT_STEP = {
     S.READY: "call begin_transaction() first",
     S.IN_TRANSACTION: "commit or abort it first",
     S.COMMITTING_TRANSACTION: "wait for the commit to return",
+    S.COMMIT_UNANSWERED: "call commit_transaction() again to learn the outcome",
     S.ABORTING_TRANSACTION: "wait for the abort to return",
+    S.ABORT_UNANSWERED: "call abort_transaction() again",
     S.ABORTABLE_ERROR: "call abort_transaction()",
     S.FATAL_ERROR: "close this producer",
 }
@@ -74,13 +93,20 @@ _NEXT_STEP = {
 _ABORT_ANYWAY = (InvalidTxnStateError, UnsupportedForMessageFormatError)
 """Fatal by name, but within a transaction an abort heals them (KIP-890, KIP-1050)."""
 
-EPOCH_LOST = (
-    InvalidProducerEpochError,
-    InvalidProducerIdMappingError,
-    InvalidTxnStateError,
-    UnknownProducerIdError,
-)
+EPOCH_LOST = (InvalidProducerEpochError, InvalidTxnStateError, UnknownProducerIdError)
 """Errors after which the coordinator must be asked for an identity before the next transaction."""
+
+
+@dataclass(slots=True)
+class EndProgress:
+    """What is known of a transaction's end while it is asked for, once or several times.
+
+    Attributes:
+        may_have_arrived: Whether the coordinator may have carried out an attempt whose answer is
+            lost. A later refusal then says nothing about the outcome.
+    """
+
+    may_have_arrived: bool = False
 
 
 class TransactionManager:
@@ -100,6 +126,9 @@ class TransactionManager:
         number: Count of transactions begun; batches carry it.
         registered: Partitions that the coordinator knows to be part (version 1).
         has_content: Whether anything was sent that makes the coordinator know the transaction.
+        is_acknowledged: Whether a broker confirmed content of the open transaction. Until then an
+            epoch that was raised since may be a newer producer's.
+        end: What is known of the end that was asked for.
         began_ms: When the open transaction began.
         already_aborted: Whether the user was told that the coordinator had aborted it.
     """
@@ -116,6 +145,8 @@ class TransactionManager:
         self.number: int = 0
         self.registered: set[TopicPartition] = set()
         self.has_content: bool = False
+        self.is_acknowledged: bool = False
+        self.end: EndProgress = EndProgress()
         self.began_ms: int = 0
         self.already_aborted: bool = False
         self._foreign_sequences = False
@@ -152,7 +183,11 @@ class TransactionManager:
     @property
     def is_abortable(self) -> bool:
         """Whether an abort makes sense now."""
-        return not self.is_joined and self.state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR)
+        return not self.is_joined and self.state in (
+            S.IN_TRANSACTION,
+            S.ABORTABLE_ERROR,
+            S.ABORT_UNANSWERED,
+        )
 
     def move(self, state: TransactionState) -> None:
         """Change the state.
@@ -215,6 +250,7 @@ class TransactionManager:
         self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
         self.begin(now_ms)
         self.has_content = True
+        self.is_acknowledged = True  # So says whoever handed the identity over.
         self._foreign_sequences = True
 
     # the open transaction
@@ -263,7 +299,7 @@ class TransactionManager:
             self.state = S.ABORTABLE_ERROR
 
     def begin_end(self, *, committed: bool) -> bool:
-        """Start to end the transaction.
+        """Start to end the transaction, or ask again for an end that got no answer.
 
         Args:
             committed: Whether to commit.
@@ -281,12 +317,24 @@ class TransactionManager:
                 f"{what} is not allowed: another producer owns this transaction and ends it"
             )
         if committed:
-            self.require(S.IN_TRANSACTION, what=what)
+            self.require(S.IN_TRANSACTION, S.COMMIT_UNANSWERED, what=what)
             self.move(S.COMMITTING_TRANSACTION)
         else:
-            self.require(S.IN_TRANSACTION, S.ABORTABLE_ERROR, what=what)
+            self.require(S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORT_UNANSWERED, what=what)
             self.move(S.ABORTING_TRANSACTION)
         return self.has_content
+
+    def end_not_asked(self) -> None:
+        """The commit was interrupted before the coordinator heard of it: nothing has changed."""
+        if self.state is S.COMMITTING_TRANSACTION:
+            self.move(S.IN_TRANSACTION)
+
+    def end_unanswered(self) -> None:
+        """The end was asked for, and its answer is missing: only asking again can tell."""
+        if self.state is S.COMMITTING_TRANSACTION:
+            self.move(S.COMMIT_UNANSWERED)
+        else:
+            self.move(S.ABORT_UNANSWERED)
 
     def ended(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
         """The transaction is over.
@@ -304,9 +352,15 @@ class TransactionManager:
             self.bump_required = True
         self._clear()
 
-    def outcome_unknown(self) -> None:
-        """No answer to the end: only a new InitProducerId tells brokers and us where we are."""
+    def ended_elsewhere(self, *, epoch_raised: bool) -> None:
+        """The transaction is over without an answer that brings the next identity.
+
+        Args:
+            epoch_raised: Whether the coordinator raised the epoch with it.
+        """
         self.move(S.UNINITIALIZED)
+        if epoch_raised:
+            self.producer_epoch += 1
         self._clear()
 
     def fatal(self, error: KafkaError) -> None:
@@ -317,6 +371,8 @@ class TransactionManager:
     def _clear(self) -> None:
         self.registered.clear()
         self.has_content = False
+        self.is_acknowledged = False
+        self.end = EndProgress()
         self.error = None
 
 
@@ -325,4 +381,13 @@ def fenced_error(transactional_id: str | None) -> ProducerFencedError:
     return ProducerFencedError(
         f"another producer with transactional_id {transactional_id!r} took over; close this one. "
         "If it was not meant to be replaced, two live processes share the id"
+    )
+
+
+def forgotten_error(transactional_id: str | None) -> InvalidProducerIdMappingError:
+    """The error of a producer whose transactional id the coordinator does not know any more."""
+    return InvalidProducerIdMappingError(
+        f"the coordinator has forgotten transactional_id {transactional_id!r}, as it does after "
+        "transactional.id.expiration.ms without use. Another producer may have used the id since: "
+        "close this one and make a new one"
     )

@@ -18,6 +18,7 @@ from onceflow.sdk.errors import (
     FencedInstanceIdError,
     IllegalStateError,
     InvalidProducerEpochError,
+    InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     KafkaError,
@@ -25,6 +26,7 @@ from onceflow.sdk.errors import (
     RecordTooLargeError,
     RequestTimedOutError,
     TransactionAbortableError,
+    TransactionAbortedError,
     UnknownServerError,
 )
 from onceflow.sdk.model.partitions import TopicPartition
@@ -369,8 +371,43 @@ def test_lost_answer_of_a_commit_that_did_not_happen(
     """Trap 13: the new incarnation ends the transaction, the records come again."""
     session = make_session(cluster)
     step(session)
-    cluster.fail("commit_transaction", error)
+    cluster.fail("commit_transaction", error, times=2)
     assert session.commit() is False
+    cluster.forget_faults()
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_a_commit_without_an_answer_is_asked_for_again(cluster: FakeCluster) -> None:
+    """If its request was lost, it commits now, and nothing is done again."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    assert session.commit() is True
+    assert cluster.calls.count("commit_transaction") == 2
+    assert cluster.calls.count("init_transactions") == 1
+    assert step(session) == []
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_a_commit_that_turns_out_to_be_refused_is_an_abort(cluster: FakeCluster) -> None:
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    cluster.fail("commit_transaction", TransactionAbortedError("it took too long"))
+    assert session.commit() is False
+    assert cluster.calls.count("init_transactions") == 1
+    assert step(session) == ["a", "b", "c"]
+
+
+def test_a_forgotten_id_is_recovered_from_by_a_new_producer(cluster: FakeCluster) -> None:
+    """The id has expired, or another producer got it: only a new incarnation may go on."""
+    session = make_session(cluster)
+    step(session)
+    cluster.fail("send_offsets_to_transaction", InvalidProducerIdMappingError())
+    assert session.commit() is False
+    assert cluster.calls.count("init_transactions") == 2
     assert step(session) == ["a", "b", "c"]
     assert session.commit()
     assert cluster.values("out") == ["A", "B", "C"]
@@ -382,7 +419,7 @@ def test_unknown_outcome_is_told_from_an_earlier_commit_of_the_same_offset(
     """Trap 13: equal offsets are no proof, the token is."""
     session = make_session(cluster)
     step(session)
-    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"), times=2)
     cluster.do(
         "committed",
         lambda: cluster.committed.update(
@@ -402,7 +439,7 @@ def test_unknown_outcome_without_answer_is_raised(cluster: FakeCluster) -> None:
     """Trap 13: never report success, never redo blindly."""
     session = make_session(cluster)
     step(session)
-    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"))
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError("lost"), times=2)
     cluster.fail("committed", RequestTimedOutError(), times=2)
     with pytest.raises(CommitOutcomeUnknownError):
         session.commit()
