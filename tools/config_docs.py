@@ -60,7 +60,10 @@ arguments. There are `from_properties`, `from_env` and `from_file` too.
 | `*.toml` | `[client]`, `[security]`, `[producer]`, `[consumer]`, `[admin]`; dotted names or ours |
 | any other file | Java's properties |
 
-Names of librdkafka and others that mean nothing here are refused with what to write instead.
+Names of librdkafka and others that mean nothing here are refused with what to write instead. A
+file or dictionary may be made for several kinds of clients, as those that hosting services hand
+out: settings that belong to another kind (`acks` for a consumer, `schema.registry.url`), and those
+that have no effect here (`client.dns.lookup`), are ignored with one warning that lists them.
 Passwords and tokens never appear in a repr or an error.
 
 """

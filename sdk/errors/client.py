@@ -71,9 +71,12 @@ class BrokerConnectionError(RetriableError):
 
     Attributes:
         may_have_arrived: Whether a request was on its way, which may have been carried out.
+        refused: Whether the address can have no broker at present: nothing listens there, or the
+            name does not resolve.
     """
 
     may_have_arrived: bool = False
+    refused: bool = False
 
 
 class SslAuthenticationError(FatalError):

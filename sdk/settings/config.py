@@ -70,6 +70,10 @@ class ClientConfig(Loadable):
             for so long closes its connection.
         default_api_timeout_ms: ``default.api.timeout.ms``, default 60,000: limit of calls
             without a timeout of their own.
+        bootstrap_timeout_ms: How long a client that starts tries again while no bootstrap server
+            can be a broker, since nothing listens there, its name does not resolve, or it speaks
+            another protocol; default 5,000. Raise it where clients may start long before their
+            brokers (no Kafka property).
         metadata_max_age_ms: ``metadata.max.age.ms``, default 300,000.
         retry_backoff_ms: ``retry.backoff.ms``, default 100: first wait before a retry.
         retry_backoff_max_ms: ``retry.backoff.max.ms``, default 1,000 (KIP-580).
@@ -86,6 +90,7 @@ class ClientConfig(Loadable):
     client_id: str = "onceflow"
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
+    bootstrap_timeout_ms: int = 5_000
     metadata_max_age_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
@@ -111,6 +116,7 @@ class ClientConfig(Loadable):
             "max_response_bytes",
         ):
             check_range(name, getattr(self, name), 1)
+        check_range("bootstrap_timeout_ms", self.bootstrap_timeout_ms, 0)
         for name in ("retry_backoff", "reconnect_backoff"):
             first, longest = getattr(self, f"{name}_ms"), getattr(self, f"{name}_max_ms")
             check_range(f"{name}_ms", first, 0)

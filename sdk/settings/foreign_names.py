@@ -2,7 +2,7 @@
 things that are called otherwise here, or that have no meaning here, and why.
 
 Names are written with underscores; dots come to the same. The tables are data; how a wrong name is
-reported is decided in ``config_checks``, how a file is read in ``config_sources``.
+reported is decided in ``checks``, how a file is read in ``sources``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "ssl_ciphers": _CONTEXT,
         "ssl_crlfile": _CONTEXT,
         "ssl_crl_location": _CONTEXT,
-        "bootstrap_timeout_ms": "use max_block_ms of a producer, default_api_timeout_ms of others",
         "metrics_enabled": _METRICS,
         "metric_group_prefix": _METRICS,
         "proxy_url": _PROXY,
@@ -172,6 +171,96 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Names that other clients know, and what to use here instead."""
 
+PASSED_OVER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "retries",
+                "partitioner",
+                "partitioner_class",
+                "partitioner_adaptive_partitioning_enable",
+                "partitioner_availability_timeout_ms",
+                "partitioner_ignore_keys",
+                "compression_gzip_level",
+                "compression_lz4_level",
+                "compression_zstd_level",
+                "compression_codec",
+                "block_on_buffer_full",
+                "transaction_two_phase_commit_enable",
+                "metadata_max_idle_ms",
+                "batch_num_messages",
+                "queue_buffering_max_ms",
+                "queue_buffering_max_messages",
+                "queue_buffering_max_kbytes",
+                "message_timeout_ms",
+                "message_send_max_retries",
+                "request_required_acks",
+                "delivery_report_only_error",
+                "enable_gapless_guarantee",
+                "sticky_partitioning_linger_ms",
+            ),
+            "producer",
+        ),
+        **dict.fromkeys(
+            (
+                "consumer_timeout_ms",
+                "rebalance_timeout_ms",
+                "enable_auto_offset_store",
+                "auto_commit_enable",
+                "enable_partition_eof",
+                "fetch_wait_max_ms",
+                "fetch_message_max_bytes",
+                "fetch_error_backoff_ms",
+                "fetch_queue_backoff_ms",
+                "queued_min_messages",
+                "queued_max_messages_kbytes",
+                "group_protocol_type",
+                "coordinator_query_interval_ms",
+            ),
+            "consumer",
+        ),
+        **dict.fromkeys(
+            (
+                "schema_registry_url",
+                "basic_auth_credentials_source",
+                "basic_auth_user_info",
+                "bearer_auth_credentials_source",
+                "bearer_auth_token",
+            ),
+            "schema registry",
+        ),
+        **dict.fromkeys(
+            (
+                "api_version_request",
+                "api_version_fallback_ms",
+                "broker_version_fallback",
+                "client_dns_lookup",
+                "send_buffer_bytes",
+                "receive_buffer_bytes",
+                "socket_keepalive_enable",
+                "socket_nagle_disable",
+                "socket_send_buffer_bytes",
+                "socket_receive_buffer_bytes",
+                "metric_reporters",
+                "metrics_num_samples",
+                "metrics_recording_level",
+                "metrics_sample_window_ms",
+                "auto_include_jmx_reporter",
+                "enable_metrics_push",
+                "metadata_recovery_strategy",
+                "metadata_recovery_rebootstrap_trigger_ms",
+                "topic_metadata_refresh_sparse",
+            ),
+            "",
+        ),
+    }
+)
+"""Settings in a properties file that a client may ignore, and the kind of client that has them.
+
+An empty kind means that the setting has no effect here: every client does what its usual value
+asks for. Hosting services hand out one file for all kinds of clients.
+"""
+
 SECURITY_ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "sasl_mechanisms": ("sasl_mechanism",),
@@ -188,6 +277,15 @@ SECURITY_ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Kafka's and librdkafka's names of security settings: our fields, the first that exists."""
+
+MECHANISM_REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "GSSAPI": _KERBEROS,
+        "AWS_MSK_IAM": "use OAUTHBEARER with a sasl_oauth_token_provider that signs a token "
+        "(aws-msk-iam-sasl-signer-python makes such tokens)",
+    }
+)
+"""SASL mechanisms of other clients that do not exist here, and what to use instead."""
 
 ASSIGNOR_CLASSES: Final[Mapping[str, str]] = MappingProxyType(
     {

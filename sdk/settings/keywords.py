@@ -32,6 +32,7 @@ class ClientSettings(TypedDict, total=False):
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
+    bootstrap_timeout_ms: int
     metadata_max_age_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int

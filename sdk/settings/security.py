@@ -16,11 +16,31 @@ from dataclasses import dataclass, field
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings.checks import NamedSettings, check_callable, check_choice, check_kinds
+from onceflow.sdk.settings.foreign_names import MECHANISM_REMEDIES
 
 __all__ = ["OAuthToken", "SecurityConfig", "TokenFunction"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def check_mechanism(mechanism: object) -> None:
+    """Require a SASL mechanism that clients know.
+
+    Args:
+        mechanism: What was given as ``sasl_mechanism``.
+
+    Raises:
+        ConfigError: It is missing or unknown.
+    """
+    if mechanism in MECHANISMS:
+        return
+    choices = ", ".join(MECHANISMS)
+    if mechanism is None:
+        raise ConfigError("sasl_mechanism", None, f"choose one of {choices}")
+    remedy = MECHANISM_REMEDIES.get(str(mechanism), f"choose one of {choices}")
+    raise ConfigError("sasl_mechanism", mechanism, f"unknown mechanism; {remedy}")
+
 
 _EXTENSION_KEY = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -150,7 +170,7 @@ class SecurityConfig(NamedSettings):
             raise ConfigError("ssl_key_password", "***", "it is of no key: give ssl_certfile too")
 
     def _check_sasl(self) -> None:
-        check_choice("sasl_mechanism", self.sasl_mechanism, MECHANISMS)
+        check_mechanism(self.sasl_mechanism)
         check_callable("sasl_oauth_token_provider", self.sasl_oauth_token_provider)
         if self.sasl_mechanism == "OAUTHBEARER":
             if self.sasl_oauth_token_provider is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +23,15 @@ from onceflow.sdk.settings.foreign_names import (
     ASSIGNOR_CLASSES,
     NAMED_PARTITIONER,
     NOT_OFFERED,
+    PASSED_OVER,
     SECURITY_ALIASES,
 )
+from onceflow.sdk.settings.security import check_mechanism
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+logger: logging.Logger = logging.getLogger("onceflow.sdk.settings")
 
 T = TypeVar("T")
 PREFIX: Final = "ONCEFLOW_"
@@ -82,13 +87,17 @@ class Loadable(NamedSettings):
     def from_properties(cls, properties: Mapping[str, object], **settings: object) -> Self:
         """Build the configuration from Kafka's dotted names, as ``bootstrap.servers``.
 
+        Settings that belong to another kind of client (``acks`` for a consumer), or that have no
+        effect here (``client.dns.lookup``), are ignored with one warning that lists them.
+
         Args:
             properties: Values by Kafka's name or ours; texts are read as numbers and switches
                 where the setting is one. Security settings stand among them.
             **settings: Keyword arguments, which win.
 
         Raises:
-            ConfigError: As ``from_settings``; a setting of other clients is explained.
+            ConfigError: As ``from_settings``; what to use in place of a setting of Kafka's other
+                clients is part of the message.
         """
         return _load(cls, settings, properties=properties)
 
@@ -121,7 +130,7 @@ class Loadable(NamedSettings):
         """Build the configuration from a file, ``*.toml`` or Java's properties.
 
         In TOML the tables ``[client]`` and ``[security]`` are for all clients, ``[producer]``,
-        ``[consumer]`` and ``[admin]`` for one kind.
+        ``[consumer]`` and ``[admin]`` for one kind. What ``from_properties`` ignores is ignored.
 
         Args:
             path: The file.
@@ -186,6 +195,13 @@ def _load(
         reader.read_environment(environ, prefix)
     if properties is not None:
         reader.read(properties, "")
+    if reader.passed_over:
+        logger.warning(
+            "settings of a%s %s that are not used: %s",
+            "n" if _kind(cls)[0] in "aeiou" else "",
+            _kind(cls),
+            ", ".join(f"{name} ({why})" for name, why in reader.passed_over.items()),
+        )
     if reader.security and "security" not in settings:
         reader.client["security"] = _build(reader.security_class, reader.security)
     return _build(cls, {**reader.client, **settings})
@@ -212,11 +228,13 @@ class _Reader:
         cls: The configuration that is being made.
         client: Values by field.
         security: Values of its security, by field.
+        passed_over: Names that this client ignores, and why.
     """
 
     cls: type[Any]
     client: dict[str, object] = field(default_factory=dict)
     security: dict[str, object] = field(default_factory=dict)
+    passed_over: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._kinds = {item.name: str(item.type) for item in fields(self.cls)}
@@ -298,6 +316,7 @@ class _Reader:
             properties: Values by Kafka's name or ours.
             where: The place, for messages.
         """
+        _check_mechanism_of(properties, where)
         seen: dict[str, tuple[str, object]] = {}
         for name, value in properties.items():
             for target, converted in self._settings_of(name, value, where):
@@ -332,12 +351,32 @@ class _Reader:
             if target in self._security_kinds:
                 yield target, _convert(name, value, self._security_kinds[target], where, hide=True)
                 return
+        why = self._reason_to_pass_over(plain)
+        if why:
+            self.passed_over[name] = f"{why}{where}"
+            return
         try:
             reject_unknown(_kind(self.cls), [*self._kinds, *self._security_kinds], [name])
         except ConfigError as error:
-            owner = next((c for c in _family(self.cls) if plain in _names(c)), None)
-            remedy = f"it is a setting of a {_kind(owner)}" if owner else error.remedy
-            raise ConfigError(name, "...", remedy + where) from None
+            raise ConfigError(name, "...", error.remedy + where) from None
+
+    def _reason_to_pass_over(self, plain: str) -> str:
+        """Why this client may ignore a setting; empty if it may not."""
+        owner = next((_kind(c) for c in _family(self.cls) if plain in _names(c)), None)
+        owner = PASSED_OVER.get(plain) if owner is None else owner
+        if owner is None or owner == _kind(self.cls):
+            return ""
+        return f"a setting of a {owner}" if owner else NOT_OFFERED[plain]
+
+
+def _check_mechanism_of(properties: Mapping[str, object], where: str) -> None:
+    """Refuse an unknown mechanism first: what else is set for it cannot be understood either."""
+    for name, value in properties.items():
+        if name.strip().lower().replace("_", ".") in ("sasl.mechanism", "sasl.mechanisms"):
+            try:
+                check_mechanism(value.strip() if isinstance(value, str) else value)
+            except ConfigError as error:
+                raise ConfigError(name, value, error.remedy + where) from None
 
 
 def _names(cls: type[Any]) -> set[str]:

@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TypeVar
 
 from onceflow.sdk.aio.connection.authentication import Authenticator
+from onceflow.sdk.aio.connection.racing import first_answer
 from onceflow.sdk.aio.connection.transport import BrokerConnection, loop_ms, open_connection
 from onceflow.sdk.core.connection.handshake import BrokerVersions
 from onceflow.sdk.core.connection.metadata import Node
 from onceflow.sdk.core.retry import Backoff
-from onceflow.sdk.errors import BrokerConnectionError, KafkaError
+from onceflow.sdk.errors import BrokerConnectionError, KafkaError, RemoteProtocolError
 from onceflow.sdk.observe.meters import Traffic
 from onceflow.sdk.settings.checks import Address
 from onceflow.sdk.settings.config import ClientConfig
 
 log: logging.Logger = logging.getLogger("onceflow.pool")
+
+T = TypeVar("T")
 
 BOOTSTRAP = "bootstrap"
 DEFAULT = "default"
@@ -56,6 +61,7 @@ class Connector:
         self._opening: dict[Key, asyncio.Task[BrokerConnection]] = {}
         self._failures: dict[tuple[str, int], tuple[int, int]] = {}
         self._reached: set[tuple[str, int]] = set()
+        self._hopeless: set[tuple[str, int]] = set()
         self._bootstrap_turn = 0
         self._closed = False
         self.traffic: Traffic = Traffic()
@@ -91,42 +97,56 @@ class Connector:
         self.versions[node.node_id] = connection.versions
         return connection
 
-    async def connect_any(self, nodes: Sequence[Node]) -> BrokerConnection:
-        """An open connection to any of the nodes, else to any bootstrap server.
+    async def use_any(
+        self, nodes: Sequence[Node], use: Callable[[BrokerConnection], Coroutine[object, object, T]]
+    ) -> T:
+        """Do something over a connection to any of the nodes, else to any bootstrap server.
+
+        A server that is silent does not keep the next one from being tried; see `first_answer`.
 
         Args:
             nodes: The known brokers.
+            use: What to do with a connection; it may be done over several of them at once.
+
+        Returns:
+            What the first one returned.
 
         Raises:
-            BrokerConnectionError: None could be reached.
+            KafkaError: No server could be reached, or was of use.
         """
-        best: BrokerConnection | None = None
-        for node in nodes:
-            found = self.find(node, DEFAULT)
-            if found is not None and (best is None or found.in_flight_count < best.in_flight_count):
-                best = found
-        if best is not None:
-            return best
-        error: KafkaError | None = None
-        start = int(self._random() * len(nodes)) if nodes else 0
-        for node in [*nodes[start:], *nodes[:start]]:
-            try:
-                return await self.connect(node, DEFAULT)
-            except KafkaError as raised:
-                error = raised
+
+        async def use_node(node: Node) -> T:
+            return await use(await self.connect(node, DEFAULT))
+
+        async def use_bootstrap(index: int) -> T:
+            result = await use(await self._connect_bootstrap(addresses[index]))
+            self._bootstrap_turn = index
+            return result
+
         if nodes:
-            log.info("no known broker answers; going back to the bootstrap servers")
-        addresses = self._config.addresses
-        for turn in range(len(addresses)):
-            address = addresses[(self._bootstrap_turn + turn) % len(addresses)]
             try:
-                connection = await self._connect_bootstrap(address)
-            except BrokerConnectionError as raised:
-                error = raised
-                continue
-            self._bootstrap_turn = (self._bootstrap_turn + turn) % len(addresses)
-            return connection
-        raise error or BrokerConnectionError("no broker is known")
+                by_load = self._by_load(nodes)
+                return await first_answer([partial(use_node, node) for node in by_load])
+            except KafkaError as error:
+                log.info("no known broker answers; going back to the bootstrap servers: %s", error)
+        addresses = self._config.addresses
+        first = self._bootstrap_turn
+        order = [(first + turn) % len(addresses) for turn in range(len(addresses))]
+        return await first_answer([partial(use_bootstrap, index) for index in order])
+
+    def _by_load(self, nodes: Sequence[Node]) -> list[Node]:
+        """First the nodes with an open connection, the least busy one first; then the others."""
+        loads = {
+            node: found.in_flight_count for node in nodes if (found := self.find(node, DEFAULT))
+        }
+        others = [node for node in nodes if node not in loads]
+        start = int(self._random() * len(others)) if others else 0
+        return [*sorted(loads, key=loads.__getitem__), *others[start:], *others[:start]]
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no bootstrap server can have a broker at present, by the last try of each."""
+        return self._hopeless.issuperset(self._config.addresses)
 
     async def _connect_bootstrap(self, address: Address) -> BrokerConnection:
         key = (address.host, address.port, BOOTSTRAP)
@@ -217,12 +237,16 @@ class Connector:
                 self.traffic,
                 self._context,
                 self._authenticator,
+                is_new=(host, port) not in self._reached,
             )
         except KafkaError as raised:
             error = self._explained(raised, key)
             self.traffic.failed += 1
             delay_ms = self._backoff.delay_ms(count + 1)
             self._failures[host, port] = (count + 1, loop_ms(loop) + delay_ms)
+            self._hopeless.discard((host, port))
+            if isinstance(raised, RemoteProtocolError) or getattr(raised, "refused", False):
+                self._hopeless.add((host, port))
             address = str(Address(host, port))
             why = str(error).removeprefix(f"{name}: ").removeprefix(f"{address}: ")
             self.last_failures[address] = why
@@ -234,6 +258,7 @@ class Connector:
                 raise
             raise error from raised
         self._reached.add((host, port))
+        self._hopeless.discard((host, port))
         self._failures.pop((host, port), None)
         self.last_failures.pop(str(Address(host, port)), None)
         self._open[key] = connection

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from onceflow.sdk.aio.connection.connector import DEFAULT, Connector
 from onceflow.sdk.aio.connection.transport import BrokerConnection, loop_ms
 from onceflow.sdk.core.arguments import limit_of, wait_ms
+from onceflow.sdk.core.connection.coordinator_search import coordinator_request, read_coordinator
 from onceflow.sdk.core.connection.handshake import BrokerVersions
 from onceflow.sdk.core.connection.metadata import ClusterMetadata, Node
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Send, Sleep
@@ -30,12 +31,10 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
 )
 from onceflow.sdk.protocol.api.cluster import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     MetadataRequest,
     MetadataResponse,
 )
-from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request, Response
 from onceflow.sdk.settings.config import ClientConfig
 
@@ -218,7 +217,7 @@ class ConnectionPool:
         """
         self.check_usable()
         if node_id is None:
-            channel = await self._any_connection()
+            channel = await self._ask_any(_itself)
         else:
             channel = await self.connect(node_id, connection)
         wait_ms = channel.muted_until_ms - self.now_ms()
@@ -408,7 +407,6 @@ class ConnectionPool:
         timeout_ms: int | None,
     ) -> None:
         limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
-        deadline_ms = self.now_ms() + limit_ms
         names = tuple(self._topics) if wanted is None else wanted
         request = MetadataRequest(
             topics=None
@@ -416,13 +414,13 @@ class ConnectionPool:
             else [MetadataRequest.MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=allow_auto_topic_creation,
         )
+        began_ms = self.now_ms()
         failures = 0
         while True:
-            left_ms = max(1, deadline_ms - self.now_ms())
+            left_ms = max(1, began_ms + limit_ms - self.now_ms())
             try:
                 async with asyncio.timeout(left_ms / 1000):
-                    channel = await self._any_connection()
-                    reply = await channel.send(request)
+                    reply = await self._ask_any(lambda channel: _answer(channel, request))
                 if not isinstance(reply, MetadataResponse):
                     raise BrokerConnectionError("the broker answered something else")
                 if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
@@ -435,14 +433,24 @@ class ConnectionPool:
                 delay_ms = self.backoff.delay_ms(failures)
                 if isinstance(error, KafkaError) and not error.retriable:
                     raise
-                if self.now_ms() + delay_ms >= deadline_ms:
+                waits_ms, setting = self._patience(limit_ms)
+                if self.now_ms() + delay_ms >= began_ms + waits_ms:
+                    # Not chained: the message says of each address what the causes would say.
                     raise NoBrokersAvailableError(
-                        f"no broker answered within {limit_ms} ms; {self._tried(error)}"
-                    ) from error
+                        f"no broker answered within {waits_ms} ms{setting}; {self._tried(error)}"
+                    ) from None
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
         self._connector.retire_bootstrap()
         self.apply_metadata(metadata)
+
+    def _patience(self, limit_ms: int) -> tuple[int, str]:
+        """How long to look for a broker within a limit, and what shortens that, for messages."""
+        never_reached = self.metadata.updated_at_ms < 0
+        shorter_ms = self.config.bootstrap_timeout_ms
+        if shorter_ms < limit_ms and never_reached and self._connector.is_hopeless:
+            return shorter_ms, " (bootstrap_timeout_ms)"
+        return limit_ms, ""
 
     def troubles(self) -> str:
         """Which addresses could not be reached lately, as the end of a message; empty if none."""
@@ -462,10 +470,9 @@ class ConnectionPool:
         why = str(error) or "no answer in time"
         return f"connections were made, but: {why}; check security_protocol"
 
-    async def _any_connection(self) -> BrokerConnection:
-        """An open connection to any broker: known nodes first, then the bootstrap list."""
-        nodes = list(self.metadata.nodes.values())
-        return await self._connector.connect_any(nodes)
+    async def _ask_any(self, ask: Callable[[BrokerConnection], Coroutine[object, object, T]]) -> T:
+        """Ask any broker: known nodes first, then the bootstrap list."""
+        return await self._connector.use_any(list(self.metadata.nodes.values()), ask)
 
     async def _maintain(self) -> None:
         """Keep the metadata young and close what idles."""
@@ -548,14 +555,10 @@ class ConnectionPool:
         self._coordinators[key, kind] = node.node_id
 
     async def _ask_for_coordinator(self, key: str, kind: CoordinatorType) -> Node:
-        channel = await self._any_connection()
-        batched = (channel.versions.pick(FindCoordinatorRequest) or 0) >= 4
-        request = (
-            FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
-            if batched
-            else FindCoordinatorRequest(key_type=kind, key=key)
-        )
-        return _read_coordinator(await channel.send(request))
+        async def ask(channel: BrokerConnection) -> Response:
+            return await channel.send(coordinator_request(channel.versions, key, kind))
+
+        return read_coordinator(await self._ask_any(ask))
 
     # shared work
 
@@ -580,19 +583,12 @@ class ConnectionPool:
         return self.metadata.nodes.get(node_id) or self._connector.extra_nodes.get(node_id)
 
 
-def _read_coordinator(reply: Response) -> Node:
-    if not isinstance(reply, FindCoordinatorResponse):
-        raise BrokerConnectionError("the broker answered something else")
-    if reply.coordinators:
-        found = reply.coordinators[0]
-        code, message = found.error_code, found.error_message
-        node = Node(found.node_id, found.host, found.port)
-    else:
-        code, message = reply.error_code, reply.error_message
-        node = Node(reply.node_id, reply.host, reply.port)
-    if code:
-        raise error_for(code, message or "")
-    return node
+async def _itself(channel: BrokerConnection) -> BrokerConnection:
+    return channel
+
+
+async def _answer(channel: BrokerConnection, request: Request) -> Response:
+    return await channel.send(request)
 
 
 def _nothing() -> None:

@@ -7,19 +7,21 @@ only moves bytes, arms one timer, and fails every waiter when the socket is gone
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from onceflow.sdk.aio.connection.authentication import Authenticator, renewal_delay_ms
+from onceflow.sdk.aio.connection.sockets import connect_socket, describe, speaks_tls
 from onceflow.sdk.core.connection.connection import Connection
 from onceflow.sdk.core.connection.handshake import (
     BEFORE_NEGOTIATION,
+    SPEAKS_TLS,
     BrokerVersions,
+    foreign_protocol,
     negotiate_versions,
 )
 from onceflow.sdk.core.flow import Flow, Send, T
@@ -134,6 +136,11 @@ class BrokerConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether requests can be sent."""
         return self._error is None and self._transport is not None
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the peer took the connection and answered nothing yet."""
+        return self.versions is BEFORE_NEGOTIATION and self._transport is not None
 
     @property
     def in_flight_count(self) -> int:
@@ -332,16 +339,24 @@ class BrokerConnection(asyncio.Protocol):
         try:
             answers = self._machine.receive(data, now_ms)
         except RemoteProtocolError as error:
-            log.warning("%s sent what is no answer: %s", self.name, error)
-            # Whoever waits lost an answer, as with any broken connection: a commit that was told
-            # "failed" here might have been carried out.
-            lost = BrokerConnectionError(f"{self.name} sent what is no answer: {error}")
-            self._fail(error if self.versions is BEFORE_NEGOTIATION else lost)
+            self._on_invalid(data, error)
             return
         for answer in answers:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(answer.response)
+
+    def _on_invalid(self, data: bytes, error: RemoteProtocolError) -> None:
+        """The peer sent bytes that are no answer."""
+        if self.versions is BEFORE_NEGOTIATION:
+            peer = foreign_protocol(data)
+            why = peer or f"it sent an invalid response, {error}; is it a Kafka broker?"
+            self._fail(RemoteProtocolError(f"{self.name}: {why}"))
+            return
+        log.warning("%s sent an invalid response: %s", self.name, error)
+        # Whoever waits lost an answer, as with any broken connection: a commit that was told
+        # "failed" here might have been carried out.
+        self._fail(BrokerConnectionError(f"{self.name} sent an invalid response: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
@@ -419,6 +434,8 @@ async def open_connection(
     traffic: Traffic | None = None,
     context: ssl.SSLContext | None = None,
     authenticator: Authenticator | None = None,
+    *,
+    is_new: bool = False,
 ) -> BrokerConnection:
     """Connect, secure, negotiate and authenticate.
 
@@ -431,12 +448,15 @@ async def open_connection(
         traffic: Where to count what it carries, None to count nowhere.
         context: TLS context of the client, None to make one by its settings.
         authenticator: The client's, None to make one by its settings.
+        is_new: Whether this address never worked before. If it closes a plain connection without
+            an answer, it is then asked whether it speaks TLS, so that the error can say so.
 
     Returns:
         A connection that is ready for requests.
 
     Raises:
         BrokerConnectionError: It could not be made in time.
+        RemoteProtocolError: The address speaks another protocol.
         KafkaError: The broker refused the handshake.
     """
     loop = asyncio.get_running_loop()
@@ -445,17 +465,7 @@ async def open_connection(
         context = config.security.make_ssl_context()
     try:
         async with asyncio.timeout(config.socket_connection_setup_timeout_ms / 1000):
-            sock = await _connect_socket(loop, host, port, config)
-            try:
-                await loop.create_connection(
-                    lambda: connection,
-                    sock=sock,
-                    ssl=context,
-                    server_hostname=host if context is not None else None,
-                )
-            except BaseException:
-                sock.close()
-                raise
+            await _attach(connection, host, port, config, context)
             await connection.handshake()
     except TimeoutError as error:
         connection.close()
@@ -466,15 +476,48 @@ async def open_connection(
         raise tls_error(name, error) from error
     except OSError as error:
         connection.close()
-        why = _describe(error)
+        why = describe(error)
         if context is not None and isinstance(error, ConnectionError):
             why = f"{why} during the TLS handshake; does its port speak TLS?"
         raise BrokerConnectionError(f"{name}: {why}") from error
+    except BrokerConnectionError:
+        connection.close()
+        may_be_tls = is_new and connection.is_unanswered and context is None
+        if may_be_tls and await speaks_tls(loop, host, port, config):
+            raise RemoteProtocolError(f"{name}: {SPEAKS_TLS}") from None
+        raise
     except BaseException:
         connection.close()
         raise
     log.debug("connected to %s", name)
     return connection
+
+
+async def _attach(
+    connection: BrokerConnection,
+    host: str,
+    port: int,
+    config: ClientConfig,
+    context: ssl.SSLContext | None,
+) -> None:
+    """Give a connection its socket, with TLS if there is a context."""
+    loop = asyncio.get_running_loop()
+    sock = await connect_socket(loop, host, port, config)
+    try:
+        await loop.create_connection(
+            lambda: connection,
+            sock=sock,
+            ssl=context,
+            server_hostname=tls_name(host) if context is not None else None,
+        )
+    except BaseException:
+        sock.close()
+        raise
+
+
+def tls_name(host: str) -> str:
+    """The name that a certificate must carry: never with the final dot of DNS (RFC 6066)."""
+    return host.rstrip(".") or host
 
 
 def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
@@ -495,64 +538,3 @@ def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
         f"{name}: TLS failed: {reason}; check ssl_certfile, which the broker may ask for, and "
         "ssl_cafile"
     )
-
-
-async def _addresses(
-    loop: asyncio.AbstractEventLoop, host: str, port: int
-) -> list[tuple[int, int, int, str, Any]]:
-    """The addresses of a name; an address in figures is one, and asks nobody."""
-    with contextlib.suppress(socket.gaierror):
-        figures = socket.AI_NUMERICHOST
-        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=figures)]
-    try:
-        return [*await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    except RuntimeError:
-        # At the end of the program threads cannot be begun any more, and the loop serves nobody
-        # but a producer that is being closed.
-        return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-
-async def _connect_socket(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, config: ClientConfig
-) -> socket.socket:
-    """Connect to the first address of a name that takes the connection (KIP-602).
-
-    Each address gets its share of the time, so that one that swallows packets does not hide the
-    others. (asyncio's own way of racing addresses leaks sockets in Python 3.11.)
-    """
-    found = await _addresses(loop, host, port)
-    if host == "localhost":
-        # It means both loopback addresses (RFC 6761), whatever a hosts file leaves out.
-        known = {entry[4][0] for entry in found}
-        missing = {"127.0.0.1", "::1"} - known if socket.has_ipv6 else set()
-        for loopback in missing:
-            found += await _addresses(loop, loopback, port)
-    share_s = config.socket_connection_setup_timeout_ms / 1000 / len(found)
-    errors: list[str] = []
-    for family, kind, protocol, _, address in found:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            async with asyncio.timeout(share_s):
-                await loop.sock_connect(sock, address)
-            return sock
-        except OSError as error:  # TimeoutError is one of them
-            sock.close()
-            why = _describe(error)
-            errors.append(why if len(found) == 1 else f"{address[0]}: {why}")
-        except BaseException:
-            sock.close()
-            raise
-    raise BrokerConnectionError(f"{host}:{port}: {', '.join(errors)}")
-
-
-def _describe(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, socket.gaierror):
-        return f"the name does not resolve ({error.strerror})"
-    if isinstance(error, ConnectionResetError) and not error.args:
-        return "closed by the broker"  # asyncio's words for an end within TLS are none
-    return error.strerror or str(error) or type(error).__name__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from onceflow.sdk.core.flow import Flow, ask
 from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
@@ -17,6 +18,12 @@ from onceflow.sdk.protocol.schema import Request
 
 SOFTWARE_NAME = "onceflow"
 TRANSACTION_VERSION = "transaction.version"
+
+TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""How a TLS alert and a TLS handshake message begin (RFC 8446, section 5.1)."""
+
+SPEAKS_TLS: Final = "it speaks TLS; set security_protocol to SSL or SASL_SSL"
+"""What is said of an address that answers in TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +135,21 @@ def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
         raise RemoteProtocolError("the broker offers a version range that is empty")
     features = {f.name: f.max_version_level for f in reply.finalized_features or ()}
     return BrokerVersions(ranges, features)
+
+
+def foreign_protocol(first: bytes) -> str:
+    """What a peer speaks that answered in another protocol than Kafka's.
+
+    Args:
+        first: The first bytes that it sent.
+
+    Returns:
+        What it speaks and what to do, as the end of a message; empty if unknown.
+    """
+    if first[:2] in TLS_RECORDS:
+        return SPEAKS_TLS
+    if first.startswith(b"HTTP/"):
+        return "it is a web server; use the address of a Kafka listener"
+    if first.startswith(b"SSH-"):
+        return "it is an SSH server; use the address of a Kafka listener"
+    return ""

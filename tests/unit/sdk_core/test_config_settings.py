@@ -78,7 +78,6 @@ def test_an_ipv6_address_is_printed_in_brackets() -> None:
         ("rebalance_timeout_ms", "max_poll_interval_ms"),
         ("ssl_password", r"SecurityConfig\(ssl_key_password=...\)"),
         ("ssl_ciphers", r"SecurityConfig\(ssl_context=...\)"),
-        ("bootstrap_timeout_ms", "max_block_ms"),
         ("schema.registry.url", "SchemaRegistry"),
     ],
 )

@@ -23,7 +23,7 @@ from onceflow.sdk import (
     SecurityConfig,
 )
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.foreign_names import NOT_OFFERED, SECURITY_ALIASES
+from onceflow.sdk.settings.foreign_names import NOT_OFFERED, PASSED_OVER, SECURITY_ALIASES
 from onceflow.sdk.settings.sources import parse_properties
 
 SASL = {
@@ -156,7 +156,6 @@ def test_tls_is_read_by_the_names_of_several_clients() -> None:
     ("properties", "said"),
     [
         ({"linger.mss": "1"}, "did you mean linger_ms"),
-        ({"group.id": "g"}, "setting of a consumer"),
         ({"linger.ms": "soon"}, "whole number"),
         ({"enable.idempotence": "yes"}, "true or false"),
         ({"partitioner.class": "x.Y"}, "partitioner="),
@@ -177,6 +176,116 @@ def test_what_means_nothing_here_is_explained(properties: dict[str, str], said: 
     with pytest.raises(ConfigError, match=said) as found:
         ProducerConfig.from_properties(properties)
     assert "hunter2" not in str(found.value)
+
+
+HOSTED = r"""
+# Required connection configs for Kafka producer, consumer, and admin
+bootstrap.servers=pkc.example:9092
+security.protocol=SASL_SSL
+sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username='me' \
+  password='hunter2';
+sasl.mechanism=PLAIN
+client.dns.lookup=use_all_dns_ips
+session.timeout.ms=45000
+acks=all
+schema.registry.url=https://registry.example
+basic.auth.credentials.source=USER_INFO
+basic.auth.user.info=key:hunter3
+"""
+"""What hosting services of Kafka hand out: one file for every kind of client."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "passed_over", "taken"),
+    [
+        (ProducerConfig, {"client.dns.lookup", "session.timeout.ms"}, {"acks": "all"}),
+        (ConsumerConfig, {"client.dns.lookup", "acks"}, {"session_timeout_ms": 45_000}),
+        (AdminConfig, {"client.dns.lookup", "acks", "session.timeout.ms"}, {}),
+    ],
+)
+@pytest.mark.parametrize("place", ["file", "properties", "client"])
+def test_what_belongs_to_another_client_is_passed_over_with_one_warning(
+    kind: Any,
+    passed_over: set[str],
+    taken: dict[str, object],
+    place: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if place == "file":
+        config = kind.from_file(write(tmp_path, "client.properties", HOSTED))
+    elif place == "properties":
+        config = kind.load(properties=dict(parse_properties(HOSTED)))
+    else:
+        config = kind.from_settings({"config": dict(parse_properties(HOSTED))})
+    assert config.security.sasl_username == "me"
+    assert {name: getattr(config, name) for name in taken} == taken
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    listed = warning.getMessage().partition(": ")[2]
+    registry = {"schema.registry.url", "basic.auth.credentials.source", "basic.auth.user.info"}
+    assert {item.partition(" (")[0] for item in listed.split("), ")} == passed_over | registry
+    assert "hunter" not in warning.getMessage()
+
+
+def test_a_producers_settings_of_other_clients_are_passed_over_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """librdkafka and the Java client each take one file for producers and consumers."""
+    given = {
+        "partitioner.class": "x.Y",
+        "compression.gzip.level": "3",
+        "retries": "5",
+        "key.serializer": "x.StringSerializer",
+    }
+    assert ConsumerConfig.from_properties(given) == ConsumerConfig()
+    assert all(name in caplog.text for name in given)
+    with pytest.raises(ConfigError, match="partitioner="):
+        ProducerConfig.from_properties({"partitioner.class": "x.Y"})
+
+
+@pytest.mark.parametrize("name", ["acks", "client_dns_lookup", "enable_idempotence"])
+def test_a_keyword_argument_of_another_client_stays_an_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ConsumerConfig.from_settings({name: "all"})
+
+
+def test_nothing_is_said_where_all_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    ConsumerConfig.from_properties({"group.id": "g", "session.timeout.ms": "45000"})
+    assert not caplog.records
+
+
+def test_a_setting_that_changes_what_a_client_does_is_never_passed_over() -> None:
+    for name in PASSED_OVER:
+        remedy = NOT_OFFERED.get(name, "")
+        if not PASSED_OVER[name]:
+            assert remedy.endswith(("leave it out", "leave it out)")), name
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "said"),
+    [
+        ("AWS_MSK_IAM", "unknown mechanism; use OAUTHBEARER"),
+        ("GSSAPI", "unknown mechanism; Kerberos is not spoken"),
+        ("SCRAM-SHA-1", "unknown mechanism; choose one of PLAIN, SCRAM-SHA-256"),
+        ("plain", "unknown mechanism; choose one of PLAIN"),
+    ],
+)
+def test_an_unknown_mechanism_is_told_before_what_else_is_set_for_it(
+    mechanism: str, said: str
+) -> None:
+    given = {
+        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+        "sasl.client.callback.handler.class": "software.amazon.msk.IAMClientCallbackHandler",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+    }
+    with pytest.raises(ConfigError, match=said) as found:
+        AdminConfig.from_properties(given)
+    assert (found.value.field, found.value.value) == ("sasl.mechanism", mechanism)
+    with pytest.raises(ConfigError, match=said) as found:
+        SecurityConfig(security_protocol="SASL_SSL", sasl_mechanism=mechanism)
+    assert (found.value.field, found.value.value) == ("sasl_mechanism", mechanism)
 
 
 def test_explanations_name_settings_that_exist_and_none_that_is_ours() -> None:
