@@ -8,10 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onceflow.broker_lite.daemon.daemon import DaemonOptions, OpenBroker
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
+    from onceflow.broker_lite.settings.listeners import Listener
     from onceflow.broker_lite.testing.in_process import Broker
     from onceflow.broker_lite.testing.virtual_clock import VirtualClock
 
 __all__ = ["Broker", "VirtualClock"]
+
+
+async def open_for_tests(
+    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+) -> OpenBroker:
+    """Open a broker that has what only tests need; programs pass this to the daemon's command."""
+    from onceflow.broker_lite.testing import daemon_broker
+
+    return await daemon_broker.open_for_tests(options, listeners, config)
 
 
 def __getattr__(name: str) -> object:

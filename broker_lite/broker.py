@@ -8,44 +8,37 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION, ClusterMetadata
-from onceflow.broker_lite.dispatch import lazy_handlers
 from onceflow.broker_lite.features import GROUP_VERSION, Features, known_features
 from onceflow.broker_lite.log import LogManager, Storage
-from onceflow.broker_lite.nodes import Placement
-from onceflow.broker_lite.nodes.placement import make_nodes
+from onceflow.broker_lite.placement import Node, Placement, SingleNode
 from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
+from onceflow.broker_lite.registry import lazy_handlers
 from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
 from onceflow.broker_lite.settings.setting import LONG_MAX
 from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
-from onceflow.broker_lite.topics import INTERNAL_TOPICS, TopicRegistry
+from onceflow.broker_lite.topics import INTERNAL_TOPICS, PRODUCER_ID_BLOCK_FILE, TopicRegistry
 
 if TYPE_CHECKING:
     from random import Random
 
     from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
     from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
-    from onceflow.broker_lite.dispatch import (
-        HandlerRegistry,
-        Interceptor,
-        RequestContext,
-        WireTaps,
-    )
-    from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
-    from onceflow.broker_lite.nodes.routing import Router
+    from onceflow.broker_lite.dispatch import Interceptor
+    from onceflow.broker_lite.fetch_sessions import FetchSessions
+    from onceflow.broker_lite.registry import HandlerRegistry
+    from onceflow.broker_lite.request_context import RequestContext
     from onceflow.broker_lite.security.authorizer import Authorizer
     from onceflow.broker_lite.security.scram_users import ScramUsers
+    from onceflow.broker_lite.services import Served
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
-
-PRODUCER_ID_BLOCK_FILE = "producer-id-block"
-"""Small file in the log root: which producer ids were given out."""
 
 RECOVERY_POINTS_MS = 1000
 """Time between two looks whether a recovery point moved."""
@@ -55,7 +48,7 @@ COMPACTION_PAUSE_MS = 1
 
 
 class BrokerState:
-    """Everything a handler may touch.
+    """One broker while it is open: what handlers use (`Services`), and what runs it.
 
     Attributes:
         config: Settings of the broker in force; replaced when some are changed.
@@ -79,9 +72,7 @@ class BrokerState:
             server, or with a clock that is moved by hand.
         unsent_bytes: Answers in memory that their peers have yet to take.
         registry: What is served.
-        router: Refuses what came to the wrong node; None with one node.
         interceptor: Stands before the handlers in tests; None otherwise.
-        wire: Sees the bytes of connections in tests; None otherwise.
     """
 
     __slots__ = (
@@ -105,11 +96,9 @@ class BrokerState:
         "quotas",
         "random",
         "registry",
-        "router",
         "timers",
         "topics",
         "unsent_bytes",
-        "wire",
         "work_clock_ns",
     )
 
@@ -128,11 +117,7 @@ class BrokerState:
     registry: HandlerRegistry
 
     def __init__(
-        self,
-        config: BrokerConfig,
-        rng: Random,
-        nodes: int = 1,
-        racks: Sequence[str | None] = (),
+        self, config: BrokerConfig, rng: Random, placement: Placement | None = None
     ) -> None:
         self.profile: Profile | None = profile_of(config.onceflow_profile)
         if self.profile is not None:
@@ -147,10 +132,8 @@ class BrokerState:
         self.timers = Timers()
         self.purgatory = Purgatory(self.timers)
         self._fetch_sessions: FetchSessions | None = None
-        self.placement: Placement = Placement(make_nodes(nodes, config.node_id, racks))
-        self.router: Router | None = None
+        self.placement: Placement = placement or SingleNode(Node(config.node_id))
         self.interceptor: Interceptor | None = None
-        self.wire: WireTaps | None = None
         self.authorizer: Authorizer | None = None
         self._coordinators: tuple[GroupCoordinator, TransactionCoordinator] | None = None
         self._opened_ms = 0
@@ -159,15 +142,12 @@ class BrokerState:
         self.unsent_bytes: int = 0
         self.work_clock_ns: Callable[[], int] = lambda: 0
 
+    def served(self) -> dict[int, Served]:
+        """See `Services`."""
+        return self.registry.served()
+
     def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
-        """Host and port of a node for an answer; never a wildcard address (trap 67).
-
-        They are those of the listener of that name that the peer came in on (KIP-103).
-
-        Args:
-            context: Who asks.
-            node_id: About which node, by default the one that was asked.
-        """
+        """See `Services`."""
         connection = context.connection
         wanted = connection.node_id if node_id is None else node_id
         host, port = self.addresses.get((wanted, connection.listener), ("", 0))
@@ -211,7 +191,7 @@ class BrokerState:
     def fetch_sessions(self) -> FetchSessions:
         """Fetch sessions of consumers."""
         if self._fetch_sessions is None:
-            from onceflow.broker_lite.handlers.fetch_sessions import FetchSessions
+            from onceflow.broker_lite.fetch_sessions import FetchSessions
 
             self._fetch_sessions = FetchSessions(
                 self.config.max_incremental_fetch_session_cache_slots,
@@ -274,8 +254,7 @@ def open_broker(
     rng: Random,
     now_ms: int,
     *,
-    nodes: int = 1,
-    racks: Sequence[str | None] = (),
+    placement: Placement | None = None,
 ) -> BrokerState:
     """Load everything from storage and make a broker that is ready for requests.
 
@@ -284,15 +263,14 @@ def open_broker(
         config: Settings.
         rng: Source of ids.
         now_ms: Wall milliseconds.
-        nodes: How many nodes share the logs, with ids from ``node.id`` on.
-        racks: Their racks; ``broker.rack`` where none is given.
+        placement: The nodes and what each leads; by default one node that leads everything.
 
     Raises:
         ConfigError: Settings that do not fit together.
         StorageLockedError: Another broker works on the same storage.
         DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
-    state = BrokerState(config, rng, nodes, racks)
+    state = BrokerState(config, rng, placement)
     state.registry = lazy_handlers()
     profile = state.profile
     if profile is not None:
@@ -341,11 +319,6 @@ def _load(state: BrokerState, now_ms: int) -> None:
     manager = state.log_manager
     state.cluster_id = manager.cluster_id
     state.topics = TopicRegistry(manager, state.config, state.random, state.purgatory, now_ms)
-    state.placement.use(state.topics)
-    if not state.placement.single:
-        from onceflow.broker_lite.nodes.routing import Router
-
-        state.router = Router(state)
     state.load_coordinators(now_ms)
     topics = state.topics
 

@@ -34,6 +34,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
+PRODUCER_ID_BLOCK_FILE = "producer-id-block"
+"""Small file in the log root, beside the internal topics: which producer ids were given out."""
+
 TOPIC_NAME_MAX = 249
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _RESERVED_IDS = (ZERO_UUID, uuid.UUID(int=1))

@@ -131,7 +131,7 @@ def served_requests() -> str:
 
     The handlers are the truth: this only saves importing all of them for ApiVersions.
     """
-    from onceflow.broker_lite.dispatch import load_handlers
+    from onceflow.broker_lite.registry import load_handlers
 
     rows = "".join(
         f'    {api_key}: ("{served.module}", {served.min_version}, {served.max_version}),\n'

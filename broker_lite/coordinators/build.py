@@ -6,9 +6,8 @@ It decides nothing about groups or transactions; it names which part gets what.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from onceflow.broker_lite.broker import PRODUCER_ID_BLOCK_FILE
 from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
@@ -23,16 +22,75 @@ from onceflow.broker_lite.coordinators.transactions.producer_ids import Producer
 from onceflow.broker_lite.coordinators.transactions.states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import AppendError, DataFolderError
+from onceflow.broker_lite.topics import PRODUCER_ID_BLOCK_FILE
 from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from random import Random
+
+    from onceflow.broker_lite.features import Features
+    from onceflow.broker_lite.log import LogManager
+    from onceflow.broker_lite.purgatory import Timers
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
-    from onceflow.broker_lite.topics import Topic
+    from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
+    from onceflow.broker_lite.topics import Topic, TopicRegistry
 
 _MINUTE_MS = 60_000
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators")
+
+
+class Parts(Protocol):
+    """The parts of a broker that its coordinators are made of."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Settings in force."""
+        ...
+
+    @property
+    def dynamic_config(self) -> DynamicConfig:
+        """Settings that were changed at run time."""
+        ...
+
+    @property
+    def features(self) -> Features:
+        """Levels of the cluster's features."""
+        ...
+
+    @property
+    def topics(self) -> TopicRegistry:
+        """Topics by name and by id."""
+        ...
+
+    @property
+    def log_manager(self) -> LogManager:
+        """The logs on storage."""
+        ...
+
+    @property
+    def timers(self) -> Timers:
+        """Everything that happens later."""
+        ...
+
+    @property
+    def random(self) -> Random:
+        """Source of member ids."""
+        ...
+
+
+class LoadedParts(Parts, Protocol):
+    """The same with the coordinators made."""
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The group coordinator."""
+        ...
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The transaction coordinator."""
+        ...
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -79,7 +137,7 @@ def transaction_settings(config: BrokerConfig) -> TransactionSettings:
     )
 
 
-def _producer_ids(state: BrokerState) -> ProducerIds:
+def _producer_ids(state: Parts) -> ProducerIds:
     store = FileBlockStore(state.log_manager, PRODUCER_ID_BLOCK_FILE)
     try:
         producer_ids = ProducerIds(store)
@@ -94,7 +152,7 @@ def _producer_ids(state: BrokerState) -> ProducerIds:
     return producer_ids
 
 
-def abort_hanging(state: BrokerState, now_ms: int) -> None:
+def abort_hanging(state: LoadedParts, now_ms: int) -> None:
     """After a crash, end the open transactions that the transaction coordinator does not know.
 
     A power loss may keep the records of a transaction and lose that it was begun. Nobody could end
@@ -133,7 +191,7 @@ def abort_hanging(state: BrokerState, now_ms: int) -> None:
                     logger.error("%s: it cannot be aborted: %s", partition, error)
 
 
-def load(state: BrokerState, now_ms: int) -> None:
+def load(state: LoadedParts, now_ms: int) -> None:
     """Let new coordinators go on from what the logs hold.
 
     Args:
@@ -158,11 +216,11 @@ def load(state: BrokerState, now_ms: int) -> None:
     groups.admin.forget_missing_topics(lambda name: topics.get(name) is not None, now_ms)
 
 
-def build_coordinators(state: BrokerState) -> tuple[GroupCoordinator, TransactionCoordinator]:
+def build_coordinators(state: Parts) -> tuple[GroupCoordinator, TransactionCoordinator]:
     """Make both coordinators of a broker; load them in this order, groups first.
 
     Args:
-        state: The broker, with config, topics, log_manager, timers and random set.
+        state: The broker.
 
     Raises:
         DataFolderError: The note of the producer ids that were given out cannot be read.

@@ -2,7 +2,8 @@
 
 Decides which addresses may be listened on without authentication and what each failure's exit code
 is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line, 3 when the
-disk refused a flush.
+disk refused a flush. The options for tests need an ``Opener`` that the program passes as the
+command's ``obj``: nothing here imports ``testing``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from pathlib import Path
 
 import click
 
-from onceflow.broker_lite.daemon.daemon import DaemonOptions, serve, shown
+from onceflow.broker_lite.daemon.daemon import DaemonOptions, Opener, PlainBroker, serve, shown
 from onceflow.broker_lite.daemon.repeated_messages import RepeatedMessages
-from onceflow.broker_lite.nodes.placement import make_nodes
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.kafka_settings import (
     KafkaSettings,
@@ -46,6 +46,8 @@ _DISK_TROUBLES = {
 
 EXIT_CANNOT_START = 1
 DEFAULT_LISTEN = "127.0.0.1:9092"
+NODES_MAX = 100
+FOR_TESTS = "--nodes, --control and --journal-file"
 
 
 @click.command(
@@ -93,6 +95,7 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
 @click.option(
     "--nodes",
     default=1,
+    type=click.IntRange(1, NODES_MAX),
     show_default=True,
     help="Nodes over one shared log, for tests of clients; further nodes take the next ports.",
 )
@@ -126,7 +129,9 @@ DEFAULT_LISTEN = "127.0.0.1:9092"
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="What to log to the standard error output.",
 )
+@click.pass_context
 def broker(
+    context: click.Context,
     data: Path | None,
     listen: str | None,
     properties: tuple[str, ...],
@@ -159,13 +164,17 @@ def broker(
         host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
         listeners = read_listeners(config, host, port)
         check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
-        make_nodes(nodes, config.node_id)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     folder = data or (Path(settings.data) if settings.data is not None else None)
     options = DaemonOptions(folder, nodes, control, journal_file, ready_messages)
+    opener: Opener = PlainBroker.open
+    if options.for_tests:
+        if context.obj is None:
+            raise click.UsageError(f"{FOR_TESTS} are served by the command onceflow broker only")
+        opener = context.obj
     try:
-        asyncio.run(serve(options, listeners, config))
+        asyncio.run(serve(options, listeners, config, opener))
     except (KafkaError, OSError) as error:
         click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None

@@ -1,8 +1,8 @@
 """The daemon: opens the broker, says that it is ready, and runs until a signal says stop.
 
-It decides how the process is set up and what the one line says that others wait for. With one of
-the means for tests (several nodes, a control endpoint, a capture) it runs the same broker through
-the door that tests use.
+It decides how the process is set up and what the one line says that others wait for. What opens the
+broker may be given from outside: several nodes, a control endpoint and a capture are for tests, and
+``testing`` opens brokers that have them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import gc
 import os
 import random
 import resource
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import click
 
 from onceflow.broker_lite.daemon import early_stop
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import Listener
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.net.serving import Serving
 
 EXIT_DISK_FAILED = 3
 
@@ -65,10 +69,107 @@ def shown(listener: Listener) -> str:
     return str(listener).partition("://")[2]
 
 
+class OpenBroker(Protocol):
+    """A broker that answers."""
+
+    @property
+    def addresses(self) -> str:
+        """Where it listens, for the line that says so."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Base64 form of a random uuid."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Further lines to print once it is ready."""
+        ...
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why the disk failed; None while all is well."""
+        ...
+
+    def when_disk_failed(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` on the running loop once the disk failed."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop in order."""
+        ...
+
+
+Opener: TypeAlias = Callable[
+    [DaemonOptions, Sequence[Listener], BrokerConfig], Awaitable[OpenBroker]
+]
+"""Opens the broker that the daemon runs."""
+
+
+class PlainBroker:
+    """The broker of a daemon that is not for tests.
+
+    Args:
+        serving: The broker.
+    """
+
+    remarks: Sequence[str] = ()
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+
+    @classmethod
+    async def open(
+        cls, options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+    ) -> PlainBroker:
+        """See `Opener`."""
+        from onceflow.broker_lite.clock import SystemClock
+        from onceflow.broker_lite.log import MemoryStorage, RealStorage
+        from onceflow.broker_lite.net.serving import Serving
+
+        data = options.data
+        storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
+        return cls(await Serving.open(storage, config, listeners, SystemClock(), random.Random()))
+
+    @property
+    def addresses(self) -> str:
+        """See `OpenBroker`."""
+        bound = self._serving.listeners
+        return ",".join(shown(each) if len(bound) == 1 else str(each) for each in bound)
+
+    @property
+    def cluster_id(self) -> str:
+        """See `OpenBroker`."""
+        return self._serving.state.cluster_id
+
+    @property
+    def failure(self) -> OSError | None:
+        """See `OpenBroker`."""
+        return self._serving.failure
+
+    def when_disk_failed(self, callback: Callable[[], None]) -> None:
+        """See `OpenBroker`."""
+        self._serving.when_disk_failed(callback)
+
+    async def stop(self) -> None:
+        """See `OpenBroker`."""
+        await self._serving.stop()
+
+
 async def serve(
-    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
+    options: DaemonOptions,
+    listeners: Sequence[Listener],
+    config: BrokerConfig,
+    opener: Opener = PlainBroker.open,
 ) -> None:
     """Run until a signal says stop.
+
+    Args:
+        options: What the command line says.
+        listeners: Where to listen.
+        config: Settings.
+        opener: Opens the broker.
 
     Raises:
         OSError: An address or the data folder cannot be had.
@@ -79,84 +180,19 @@ async def serve(
     _allow_open_files()
     gc.disable()
     gc.set_threshold(GC_THRESHOLD, 20, 20)
-    if options.for_tests:
-        await _serve_for_tests(options, listeners, config)
-    else:
-        await _serve_plain(options, listeners, config)
-
-
-async def _serve_plain(
-    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
-) -> None:
-    from onceflow.broker_lite.broker import open_broker
-    from onceflow.broker_lite.log import MemoryStorage, RealStorage
-    from onceflow.broker_lite.net.server import Server, SystemClock
-
     stopping = _stop_on_signals()
     if stopping.is_set():
-        _tell_not_started()
+        click.echo("onceflow broker stopped before it had started, as it was told to")
         return
-    data = options.data
-    clock = SystemClock()
-    storage = MemoryStorage() if data is None else RealStorage(data, durable=config.durable)
-    state = open_broker(storage, config, random.Random(), clock())
-    clean = False
+    broker = await opener(options, listeners, config)
     try:
-        server = Server(state, clock)
-        bound = await server.start(listeners)
-        loop = asyncio.get_running_loop()
-
-        def disk_failed(error: OSError) -> None:
-            loop.call_soon_threadsafe(stopping.set)
-
-        state.log_manager.on_failure = disk_failed
-        if state.log_manager.failure is not None:
-            stopping.set()
+        broker.when_disk_failed(stopping.set)
         _settle_memory()
-        ready = ",".join(shown(each) if len(bound) == 1 else str(each) for each in bound)
-        _tell_ready(options, config, ready, state.cluster_id)
+        _tell_ready(options, config, broker)
         await stopping.wait()
-        await server.stop()
-        clean = state.log_manager.failure is None
     finally:
-        state.close(clock(), clean=clean)
-    _end_if_disk_failed(data, state.log_manager.failure)
-
-
-async def _serve_for_tests(
-    options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
-) -> None:
-    from onceflow.broker_lite.testing.in_process import Broker
-
-    stopping = _stop_on_signals()
-    if stopping.is_set():
-        _tell_not_started()
-        return
-    first = listeners[0]
-    broker = Broker(
-        options.data,
-        host=first.host,
-        port=first.port,
-        settings=config,
-        nodes=options.nodes,
-        control=options.control,
-        journal_file=options.journal_file,
-    )
-    async with broker:
-        _settle_memory()
-        ready = broker.bootstrap_servers
-        if len(listeners) > 1:
-            ready = ",".join(
-                f"{listener.name}://{address}"
-                for listener in listeners
-                for address in broker.bootstrap_servers_of(listener.name).split(",")
-            )
-        _tell_ready(options, config, ready, broker.state.cluster_id)
-        if options.control is not None:
-            click.echo(f"onceflow control ready on {broker.control_url}")
-        broker.disk.when_failed(stopping.set)
-        await stopping.wait()
-    _end_if_disk_failed(options.data, broker.disk.failure)
+        await broker.stop()
+    _end_if_disk_failed(options.data, broker.failure)
 
 
 def _end_if_disk_failed(data: Path | None, failure: OSError | None) -> None:
@@ -170,14 +206,14 @@ def _end_if_disk_failed(data: Path | None, failure: OSError | None) -> None:
     raise SystemExit(EXIT_DISK_FAILED)
 
 
-def _tell_ready(options: DaemonOptions, config: BrokerConfig, where: str, cluster_id: str) -> None:
+def _tell_ready(options: DaemonOptions, config: BrokerConfig, broker: OpenBroker) -> None:
     click.echo(
-        f"onceflow broker ready on {where} "
+        f"onceflow broker ready on {broker.addresses} "
         f"data={options.data if options.data is not None else 'memory'} "
         f"durability={config.onceflow_durability} "
-        f"cluster={cluster_id} pid={os.getpid()}"
+        f"cluster={broker.cluster_id} pid={os.getpid()}"
     )
-    for message in options.ready_messages:
+    for message in (*options.ready_messages, *broker.remarks):
         click.echo(message)
 
 
@@ -189,10 +225,6 @@ def _stop_on_signals() -> asyncio.Event:
     if early_stop.asked():
         stopping.set()
     return stopping
-
-
-def _tell_not_started() -> None:
-    click.echo("onceflow broker stopped before it had started, as it was told to")
 
 
 def _settle_memory() -> None:

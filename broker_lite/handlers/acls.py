@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.acl_model import Acl, AclFilter
 from onceflow.broker_lite.security.authorizer import AclRefused
 from onceflow.sdk.protocol.api.security_admin import (
@@ -19,7 +20,7 @@ from onceflow.sdk.protocol.api.security_admin import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
@@ -45,7 +46,7 @@ def _filter(wish: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> A
 
 @handles(DescribeAclsRequest)
 def describe_acls(
-    state: BrokerState, context: RequestContext, request: DescribeAclsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeAclsRequest, now_ms: int
 ) -> DescribeAclsResponse:
     """ACLs that a filter finds, by resource."""
     if state.authorizer is None:
@@ -82,7 +83,7 @@ def describe_acls(
 
 @handles(CreateAclsRequest)
 def create_acls(
-    state: BrokerState, context: RequestContext, request: CreateAclsRequest, now_ms: int
+    state: Services, context: RequestContext, request: CreateAclsRequest, now_ms: int
 ) -> CreateAclsResponse:
     """Add those that are good."""
     if state.authorizer is None:
@@ -124,7 +125,7 @@ def create_acls(
 
 @handles(DeleteAclsRequest)
 def delete_acls(
-    state: BrokerState, context: RequestContext, request: DeleteAclsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DeleteAclsRequest, now_ms: int
 ) -> DeleteAclsResponse:
     """Remove what the filters find."""
     filters = [_filter(wish) for wish in request.filters]

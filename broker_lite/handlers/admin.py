@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.handlers.config_resources import shown_topic_config
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.quotas.enforcement import MutationQuota
-from onceflow.broker_lite.settings.resources import shown_topic_config
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.slices import in_slices
@@ -32,7 +33,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 
 BROKER_DEFAULT = -1
@@ -47,7 +48,7 @@ GrownTopic = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 @handles(CreateTopicsRequest)
 def create_topics(
-    state: BrokerState, context: RequestContext, request: CreateTopicsRequest, now_ms: int
+    state: Services, context: RequestContext, request: CreateTopicsRequest, now_ms: int
 ) -> CreateTopicsResponse | Deferred[CreateTopicsResponse]:
     """Create topics, or only check whether they could be created.
 
@@ -64,7 +65,7 @@ def create_topics(
 
 
 def _creating_topics(
-    state: BrokerState, context: RequestContext, request: CreateTopicsRequest, now_ms: int
+    state: Services, context: RequestContext, request: CreateTopicsRequest, now_ms: int
 ) -> Generator[None, None, CreateTopicsResponse]:
     named = Counter(wish.name for wish in request.topics)
     results = []
@@ -92,7 +93,7 @@ def _creating_topics(
 
 
 def _creating_topic(
-    state: BrokerState,
+    state: Services,
     wish: CreatableTopic,
     validate_only: bool,
     most: int,
@@ -140,7 +141,7 @@ def _creating_topic(
     )
 
 
-def _wished_partitions(state: BrokerState, wish: CreatableTopic) -> int:
+def _wished_partitions(state: Services, wish: CreatableTopic) -> int:
     """Number of partitions of a wished topic, after all that may be wrong with it."""
     if wish.assignments:
         if wish.num_partitions != BROKER_DEFAULT or wish.replication_factor != BROKER_DEFAULT:
@@ -198,7 +199,7 @@ def _check_number(count: int, most: int) -> None:
         )
 
 
-def _check_assignment(state: BrokerState, broker_ids: Sequence[int]) -> None:
+def _check_assignment(state: Services, broker_ids: Sequence[int]) -> None:
     nodes = list(state.placement.nodes)
     if not broker_ids or len({*broker_ids}) != len(broker_ids) or not {*broker_ids} <= {*nodes}:
         raise TopicError(
@@ -207,7 +208,7 @@ def _check_assignment(state: BrokerState, broker_ids: Sequence[int]) -> None:
         )
 
 
-def _place(state: BrokerState, wish: CreatableTopic, count: int) -> int:
+def _place(state: Services, wish: CreatableTopic, count: int) -> int:
     """Choose the replicas of a new topic; returns how many each partition has."""
     placement = state.placement
     for assignment in wish.assignments:
@@ -220,7 +221,7 @@ def _place(state: BrokerState, wish: CreatableTopic, count: int) -> int:
 
 @handles(DeleteTopicsRequest)
 def delete_topics(
-    state: BrokerState, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
 ) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:
     """Delete topics by name or, from version 6 on, by id; many partitions in slices."""
 
@@ -238,7 +239,7 @@ def delete_topics(
 
 
 def _deleting_topics(
-    state: BrokerState, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DeleteTopicsRequest, now_ms: int
 ) -> Generator[None, None, DeleteTopicsResponse]:
     results = []
     if context.api_version >= TOPICS_BY_ID_MIN_VERSION:
@@ -271,7 +272,7 @@ def _deleting_topics(
 
 
 def _deletable(
-    state: BrokerState, context: RequestContext, name: str | None, topic_id: uuid.UUID
+    state: Services, context: RequestContext, name: str | None, topic_id: uuid.UUID
 ) -> Topic:
     if not state.config.delete_topic_enable:
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -302,7 +303,7 @@ def _deletable(
 
 @handles(CreatePartitionsRequest)
 def create_partitions(
-    state: BrokerState, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
+    state: Services, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
 ) -> CreatePartitionsResponse | Deferred[CreatePartitionsResponse]:
     """Let topics grow to a total number of partitions; many are made in slices."""
 
@@ -317,7 +318,7 @@ def create_partitions(
 
 
 def _growing_topics(
-    state: BrokerState, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
+    state: Services, context: RequestContext, request: CreatePartitionsRequest, now_ms: int
 ) -> Generator[None, None, CreatePartitionsResponse]:
     named = Counter(wish.name for wish in request.topics)
     results = []
@@ -339,7 +340,7 @@ def _growing_topics(
 
 
 def _grow(
-    state: BrokerState,
+    state: Services,
     wish: CreatePartitionsRequest.CreatePartitionsTopic,
     validate_only: bool,
     most: int,

@@ -11,9 +11,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import (
     INTERNAL_TOPICS,
@@ -37,8 +38,8 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
-    from onceflow.broker_lite.nodes import Placement
+    from onceflow.broker_lite.placement import Placement
+    from onceflow.broker_lite.services import Services
 
 SOFTWARE_NAME_MIN_VERSION = 3
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
@@ -68,7 +69,7 @@ ENDPOINT_CONTROLLERS = 2
 
 @handles(ApiVersionsRequest)
 def api_versions(
-    state: BrokerState, context: RequestContext, request: ApiVersionsRequest, now_ms: int
+    state: Services, context: RequestContext, request: ApiVersionsRequest, now_ms: int
 ) -> ApiVersionsResponse:
     """Everything that has a handler, and the features clients act on (KIP-35, KIP-584)."""
     if context.api_version >= SOFTWARE_NAME_MIN_VERSION and not (
@@ -82,7 +83,7 @@ def api_versions(
             ApiVersionsResponse.ApiVersion(
                 api_key=api_key, min_version=served.min_version, max_version=served.max_version
             )
-            for api_key, served in state.registry.served().items()
+            for api_key, served in state.served().items()
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
@@ -100,7 +101,7 @@ def api_versions(
     )
 
 
-def _features(state: BrokerState) -> list[tuple[str, int, int, int]]:
+def _features(state: Services) -> list[tuple[str, int, int, int]]:
     """Name, lowest and highest level supported, level in force."""
     features = [
         (known.name, known.min_level, known.max_level, state.features.level(known.name))
@@ -125,7 +126,7 @@ millisecond or two, in which nobody else is served."""
 
 @handles(MetadataRequest)
 def metadata(
-    state: BrokerState, context: RequestContext, request: MetadataRequest, now_ms: int
+    state: Services, context: RequestContext, request: MetadataRequest, now_ms: int
 ) -> MetadataResponse:
     """The cluster and the topics asked for; may create them (trap 67)."""
     api_version = context.api_version
@@ -166,7 +167,7 @@ def metadata(
 
 
 def _find_topic(
-    state: BrokerState,
+    state: Services,
     request: MetadataRequest,
     api_version: int,
     entry: MetadataRequest.MetadataRequestTopic,
@@ -209,7 +210,7 @@ def _find_topic(
 class _Maker:
     """Makes the topics of one request as long as it may; the client asks for the others again."""
 
-    def __init__(self, state: BrokerState, context: RequestContext, now_ms: int) -> None:
+    def __init__(self, state: Services, context: RequestContext, now_ms: int) -> None:
         self._state = state
         self._now_ms = now_ms
         self._left = MADE_PARTITIONS_MAX
@@ -232,7 +233,7 @@ def _operations(request: MetadataRequest) -> int:
     return TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
 
 
-def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
+def create_on_demand(state: Services, name: str, now_ms: int) -> Topic:
     """Create a topic that was asked for, with the broker's defaults.
 
     Raises:
@@ -248,7 +249,7 @@ def create_on_demand(state: BrokerState, name: str, now_ms: int) -> Topic:
 
 
 def _describe_topic(
-    state: BrokerState, topic: Topic, request: MetadataRequest
+    state: Services, topic: Topic, request: MetadataRequest
 ) -> MetadataResponse.MetadataResponseTopic:
     return MetadataResponse.MetadataResponseTopic(
         error_code=0,
@@ -283,7 +284,7 @@ def _describe_partition(
 
 @handles(FindCoordinatorRequest)
 def find_coordinator(
-    state: BrokerState, context: RequestContext, request: FindCoordinatorRequest, now_ms: int
+    state: Services, context: RequestContext, request: FindCoordinatorRequest, now_ms: int
 ) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
     """This node, for groups and for transactional ids; makes the internal topic (trap 57)."""
     code, message = _ready_coordinator(state, request.key_type, now_ms)
@@ -320,7 +321,7 @@ def find_coordinator(
 
 
 def _coordinator(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     key_type: int,
     key: str,
@@ -346,9 +347,7 @@ def _coordinator(
     )
 
 
-def _ready_coordinator(
-    state: BrokerState, key_type: int, now_ms: int
-) -> tuple[ErrorCode, str | None]:
+def _ready_coordinator(state: Services, key_type: int, now_ms: int) -> tuple[ErrorCode, str | None]:
     try:
         if key_type == KEY_GROUP:
             state.topics.ensure_internal(OFFSETS_TOPIC, now_ms)
@@ -367,7 +366,7 @@ def _ready_coordinator(
 
 @handles(DescribeClusterRequest)
 def describe_cluster(
-    state: BrokerState, context: RequestContext, request: DescribeClusterRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeClusterRequest, now_ms: int
 ) -> DescribeClusterResponse:
     """The one node, which is also the controller (KIP-700)."""
     if context.api_version >= 1 and request.endpoint_type != ENDPOINT_BROKERS:

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.settings.resources import RESOURCES, ConfigResources, ShownConfig
+from onceflow.broker_lite.handlers.config_resources import RESOURCES, ConfigResources, ShownConfig
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.settings.setting import Kind
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
@@ -32,7 +33,7 @@ from onceflow.sdk.protocol.api.admin_configs import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 DescribedConfig = DescribeConfigsResponse.DescribeConfigsResourceResult
 IncrementalResource: TypeAlias = IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -66,7 +67,7 @@ def _resources(resource_type: int) -> ConfigResources:
 
 @handles(DescribeConfigsRequest)
 def describe_configs(
-    state: BrokerState, context: RequestContext, request: DescribeConfigsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeConfigsRequest, now_ms: int
 ) -> DescribeConfigsResponse:
     """Values in force, where they come from, and what they would fall back to."""
     results = []
@@ -123,7 +124,7 @@ def _described(entry: ShownConfig, request: DescribeConfigsRequest) -> Described
 
 @handles(ListConfigResourcesRequest)
 def list_config_resources(
-    state: BrokerState, context: RequestContext, request: ListConfigResourcesRequest, now_ms: int
+    state: Services, context: RequestContext, request: ListConfigResourcesRequest, now_ms: int
 ) -> ListConfigResourcesResponse:
     """Names of what has settings (KIP-1142); version 0 is about client metrics only (KIP-1000)."""
     wanted: Iterable[int] = dict.fromkeys(request.resource_types) or RESOURCES
@@ -149,7 +150,7 @@ def list_config_resources(
 
 @handles(IncrementalAlterConfigsRequest)
 def incremental_alter_configs(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: IncrementalAlterConfigsRequest,
     now_ms: int,
@@ -171,7 +172,7 @@ def incremental_alter_configs(
 
 @handles(AlterConfigsRequest)
 def alter_configs(
-    state: BrokerState, context: RequestContext, request: AlterConfigsRequest, now_ms: int
+    state: Services, context: RequestContext, request: AlterConfigsRequest, now_ms: int
 ) -> AlterConfigsResponse:
     """Replace all settings of resources; superseded, and still what old tools send."""
     outcomes = _altered(state, request.resources, _replaced, request.validate_only)
@@ -189,9 +190,9 @@ def alter_configs(
 
 
 def _altered(
-    state: BrokerState,
+    state: Services,
     resources: list[IncrementalResource] | list[WholeResource],
-    wish: Callable[[BrokerState, ConfigResources, str, list[object]], dict[str, str]],
+    wish: Callable[[Services, ConfigResources, str, list[object]], dict[str, str]],
     validate_only: bool,
 ) -> list[tuple[IncrementalResource | WholeResource, ErrorCode, str | None]]:
     """Change each resource by itself; gives what came of it."""
@@ -234,7 +235,7 @@ def _check_once(names: list[str]) -> None:
 
 
 def _replaced(
-    state: BrokerState, kind: ConfigResources, name: str, configs: list[object]
+    state: Services, kind: ConfigResources, name: str, configs: list[object]
 ) -> dict[str, str]:
     wished = {}
     for config in configs:
@@ -244,7 +245,7 @@ def _replaced(
 
 
 def _changed(
-    state: BrokerState, kind: ConfigResources, name: str, configs: list[object]
+    state: Services, kind: ConfigResources, name: str, configs: list[object]
 ) -> dict[str, str]:
     """What is set for a resource after the changes.
 

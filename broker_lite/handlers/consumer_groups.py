@@ -22,9 +22,10 @@ from onceflow.broker_lite.coordinators.consumer.requests import (
     TopicRights,
 )
 from onceflow.broker_lite.coordinators.group_admin import ConsumerDescription
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.features import GROUP_VERSION
-from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.guards.access import Access
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.acl_model import Operation, ResourceType
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -36,7 +37,7 @@ from onceflow.sdk.protocol.api.consumer_groups import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
@@ -46,7 +47,7 @@ _Group = ConsumerGroupDescribeResponse.DescribedGroup
 
 @handles(ConsumerGroupHeartbeatRequest)
 def consumer_group_heartbeat(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: ConsumerGroupHeartbeatRequest,
     now_ms: int,
@@ -100,7 +101,7 @@ def consumer_group_heartbeat(
     )
 
 
-def _rights(state: BrokerState, context: RequestContext) -> TopicRights:
+def _rights(state: Services, context: RequestContext) -> TopicRights:
     if state.authorizer is None:
         return EVERY_TOPIC
     access = Access(state, context)
@@ -111,7 +112,7 @@ def _rights(state: BrokerState, context: RequestContext) -> TopicRights:
 
 @handles(ConsumerGroupDescribeRequest)
 def consumer_group_describe(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: ConsumerGroupDescribeRequest,
     now_ms: int,

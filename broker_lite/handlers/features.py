@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.features import FeatureUpdate
 from onceflow.broker_lite.log import METADATA_TOPIC
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.protocol.api.admin_cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -24,7 +25,7 @@ from onceflow.sdk.protocol.api.admin_cluster import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 QUORUM_EPOCH = 1
 ONE_OUTCOME_MIN_VERSION = 2
@@ -32,7 +33,7 @@ ONE_OUTCOME_MIN_VERSION = 2
 
 @handles(UpdateFeaturesRequest)
 def update_features(
-    state: BrokerState, context: RequestContext, request: UpdateFeaturesRequest, now_ms: int
+    state: Services, context: RequestContext, request: UpdateFeaturesRequest, now_ms: int
 ) -> UpdateFeaturesResponse:
     """Set levels, all or none of them (KIP-584, KIP-1022)."""
     updates = [
@@ -63,7 +64,7 @@ def update_features(
 
 @handles(DescribeQuorumRequest)
 def describe_quorum(
-    state: BrokerState, context: RequestContext, request: DescribeQuorumRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeQuorumRequest, now_ms: int
 ) -> DescribeQuorumResponse:
     """The nodes as controllers, which have everything while they run (KIP-595)."""
     nodes = []
@@ -87,7 +88,7 @@ def describe_quorum(
 
 
 def _quorum(
-    state: BrokerState, topic: str, index: int, now_ms: int
+    state: Services, topic: str, index: int, now_ms: int
 ) -> DescribeQuorumResponse.PartitionData:
     if topic != METADATA_TOPIC or index:
         return DescribeQuorumResponse.PartitionData(
@@ -122,7 +123,7 @@ def _quorum(
 
 @handles(UnregisterBrokerRequest)
 def unregister_broker(
-    state: BrokerState, context: RequestContext, request: UnregisterBrokerRequest, now_ms: int
+    state: Services, context: RequestContext, request: UnregisterBrokerRequest, now_ms: int
 ) -> UnregisterBrokerResponse:
     """A node that does not run is forgotten until it comes back; one that runs is not gone."""
     node = state.placement.nodes.get(request.broker_id)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.handlers.fetch_sessions import (
+from onceflow.broker_lite.fetch_sessions import (
     TOPIC_ID_MIN_VERSION,
     FetchPlan,
     PartitionKey,
 )
+from onceflow.broker_lite.guards.access import Access
 from onceflow.broker_lite.handlers.offsets import ANY_EPOCH, check_leader_epoch
 from onceflow.broker_lite.log import ReadError
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
@@ -27,8 +28,8 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.log import PartitionLog
+    from onceflow.broker_lite.services import Services
     from onceflow.broker_lite.topics import Topic
 
 FetchPartition = FetchRequest.FetchPartition
@@ -48,7 +49,7 @@ COUNTED_AT_ONCE_BYTES = 1_048_576
 
 @handles(FetchRequest)
 def fetch(
-    state: BrokerState, context: RequestContext, request: FetchRequest, now_ms: int
+    state: Services, context: RequestContext, request: FetchRequest, now_ms: int
 ) -> FetchResponse | Deferred[FetchResponse]:
     """Answer with what is there, or park until ``min_bytes`` are or ``max_wait_ms`` is over."""
     plan = state.fetch_sessions.plan(request, context.api_version, now_ms)
@@ -117,7 +118,7 @@ class _FetchAttempt:
     )
 
     def __init__(
-        self, state: BrokerState, context: RequestContext, request: FetchRequest, plan: FetchPlan
+        self, state: Services, context: RequestContext, request: FetchRequest, plan: FetchPlan
     ) -> None:
         api_version = context.api_version
         self._state = state
@@ -257,15 +258,12 @@ class _FetchAttempt:
             session_id = sessions.open(plan, answers, self._uses_topic_ids, now_ms)
         else:
             session_id = 0
-        response = FetchResponse(
+        return FetchResponse(
             error_code=0,
             session_id=session_id,
             responses=self._by_topic(answers),
             throttle_time_ms=throttle_ms,
         )
-        if self._state.router is not None:
-            self._state.router.with_leaders(self._context, response)
-        return response
 
     def _by_topic(
         self, answers: list[tuple[PartitionKey, PartitionData]]

@@ -17,7 +17,8 @@ from onceflow.broker_lite.coordinators.offset_commits import (
 )
 from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
 from onceflow.broker_lite.coordinators.transactions.rules import PartitionCheck
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import (
     OffsetCommitRequest,
@@ -33,7 +34,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 COMMIT_KNOWS_NO_GROUP_FROM = 9
 """First OffsetCommit version whose senders know GROUP_ID_NOT_FOUND (KIP-848)."""
@@ -53,9 +54,7 @@ _Codes = Mapping[TopicPartition, ErrorCode]
 K = TypeVar("K")
 
 
-def _topic_name(
-    state: BrokerState, name: str, topic_id: UUID, by_id: bool
-) -> tuple[str, ErrorCode]:
+def _topic_name(state: Services, name: str, topic_id: UUID, by_id: bool) -> tuple[str, ErrorCode]:
     """Name of a topic of a request, and what its partitions are told when it is not there."""
     if not by_id:
         known = state.topics.get(name) is not None
@@ -65,7 +64,7 @@ def _topic_name(
 
 
 def _split_known(
-    state: BrokerState, offsets: Iterable[OffsetToCommit]
+    state: Services, offsets: Iterable[OffsetToCommit]
 ) -> tuple[list[OffsetToCommit], dict[TopicPartition, ErrorCode]]:
     """Offsets of partitions that exist, and the codes of the others (trap 49)."""
     known: list[OffsetToCommit] = []
@@ -81,7 +80,7 @@ def _split_known(
 
 @handles(OffsetCommitRequest)
 def offset_commit(
-    state: BrokerState, context: RequestContext, request: OffsetCommitRequest, now_ms: int
+    state: Services, context: RequestContext, request: OffsetCommitRequest, now_ms: int
 ) -> OffsetCommitResponse:
     """Commit offsets."""
     by_id = context.api_version >= COMMITS_BY_TOPIC_ID_FROM
@@ -136,7 +135,7 @@ def offset_commit(
 
 @handles(TxnOffsetCommitRequest)
 def txn_offset_commit(
-    state: BrokerState, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
+    state: Services, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
 ) -> TxnOffsetCommitResponse:
     """Commit offsets inside a transaction; they show once it commits."""
     offsets = [
@@ -178,7 +177,7 @@ def txn_offset_commit(
 
 
 def _check_transaction(
-    state: BrokerState, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
+    state: Services, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
 ) -> ErrorCode:
     """May the producer write to the group's partition of ``__consumer_offsets`` now (KIP-890)?"""
     if not request.group_id:
@@ -204,7 +203,7 @@ def _check_transaction(
 
 @handles(OffsetFetchRequest)
 def offset_fetch(
-    state: BrokerState, context: RequestContext, request: OffsetFetchRequest, now_ms: int
+    state: Services, context: RequestContext, request: OffsetFetchRequest, now_ms: int
 ) -> OffsetFetchResponse:
     """Fetch committed offsets, of one group or (from version 8 on) of several."""
     if context.api_version < FETCHES_SEVERAL_GROUPS_FROM:
@@ -223,7 +222,7 @@ def offset_fetch(
     )
 
 
-def _fetch_one_group(state: BrokerState, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def _fetch_one_group(state: Services, request: OffsetFetchRequest) -> OffsetFetchResponse:
     partitions = None
     if request.topics is not None:
         partitions = [
@@ -255,7 +254,7 @@ def _fetch_one_group(state: BrokerState, request: OffsetFetchRequest) -> OffsetF
 
 
 def _fetch_group(
-    state: BrokerState,
+    state: Services,
     group: OffsetFetchRequest.OffsetFetchRequestGroup,
     api_version: int,
     require_stable: bool,
@@ -320,7 +319,7 @@ def _by_topic(
 
 @handles(OffsetDeleteRequest)
 def offset_delete(
-    state: BrokerState, context: RequestContext, request: OffsetDeleteRequest, now_ms: int
+    state: Services, context: RequestContext, request: OffsetDeleteRequest, now_ms: int
 ) -> OffsetDeleteResponse:
     """Delete offsets for topics that the group does not read (KIP-496)."""
     asked = [

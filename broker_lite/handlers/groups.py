@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onceflow.broker_lite.coordinators.classic.group import GroupProtocol, JoinResult, SyncResult
 from onceflow.broker_lite.coordinators.classic.requests import JoinRequest, MemberIdentity
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.guards.access import NO_BITS, Access
 from onceflow.broker_lite.handlers import group_offsets as group_offsets  # registers its handlers
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.security.access import NO_BITS, Access
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.acl_model import ResourceType
 from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsRequest,
@@ -35,7 +36,7 @@ from onceflow.sdk.protocol.api.groups import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 REBALANCE_TIMEOUT_FROM = 1
 """First JoinGroup version with its own rebalance timeout; before, the session timeout serves."""
@@ -71,7 +72,7 @@ def _complete(answer: Deferred[R], value: R) -> None:
 
 @handles(JoinGroupRequest)
 def join_group(
-    state: BrokerState, context: RequestContext, request: JoinGroupRequest, now_ms: int
+    state: Services, context: RequestContext, request: JoinGroupRequest, now_ms: int
 ) -> JoinGroupResponse | Deferred[JoinGroupResponse]:
     """Join or rejoin; parked until the join barrier is complete."""
     has_rebalance_timeout = context.api_version >= REBALANCE_TIMEOUT_FROM
@@ -121,7 +122,7 @@ def join_group(
 
 @handles(SyncGroupRequest)
 def sync_group(
-    state: BrokerState, context: RequestContext, request: SyncGroupRequest, now_ms: int
+    state: Services, context: RequestContext, request: SyncGroupRequest, now_ms: int
 ) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
     """Ask for an assignment; parked until the leader's comes."""
     if context.api_version >= SYNC_NAMES_PROTOCOL_FROM and (
@@ -151,7 +152,7 @@ def sync_group(
 
 @handles(HeartbeatRequest)
 def heartbeat(
-    state: BrokerState, context: RequestContext, request: HeartbeatRequest, now_ms: int
+    state: Services, context: RequestContext, request: HeartbeatRequest, now_ms: int
 ) -> HeartbeatResponse:
     """A member's sign of life."""
     code = state.groups.heartbeat(
@@ -165,7 +166,7 @@ def heartbeat(
 
 @handles(LeaveGroupRequest)
 def leave_group(
-    state: BrokerState, context: RequestContext, request: LeaveGroupRequest, now_ms: int
+    state: Services, context: RequestContext, request: LeaveGroupRequest, now_ms: int
 ) -> LeaveGroupResponse:
     """Members leave; before version 3 one, whose code is the answer's."""
     batched = context.api_version >= LEAVES_IN_BATCHES_FROM
@@ -195,7 +196,7 @@ def leave_group(
 
 @handles(DescribeGroupsRequest)
 def describe_groups(
-    state: BrokerState, context: RequestContext, request: DescribeGroupsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeGroupsRequest, now_ms: int
 ) -> DescribeGroupsResponse:
     """Members and state of groups; one that is not there is Dead."""
     groups = []
@@ -234,7 +235,7 @@ def describe_groups(
 
 @handles(ListGroupsRequest)
 def list_groups(
-    state: BrokerState, context: RequestContext, request: ListGroupsRequest, now_ms: int
+    state: Services, context: RequestContext, request: ListGroupsRequest, now_ms: int
 ) -> ListGroupsResponse:
     """All groups, by state and type where asked."""
     return ListGroupsResponse(
@@ -252,7 +253,7 @@ def list_groups(
 
 @handles(DeleteGroupsRequest)
 def delete_groups(
-    state: BrokerState, context: RequestContext, request: DeleteGroupsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DeleteGroupsRequest, now_ms: int
 ) -> DeleteGroupsResponse:
     """Delete groups without members."""
     return DeleteGroupsResponse(

@@ -10,8 +10,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.log import LogError
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndTimestamp
 from onceflow.sdk.protocol.api.offsets import (
     DeleteRecordsRequest,
@@ -24,8 +25,8 @@ from onceflow.sdk.protocol.api.offsets import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.log import PartitionLog
+    from onceflow.broker_lite.services import Services
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.handlers")
 
@@ -64,7 +65,7 @@ def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> ErrorCod
 
 @handles(ListOffsetsRequest)
 def list_offsets(
-    state: BrokerState, context: RequestContext, request: ListOffsetsRequest, now_ms: int
+    state: Services, context: RequestContext, request: ListOffsetsRequest, now_ms: int
 ) -> ListOffsetsResponse:
     """Offsets by time, or the ends of the logs."""
     named = Counter(
@@ -142,7 +143,7 @@ def _no_offset(index: int, code: ErrorCode) -> ListResult:
 
 @handles(OffsetForLeaderEpochRequest)
 def offset_for_leader_epoch(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: OffsetForLeaderEpochRequest,
     now_ms: int,
@@ -179,7 +180,7 @@ def offset_for_leader_epoch(
 
 @handles(DeleteRecordsRequest)
 def delete_records(
-    state: BrokerState, context: RequestContext, request: DeleteRecordsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DeleteRecordsRequest, now_ms: int
 ) -> DeleteRecordsResponse:
     """Move log start offsets forward; -1 means up to the high watermark (trap 35)."""
     try:
@@ -209,7 +210,7 @@ def _not_noted(request: DeleteRecordsRequest, error: OSError) -> DeleteRecordsRe
     )
 
 
-def _delete_records(state: BrokerState, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def _delete_records(state: Services, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     topics = []
     for asked_topic in request.topics:
         topic = state.topics.get(asked_topic.name)

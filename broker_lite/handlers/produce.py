@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import CloseConnection, RequestContext, handles
 from onceflow.broker_lite.log import AppendError
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.batch_header import (
@@ -23,7 +24,7 @@ from onceflow.sdk.protocol.batch_header import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
     from onceflow.broker_lite.topics import Topic
 
 PartitionData = ProduceRequest.PartitionProduceData
@@ -79,7 +80,7 @@ class _Item:
 
 @handles(ProduceRequest, advertised_min_version=0)
 def produce(
-    state: BrokerState, context: RequestContext, request: ProduceRequest, now_ms: int
+    state: Services, context: RequestContext, request: ProduceRequest, now_ms: int
 ) -> ProduceResponse | None:
     """Append each partition's batch and report on each.
 
@@ -118,7 +119,7 @@ def produce(
 
 
 def _items(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: ProduceRequest,
     topic_data: ProduceRequest.TopicProduceData,
@@ -149,12 +150,12 @@ def _items(
     return items
 
 
-def _missing_replicas(state: BrokerState, topic: Topic, partition: int) -> str | None:
+def _missing_replicas(state: Services, topic: Topic, partition: int) -> str | None:
     """What keeps ``acks=all`` from being served; a topic needs no more replicas than it has."""
     wanted = topic.config.min_insync_replicas
-    placement = state.placement
-    if wanted <= 1 or placement.single:
+    if wanted <= 1:
         return None
+    placement = state.placement
     wanted = min(wanted, len(placement.replicas(topic.name, partition)))
     found = len(placement.in_sync(topic.name, partition))
     if found >= wanted:
@@ -189,7 +190,7 @@ def _read_header(context: RequestContext, item: _Item) -> None:
 
 
 def _check_transaction(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: ProduceRequest,
     items: list[_Item],

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.topics import TopicError, check_topic_name
 from onceflow.sdk.protocol.api.transactions import (
     DescribeProducersRequest,
@@ -16,12 +17,12 @@ from onceflow.sdk.protocol.api.transactions import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 
 @handles(DescribeProducersRequest)
 def describe_producers(
-    state: BrokerState, context: RequestContext, request: DescribeProducersRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeProducersRequest, now_ms: int
 ) -> DescribeProducersResponse:
     """Producers that each partition remembers."""
     topics = []

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.quotas.client_quotas import (
     QuotaError,
     QuotaFilter,
     check_quota,
     make_entity,
 )
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.protocol.api.admin_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -23,14 +24,14 @@ from onceflow.sdk.protocol.api.admin_quotas import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 Parts = tuple[tuple[str, str | None], ...]
 
 
 @handles(DescribeClientQuotasRequest)
 def describe_client_quotas(
-    state: BrokerState, context: RequestContext, request: DescribeClientQuotasRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeClientQuotasRequest, now_ms: int
 ) -> DescribeClientQuotasResponse:
     """Quotas of every entity that matches."""
     filters = [
@@ -59,7 +60,7 @@ def describe_client_quotas(
 
 @handles(AlterClientQuotasRequest)
 def alter_client_quotas(
-    state: BrokerState, context: RequestContext, request: AlterClientQuotasRequest, now_ms: int
+    state: Services, context: RequestContext, request: AlterClientQuotasRequest, now_ms: int
 ) -> AlterClientQuotasResponse:
     """Change quotas, each entity by itself."""
     by_parts: dict[Parts, list[AlterClientQuotasRequest.EntryData]] = {}
@@ -91,7 +92,7 @@ def alter_client_quotas(
 
 
 def _alter(
-    state: BrokerState,
+    state: Services,
     parts: Parts,
     entry: AlterClientQuotasRequest.EntryData,
     validate_only: bool,

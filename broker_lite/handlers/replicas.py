@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
-from onceflow.broker_lite.nodes import PlacementError
+from onceflow.broker_lite.placement import PlacementError
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.protocol.api.admin_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -27,7 +28,7 @@ from onceflow.sdk.protocol.api.admin_replicas import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 FolderTopic = DescribeLogDirsResponse.DescribeLogDirsTopic
 FolderPartition = DescribeLogDirsResponse.DescribeLogDirsPartition
@@ -41,7 +42,7 @@ ReassignedPartition = AlterPartitionReassignmentsResponse.ReassignablePartitionR
 
 @handles(DescribeLogDirsRequest)
 def describe_log_dirs(
-    state: BrokerState, context: RequestContext, request: DescribeLogDirsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeLogDirsRequest, now_ms: int
 ) -> DescribeLogDirsResponse:
     """The one folder, its volume, and the sizes of partitions (KIP-113, KIP-827)."""
     wanted: Iterable[tuple[str, Iterable[int]]]
@@ -78,7 +79,7 @@ def describe_log_dirs(
 
 @handles(AlterReplicaLogDirsRequest)
 def alter_replica_log_dirs(
-    state: BrokerState, context: RequestContext, request: AlterReplicaLogDirsRequest, now_ms: int
+    state: Services, context: RequestContext, request: AlterReplicaLogDirsRequest, now_ms: int
 ) -> AlterReplicaLogDirsResponse:
     """A replica may go to the folder where it is; there is no other."""
     here = state.log_manager.volume().folder
@@ -114,7 +115,7 @@ def alter_replica_log_dirs(
 
 @handles(ElectLeadersRequest)
 def elect_leaders(
-    state: BrokerState, context: RequestContext, request: ElectLeadersRequest, now_ms: int
+    state: Services, context: RequestContext, request: ElectLeadersRequest, now_ms: int
 ) -> ElectLeadersResponse:
     """Of one node every partition has the only leader that it can have (KIP-460)."""
     if request.topic_partitions is None:
@@ -149,9 +150,7 @@ def elect_leaders(
     )
 
 
-def _elect(
-    state: BrokerState, name: str, partition: int, now_ms: int
-) -> tuple[ErrorCode, str | None]:
+def _elect(state: Services, name: str, partition: int, now_ms: int) -> tuple[ErrorCode, str | None]:
     """Let the preferred replica lead, if it does not yet."""
     placement = state.placement
     topic = state.topics.get(name)
@@ -169,7 +168,7 @@ def _elect(
 
 @handles(AlterPartitionReassignmentsRequest)
 def alter_partition_reassignments(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: AlterPartitionReassignmentsRequest,
     now_ms: int,
@@ -191,21 +190,22 @@ def alter_partition_reassignments(
 
 
 def _reassigned(
-    state: BrokerState,
+    state: Services,
     topic: str,
     wish: AlterPartitionReassignmentsRequest.ReassignablePartition,
     now_ms: int,
 ) -> ReassignedPartition:
     index, replicas = wish.partition_index, wish.replicas
     code, message = ErrorCode.NONE, None
-    if state.topics.partition(topic, index) is None:
+    found = state.topics.get(topic)
+    if found is None or state.topics.partition(topic, index) is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         message = f"There is no partition {index} of '{topic}'."
     elif replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     else:
         try:
-            state.placement.reassign(state.topics.get(topic), index, replicas, now_ms)
+            state.placement.reassign(found, index, replicas, now_ms)
         except PlacementError as error:
             code, message = ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"These {error}."
     return ReassignedPartition(partition_index=index, error_code=code, error_message=message)
@@ -213,7 +213,7 @@ def _reassigned(
 
 @handles(ListPartitionReassignmentsRequest)
 def list_partition_reassignments(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: ListPartitionReassignmentsRequest,
     now_ms: int,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.scram_users import Deletion, Upsertion
 from onceflow.sdk.protocol.api.security_admin import (
     AlterUserScramCredentialsRequest,
@@ -16,7 +17,7 @@ from onceflow.sdk.protocol.api.security_admin import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
@@ -26,7 +27,7 @@ Altered = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 
 @handles(DescribeUserScramCredentialsRequest)
 def describe_user_scram_credentials(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: DescribeUserScramCredentialsRequest,
     now_ms: int,
@@ -57,7 +58,7 @@ def describe_user_scram_credentials(
 
 @handles(AlterUserScramCredentialsRequest)
 def alter_user_scram_credentials(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: AlterUserScramCredentialsRequest,
     now_ms: int,

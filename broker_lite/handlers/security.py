@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import (
+from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import (
     CloseConnection,
     ConnectionState,
     RawToken,
     RequestContext,
-    handles,
 )
-from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.security.plain import AuthenticationFailed
 from onceflow.sdk.protocol.api.security import (
     SaslAuthenticateRequest,
@@ -29,7 +29,7 @@ from onceflow.sdk.protocol.api.security import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
@@ -39,7 +39,7 @@ REAUTHENTICATION_PAUSE_MS = 1_000
 
 @handles(SaslHandshakeRequest)
 def sasl_handshake(
-    state: BrokerState, context: RequestContext, request: SaslHandshakeRequest, now_ms: int
+    state: Services, context: RequestContext, request: SaslHandshakeRequest, now_ms: int
 ) -> SaslHandshakeResponse:
     """Choose the mechanism."""
     connection = context.connection
@@ -70,7 +70,7 @@ def sasl_handshake(
 
 @handles(SaslAuthenticateRequest)
 def sasl_authenticate(
-    state: BrokerState, context: RequestContext, request: SaslAuthenticateRequest, now_ms: int
+    state: Services, context: RequestContext, request: SaslAuthenticateRequest, now_ms: int
 ) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
     """Take a token; the answer to one that is refused waits a little, and ends the connection."""
     connection = context.connection
@@ -148,7 +148,7 @@ def _take_token(connection: ConnectionState, token: bytes, now_ms: int) -> bytes
 
 
 def _later(
-    state: BrokerState, response: SaslAuthenticateResponse, now_ms: int
+    state: Services, response: SaslAuthenticateResponse, now_ms: int
 ) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
     """Hold back a refusal, so that passwords cannot be tried as fast as the network is."""
     delay_ms = state.config.connection_failed_authentication_delay_ms

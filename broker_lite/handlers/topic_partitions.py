@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.dispatch import RequestContext, handles
+from onceflow.broker_lite.guards.access import Access
 from onceflow.broker_lite.handlers.cluster import TOPIC_OPERATIONS
-from onceflow.broker_lite.security.access import Access
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.broker_lite.topics import TopicError, check_topic_name
 from onceflow.sdk.protocol.api.admin_replicas import (
@@ -19,7 +20,7 @@ from onceflow.sdk.protocol.api.admin_replicas import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
     from onceflow.broker_lite.topics import Topic
 
 PageTopic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -31,7 +32,7 @@ PAGE_PARTITIONS_MAX = 2_000
 
 @handles(DescribeTopicPartitionsRequest)
 def describe_topic_partitions(
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: DescribeTopicPartitionsRequest,
     now_ms: int,
@@ -96,7 +97,7 @@ def _missing(name: str) -> PageTopic:
     )
 
 
-def _described(state: BrokerState, topic: Topic, first: int, end: int) -> PageTopic:
+def _described(state: Services, topic: Topic, first: int, end: int) -> PageTopic:
     placement, name = state.placement, topic.name
     return PageTopic(
         name=topic.name,

@@ -15,8 +15,9 @@ from onceflow.broker_lite.coordinators.state_log import (
     TransactionMarker,
 )
 from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry
-from onceflow.broker_lite.dispatch import RequestContext, handles
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.registry import handles
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
@@ -37,7 +38,7 @@ from onceflow.sdk.protocol.api.transactions import (
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 INIT_KNOWS_FENCED_FROM = 4
 TXN_KNOWS_FENCED_FROM = 2
@@ -61,7 +62,7 @@ def _named_for(code: ErrorCode, api_version: int, knows_fenced_from: int) -> Err
 
 @handles(InitProducerIdRequest)
 def init_producer_id(
-    state: BrokerState, context: RequestContext, request: InitProducerIdRequest, now_ms: int
+    state: Services, context: RequestContext, request: InitProducerIdRequest, now_ms: int
 ) -> InitProducerIdResponse:
     """Give a producer its identity."""
     grant = state.transactions.init_producer_id(
@@ -80,7 +81,7 @@ def init_producer_id(
 
 @handles(AddPartitionsToTxnRequest)
 def add_partitions_to_txn(
-    state: BrokerState, context: RequestContext, request: AddPartitionsToTxnRequest, now_ms: int
+    state: Services, context: RequestContext, request: AddPartitionsToTxnRequest, now_ms: int
 ) -> AddPartitionsToTxnResponse:
     """Partitions join a transaction, or are checked to be in it."""
     if context.api_version < ADD_IN_BATCHES_FROM:
@@ -119,7 +120,7 @@ def add_partitions_to_txn(
 
 
 def _add_to_one(
-    state: BrokerState,
+    state: Services,
     transactional_id: str,
     producer_id: int,
     producer_epoch: int,
@@ -165,7 +166,7 @@ def _topic_results(
 
 @handles(AddOffsetsToTxnRequest)
 def add_offsets_to_txn(
-    state: BrokerState, context: RequestContext, request: AddOffsetsToTxnRequest, now_ms: int
+    state: Services, context: RequestContext, request: AddOffsetsToTxnRequest, now_ms: int
 ) -> AddOffsetsToTxnResponse:
     """A group's partition of ``__consumer_offsets`` joins a transaction."""
     partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
@@ -183,7 +184,7 @@ def add_offsets_to_txn(
 
 @handles(EndTxnRequest)
 def end_txn(
-    state: BrokerState, context: RequestContext, request: EndTxnRequest, now_ms: int
+    state: Services, context: RequestContext, request: EndTxnRequest, now_ms: int
 ) -> EndTxnResponse | Deferred[EndTxnResponse | None]:
     """Commit or abort; answered when the markers are written."""
     grant = state.transactions.end_transaction(
@@ -212,7 +213,7 @@ def end_txn(
 
 @handles(WriteTxnMarkersRequest)
 def write_txn_markers(
-    state: BrokerState, context: RequestContext, request: WriteTxnMarkersRequest, now_ms: int
+    state: Services, context: RequestContext, request: WriteTxnMarkersRequest, now_ms: int
 ) -> WriteTxnMarkersResponse:
     """Write markers; administrators end hanging transactions of other brokers' logs with this."""
     results = []
@@ -249,7 +250,7 @@ def write_txn_markers(
 
 @handles(DescribeTransactionsRequest)
 def describe_transactions(
-    state: BrokerState, context: RequestContext, request: DescribeTransactionsRequest, now_ms: int
+    state: Services, context: RequestContext, request: DescribeTransactionsRequest, now_ms: int
 ) -> DescribeTransactionsResponse:
     """States of transactional ids."""
     states = []
@@ -290,7 +291,7 @@ def _described(entry: TransactionEntry) -> DescribeTransactionsResponse.Transact
 
 @handles(ListTransactionsRequest)
 def list_transactions(
-    state: BrokerState, context: RequestContext, request: ListTransactionsRequest, now_ms: int
+    state: Services, context: RequestContext, request: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
     """Transactional ids that pass the filters."""
     listing = state.transactions.list_transactions(

@@ -13,12 +13,13 @@ import logging
 import socket
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from onceflow.broker_lite.dispatch import CloseConnection, ConnectionState, RawToken, dispatch
+from onceflow.broker_lite.dispatch import Dispatching, dispatch
 from onceflow.broker_lite.net.outgoing import Outgoing
 from onceflow.broker_lite.net.transport_reset import reset
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import CloseConnection, ConnectionState, RawToken
 from onceflow.broker_lite.security.tls_channel import TlsChannel, TlsFailed
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.frame import FrameSplitter, encode_response
@@ -26,9 +27,11 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import Response
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.dispatch import WireTap
+    from collections.abc import Callable
+
+    from onceflow.broker_lite.net.endpoint import Endpoint
     from onceflow.broker_lite.net.request_pool import RequestPool
-    from onceflow.broker_lite.net.server import Endpoint, Server
+    from onceflow.broker_lite.net.taps import WireTap, WireTaps
     from onceflow.broker_lite.purgatory import Timer
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
@@ -42,6 +45,65 @@ WAITING_REQUESTS_MAX = 128
 REQUESTS_PER_TURN_MAX = 64
 """Requests of one connection that are handled before the others get a turn; one, as long as it has
 yet to say who it is, so that strangers do not hold up those who did."""
+
+
+class ServedBroker(Dispatching, Protocol):
+    """The broker as a connection sees it."""
+
+    unsent_bytes: int
+
+
+class Host(Protocol):
+    """The server as a connection sees it.
+
+    Attributes:
+        clock: Wall milliseconds.
+        loop: The event loop that everything runs on.
+        pool: Room for requests in memory; None without a limit.
+        taps: See the bytes of connections in tests; None otherwise.
+        handling: True while a request is handled; what it wakes is settled right after.
+    """
+
+    clock: Callable[[], int]
+    loop: asyncio.AbstractEventLoop
+    pool: RequestPool | None
+    taps: WireTaps | None
+    handling: bool
+
+    @property
+    def broker(self) -> ServedBroker:
+        """The broker that answers."""
+        ...
+
+    def admit(
+        self, connection: ClientConnection, endpoint: Endpoint, sock: socket.socket | None
+    ) -> bool:
+        """Take a new connection into account, unless there are too many."""
+        ...
+
+    def hold_off(self, connection: ClientConnection) -> Timer | None:
+        """When an address that opens connections too fast has this one closed; None otherwise."""
+        ...
+
+    def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
+        """Forget an admitted connection that is gone."""
+        ...
+
+    def next_connection_id(self) -> int:
+        """Return a new id for a connection."""
+        ...
+
+    def settle(self) -> None:
+        """Look at what the last request woke."""
+        ...
+
+    def after_event(self) -> None:
+        """Finish an event: look at what was woken and move the alarm."""
+        ...
+
+    def arm(self) -> None:
+        """Move the alarm to what is due first."""
+        ...
 
 
 class ClientConnection(asyncio.Protocol):
@@ -71,7 +133,7 @@ class ClientConnection(asyncio.Protocol):
         "state",
     )
 
-    def __init__(self, server: Server, endpoint: Endpoint) -> None:
+    def __init__(self, server: Host, endpoint: Endpoint) -> None:
         self._server = server
         self._endpoint = endpoint
         self._splitter = FrameSplitter(server.broker.config.socket_request_max_bytes)
@@ -102,8 +164,8 @@ class ClientConnection(asyncio.Protocol):
         server, endpoint = self._server, self._endpoint
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
-        wire = server.broker.wire
-        if wire is not None and wire.refuses(endpoint.node_id):
+        taps = server.taps
+        if taps is not None and taps.refuses(endpoint.node_id):
             reset(transport)
             return
         plain_socket = transport.get_extra_info("socket")
@@ -128,9 +190,9 @@ class ClientConnection(asyncio.Protocol):
         if self._opening is not None:
             transport.pause_reading()
             return
-        if wire is not None:
+        if taps is not None:
             address = (peer[0], peer[1]) if isinstance(peer, tuple) else ("", 0)
-            self._tap = wire.opened(self, self.state, address)
+            self._tap = taps.opened(self, self.state, address)
         if plain_socket is not None:
             plain_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if security.tls_context is not None:
@@ -176,8 +238,8 @@ class ClientConnection(asyncio.Protocol):
         if self._opening is not None:
             self._opening.cancel()
         state = self.state
-        if state is not None and state.security is not None and not state.must_authenticate:
-            state.principal = state.security.principal_of(tls.peer_certificate())
+        if state is not None and not state.must_authenticate:
+            state.principal = self._endpoint.security.principal_of(tls.peer_certificate())
 
     def data_received(self, data: bytes) -> None:
         if self.state is None or self._transport is None or self._closing:

@@ -12,13 +12,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.quotas.rates import SECOND_MS, WindowedRate
+from onceflow.broker_lite.settings.connection_overrides import parse_overrides
 from onceflow.broker_lite.settings.setting import INT_MAX
-from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
-OVERRIDES = "max.connections.per.ip.overrides"
 CREATION_RATE = "max.connection.creation.rate"
 
 HANDLES_KEPT = 32
@@ -117,26 +116,3 @@ class ConnectionLimits:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-
-
-def parse_overrides(text: str) -> dict[str, int]:
-    """Most connections by address.
-
-    Raises:
-        ConfigError: The text is no list of ADDRESS:COUNT.
-    """
-    overrides: dict[str, int] = {}
-    if not text:
-        return overrides
-    import ipaddress
-
-    for entry in filter(None, (part.strip() for part in text.split(","))):
-        address, colon, count = entry.rpartition(":")
-        try:
-            address = str(ipaddress.ip_address(address.strip("[]")))
-        except ValueError:
-            colon = ""
-        if not (colon and count.isascii() and count.isdigit()):
-            raise ConfigError(OVERRIDES, entry, "give ADDRESS:COUNT for each address")
-        overrides[address] = int(count)
-    return overrides

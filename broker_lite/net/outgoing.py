@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from onceflow.sdk.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.security.tls_channel import TlsChannel
 
 TLS_WRITE_BYTES = 65_536
@@ -32,6 +31,16 @@ REFILL_BYTES = 65_536
 the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
 
 
+class Counter(Protocol):
+    """Knows how much waits to be sent.
+
+    Attributes:
+        unsent_bytes: Answers in memory that their peers have yet to take, of all connections.
+    """
+
+    unsent_bytes: int
+
+
 class Outgoing:
     """The bytes that wait.
 
@@ -44,7 +53,7 @@ class Outgoing:
 
     __slots__ = ("_broker", "_counted", "_fd", "_parts", "_tls", "_transport", "paused")
 
-    def __init__(self, broker: BrokerState) -> None:
+    def __init__(self, broker: Counter) -> None:
         self._broker = broker
         self._parts: deque[Buffer] = deque()
         self._counted = 0

@@ -1,7 +1,7 @@
-"""The listeners, the clock, and the one alarm that drives all timers.
+"""The listeners, and the one alarm that drives all timers.
 
-With ``connection`` the only module of the broker that has to do with sockets, and the only one that
-reads a clock. It decides how many connections there may be and how long one may be idle.
+It decides how many connections there may be and how long one may be idle. What one connection does
+is in ``connection``; the clock comes from outside.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 import socket
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.clock import MovableTime, SettableTime, work_clock_ns
 from onceflow.broker_lite.net.connection import ClientConnection
 from onceflow.broker_lite.net.connection_limits import ConnectionLimits
+from onceflow.broker_lite.net.endpoint import Endpoint
 from onceflow.broker_lite.net.request_pool import RequestPool
 from onceflow.broker_lite.security.listener_security import ListenerSecurity
 from onceflow.broker_lite.settings.idle_settings import without_effect
@@ -25,6 +25,7 @@ from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.net.taps import WireTaps
     from onceflow.broker_lite.purgatory import Timer
     from onceflow.broker_lite.security.jwks import JwksKeys
 
@@ -37,108 +38,6 @@ ACCEPTED_AT_ONCE = 16
 TLS_FILES_PAUSE_MS = 60_000
 """Time between two looks at the files of keys and certificates."""
 
-CLOCK_STEP_NS = 1_000_000_000
-"""From which difference on the system's clock was set; below, the two are read apart."""
-
-
-@runtime_checkable
-class MovableTime(Protocol):
-    """A clock that can be moved by hand; the server is told of each move.
-
-    Attributes:
-        stands_still: Whether it moves in no other way: the server arms no alarms then.
-    """
-
-    stands_still: bool
-
-    def __call__(self) -> int:
-        """Wall milliseconds."""
-        ...
-
-    def advance(self, duration_ms: int) -> None:
-        """Move it and tell whoever subscribed."""
-        ...
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after every move."""
-        ...
-
-    def unsubscribe(self, callback: Callable[[], None]) -> None:
-        """Stop calling ``callback``."""
-        ...
-
-
-@runtime_checkable
-class SettableTime(Protocol):
-    """A clock that follows one which others set.
-
-    Attributes:
-        on_set: Called when that happened, in the middle of a reading, with the milliseconds that
-            this clock went forward by, and those that it is ahead of the other one now.
-    """
-
-    on_set: Callable[[int, int], None] | None
-
-    def __call__(self) -> int:
-        """Wall milliseconds."""
-        ...
-
-
-class SystemClock:
-    """Wall milliseconds that never go back: the monotonic clock, and each step of the wall's.
-
-    When the system's clock is set forward, or the machine slept, this one follows: clients stamp
-    their records with the former, and a topic refuses what is far ahead. When it is set back, this
-    one stays ahead.
-    """
-
-    __slots__ = ("_ahead_ns", "_offset_ns", "on_set")
-
-    def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
-        self._ahead_ns = 0
-        self.on_set: Callable[[int, int], None] | None = None
-
-    def __call__(self) -> int:
-        now_ns = time.monotonic_ns() + self._offset_ns
-        apart_ns = time.time_ns() - now_ns + self._ahead_ns
-        if not -CLOCK_STEP_NS < apart_ns < CLOCK_STEP_NS:
-            now_ns += self._follow(apart_ns)
-        return now_ns // 1_000_000
-
-    def _follow(self, apart_ns: int) -> int:
-        """The system's clock was set by so much; by how much does this one go forward?"""
-        ahead_ns = self._ahead_ns - apart_ns
-        forward_ns = max(0, -ahead_ns)
-        self._ahead_ns = max(0, ahead_ns)
-        self._offset_ns += forward_ns
-        if self.on_set is not None:
-            self.on_set(forward_ns // 1_000_000, self._ahead_ns // 1_000_000)
-        return forward_ns
-
-
-class Endpoint:
-    """A listener of a node while it is open.
-
-    Attributes:
-        listener: The listener, with the port that it got.
-        node_id: The node that it belongs to.
-        security: How it authenticates its clients.
-    """
-
-    __slots__ = ("acceptor", "listener", "node_id", "security")
-
-    def __init__(self, listener: Listener, node_id: int, security: ListenerSecurity) -> None:
-        self.listener: Listener = listener
-        self.node_id: int = node_id
-        self.security: ListenerSecurity = security
-        self.acceptor: asyncio.Server | None = None
-
-    def close(self) -> None:
-        """Accept nothing more; connections stay."""
-        if self.acceptor is not None:
-            self.acceptor.close()
-
 
 class Server:
     """Any number of listeners on one event loop.
@@ -148,8 +47,7 @@ class Server:
         clock: Wall milliseconds.
         loop: The event loop that everything runs on.
         endpoints: The listeners that are open, of every node.
-        node_ports: Ports by node id and name of the listener, kept over a stop of a node; may be
-            filled before the start.
+        taps: See the bytes of connections in tests; None otherwise.
         pool: Room for requests in memory; None without a limit.
         handling: True while a request is handled; what it wakes is settled right after.
     """
@@ -159,6 +57,7 @@ class Server:
         broker: BrokerState,
         clock: Callable[[], int],
         let_in: Callable[[asyncio.Server], Awaitable[None]] | None = None,
+        taps: WireTaps | None = None,
     ) -> None:
         """Make a server that does not listen yet.
 
@@ -167,13 +66,14 @@ class Server:
             clock: Wall milliseconds.
             let_in: Lets clients in once all listeners are bound; by default with a queue of
                 ``BACKLOG``, which asks for sockets of the system.
+            taps: See the bytes of connections, for tests.
         """
         self.broker = broker
         self.clock = clock
+        self.taps = taps
         self._let_in = let_in or _let_in
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.endpoints: list[Endpoint] = []
-        self.node_ports: dict[tuple[int, str], int] = {}
         limit = broker.config.queued_max_request_bytes
         self.pool: RequestPool | None = RequestPool(limit) if limit > 0 else None
         self._limits = ConnectionLimits(broker.config, broker.log_manager.volume().handles_max)
@@ -187,15 +87,20 @@ class Server:
         self._stopped = False
         self._virtual = isinstance(clock, MovableTime) and clock.stands_still
         if not self._virtual:
-            broker.work_clock_ns = time.perf_counter_ns
+            broker.work_clock_ns = work_clock_ns
         broker.dynamic_config.on_change.append(self._limits.apply)
 
-    async def start(self, listeners: Sequence[Listener]) -> tuple[Listener, ...]:
+    async def start(
+        self,
+        listeners: Sequence[Listener],
+        listeners_of: Callable[[Listener], Iterable[tuple[int, Listener]]] | None = None,
+    ) -> tuple[Listener, ...]:
         """Bind all listeners of the broker, then serve them.
 
         Args:
-            listeners: Where to listen; port 0 takes any free one. The first of several nodes gets
-                these ports; each further node gets its own, see :attr:`endpoints`.
+            listeners: Where to listen; port 0 takes any free one.
+            listeners_of: Gives, for each of them, the nodes that open it and the address that each
+                takes; by default the broker's own node opens it.
 
         Returns:
             The same with their ports, of the first node.
@@ -213,24 +118,14 @@ class Server:
                 security = ListenerSecurity(self.broker, listener)
                 if security.jwks is not None:
                     await asyncio.to_thread(security.jwks.refresh)
-                for node_id in self.broker.placement.nodes:
-                    await self._bind(self._of_node(listener, node_id), node_id, security)
+                own = [(self.broker.node_id, listener)]
+                for node_id, place in own if listeners_of is None else listeners_of(listener):
+                    await self._bind(place, node_id, security)
         except BaseException:
             for endpoint in self.endpoints:
                 endpoint.close()
             raise
-        self.broker.purgatory.on_wake = self._schedule_settle
-        if self.broker.log_manager.shared_flush is not None:
-            self.broker.log_manager.shared_flush.post = self.loop.call_soon_threadsafe
-        if isinstance(self.clock, MovableTime):
-            self.clock.subscribe(self._moved)
-        if isinstance(self.clock, SettableTime):
-            self.clock.on_set = self._clock_set
-        if self.broker.config.connections_max_idle_ms >= 0:
-            self._schedule_idle_check(self.clock())
-        for security in {endpoint.security: None for endpoint in self.endpoints}:
-            if security.reads_tls_files:
-                self._watch_tls_files(security)
+        self._begin_upkeep()
         for endpoint in self.endpoints:
             if endpoint.security.jwks is not None:
                 self._watch_keys(endpoint.security.jwks, endpoint.security.jwks_refresh_ms)
@@ -246,53 +141,48 @@ class Server:
             if endpoint.node_id == self.broker.node_id
         )
 
+    def _begin_upkeep(self) -> None:
+        """Connect the broker's timers, wakes and clock to the event loop."""
+        self.broker.purgatory.on_wake = self._schedule_settle
+        if self.broker.log_manager.shared_flush is not None:
+            self.broker.log_manager.shared_flush.post = self.loop.call_soon_threadsafe
+        if isinstance(self.clock, MovableTime):
+            self.clock.subscribe(self._moved)
+        if isinstance(self.clock, SettableTime):
+            self.clock.on_set = self._clock_set
+        if self.broker.config.connections_max_idle_ms >= 0:
+            self._schedule_idle_check(self.clock())
+        for security in {endpoint.security: None for endpoint in self.endpoints}:
+            if security.reads_tls_files:
+                self._watch_tls_files(security)
+
     async def _serve(self, endpoint: Endpoint) -> None:
         assert endpoint.acceptor is not None
         await self._let_in(endpoint.acceptor)
 
-    def _of_node(self, listener: Listener, node_id: int) -> Listener:
-        """A listener as a node has it: on the port it had before, or next to the first node's."""
-        distance = node_id - self.broker.node_id
-        port = self.node_ports.get((node_id, listener.name)) or (
-            listener.port and listener.port + distance
-        )
-        moved = listener.bound(port)
-        if listener.advertised_port:
-            return replace(moved, advertised_port=listener.advertised_port + distance)
-        return moved
+    # --- the listeners of one node, which tests stop and start by itself
 
-    async def stop_node(self, node_id: int) -> None:
-        """A node of several goes away: nobody gets in, its connections are cut, leaders move.
-
-        Raises:
-            PlacementError: There is no such node.
-        """
+    def close_listeners(self, node_id: int) -> None:
+        """Let nobody in on the listeners of a node; its connections stay."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
                 endpoint.close()
-        self.broker.placement.stop_node(node_id, self.clock())
+
+    def cut_connections(self, node_id: int) -> None:
+        """Cut every connection of a node."""
         for connection in list(self._connections):
             if connection.state is not None and connection.state.node_id == node_id:
                 connection.abort()
-        self.after_event()
-        await asyncio.sleep(0)
 
-    async def start_node(self, node_id: int) -> None:
-        """A node comes back under its old address.
+    async def reopen_listeners(self, node_id: int) -> None:
+        """Bind the listeners of a node again, under their former addresses, and serve them.
 
         Raises:
-            PlacementError: There is no such node.
-            OSError: Somebody has its address now.
+            OSError: An address is taken.
         """
-        placement = self.broker.placement
-        if node_id in placement.nodes and not placement.nodes[node_id].running:
-            gone = [each for each in self.endpoints if each.node_id == node_id]
-            for endpoint in gone:
-                self.endpoints.remove(endpoint)
-                again = await self._bind(endpoint.listener, node_id, endpoint.security)
-                await self._serve(again)
-        placement.start_node(node_id, self.clock())
-        self.after_event()
+        for endpoint in [each for each in self.endpoints if each.node_id == node_id]:
+            self.endpoints.remove(endpoint)
+            await self._serve(await self._bind(endpoint.listener, node_id, endpoint.security))
 
     async def _bind(self, listener: Listener, node_id: int, security: ListenerSecurity) -> Endpoint:
         """Bind one listener and tell its address; it does not serve yet."""
@@ -317,7 +207,6 @@ class Server:
         endpoint.acceptor = acceptor
         endpoint.listener = listener.bound(bound_port)
         self.endpoints.append(endpoint)
-        self.node_ports[node_id, listener.name] = bound_port
         self.broker.addresses[node_id, listener.name] = endpoint.listener.advertised
         return endpoint
 

@@ -21,7 +21,7 @@ from onceflow.broker_lite.quotas.client_quotas import (
 from onceflow.broker_lite.quotas.rates import SECOND_MS, TokenBucket, WindowedRate
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.dispatch import RequestContext
+    from onceflow.broker_lite.request_context import RequestContext
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 PRODUCE_KEY = 0

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from onceflow.broker_lite.settings.listeners import Listener, ssl_client_auth
 from onceflow.broker_lite.settings.setting import Value
@@ -20,16 +20,31 @@ from onceflow.sdk.errors import ConfigError
 if TYPE_CHECKING:
     import ssl
 
-    from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.security.exchanges import SaslExchange
     from onceflow.broker_lite.security.jwks import JwksKeys
+    from onceflow.broker_lite.security.scram_users import ScramUsers
     from onceflow.broker_lite.security.tokens import TokenRules
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 ANONYMOUS = "User:ANONYMOUS"
 
 _JAAS_OPTION = r'([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))'
+
+
+class Owner(Protocol):
+    """The broker, as far as authentication asks it."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Settings in force."""
+        ...
+
+    @property
+    def scram_users(self) -> ScramUsers:
+        """Users of SASL SCRAM."""
+        ...
 
 
 class ListenerSecurity:
@@ -49,7 +64,7 @@ class ListenerSecurity:
         ConfigError: The settings do not fit together.
     """
 
-    def __init__(self, broker: BrokerState, listener: Listener) -> None:
+    def __init__(self, broker: Owner, listener: Listener) -> None:
         self._broker = broker
         self._config = config = broker.config
         self._listener = listener

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from onceflow.broker_lite.log import DataFolderError
-from onceflow.broker_lite.net.connection_limits import parse_overrides
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.broker_lite.settings.connection_overrides import parse_overrides
 from onceflow.broker_lite.settings.setting import (
     INT_MAX,
     LONG_MAX,

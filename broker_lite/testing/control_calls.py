@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.nodes import PlacementError
+from onceflow.broker_lite.placement import PlacementError
 from onceflow.broker_lite.testing.control import ControlError, ControlRequest, ControlServer
 from onceflow.broker_lite.testing.fault_rules import Fault, FaultRule, make_rule
 from onceflow.broker_lite.testing.journal import JournalEntry

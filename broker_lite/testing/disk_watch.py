@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from onceflow.broker_lite.log.log_manager import LogManager
+from onceflow.broker_lite.net.serving import Serving
 
 
 class DiskWatch:
-    """Watches the data folder of each start.
+    """Watches the disk of each start.
 
     Attributes:
         failure: Why the broker was stopped; None while all is well, and after a new start.
@@ -20,18 +20,18 @@ class DiskWatch:
         self._callbacks: list[Callable[[], None]] = []
         self._stopping: asyncio.Task[None] | None = None
 
-    def begin(self, manager: LogManager, stop: Callable[[], Awaitable[None]]) -> None:
-        """Call ``stop`` on the running loop once the disk failed, or failed already.
+    def begin(self, serving: Serving, stop: Callable[[], Awaitable[None]]) -> None:
+        """Call ``stop`` on the running loop once the disk failed, or if it failed already.
 
         Args:
-            manager: What the broker keeps on the disk.
-            stop: Stops the broker that works with it; without effect when that is stopped.
+            serving: The broker that writes to the disk.
+            stop: Stops it; without effect when it is stopped already.
         """
         loop = asyncio.get_running_loop()
         self.failure = None
 
         async def end() -> None:
-            self.failure = manager.failure
+            self.failure = serving.failure
             await stop()
             for callback in self._callbacks:
                 callback()
@@ -39,12 +39,7 @@ class DiskWatch:
         def start() -> None:
             self._stopping = loop.create_task(end(), name="onceflow-disk-failed")
 
-        def failed(error: OSError) -> None:
-            loop.call_soon_threadsafe(start)
-
-        manager.on_failure = failed
-        if manager.failure is not None:
-            start()
+        serving.when_disk_failed(start)
 
     def when_failed(self, callback: Callable[[], None]) -> None:
         """Have somebody told, on the broker's loop, once it was stopped."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from onceflow.broker_lite.dispatch import RequestContext
-from onceflow.broker_lite.request_parts import LEVELS, Part
+from onceflow.broker_lite.request_context import RequestContext
+from onceflow.broker_lite.testing.request_parts import LEVELS, Part
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.error_codes import ErrorCode

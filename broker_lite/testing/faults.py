@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext, serve
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.request_parts import Part, error_answer, merged, parts, refuse_parts
+from onceflow.broker_lite.registry import Registration
+from onceflow.broker_lite.request_context import CloseConnection, RequestContext
+from onceflow.broker_lite.services import Services
 from onceflow.broker_lite.testing.fault_rules import (
     ANYTHING,
     Condition,
@@ -23,20 +24,27 @@ from onceflow.broker_lite.testing.fault_rules import (
     make_rule,
 )
 from onceflow.broker_lite.testing.journal import Journal, JournalEntry, part_fits
+from onceflow.broker_lite.testing.request_parts import (
+    Part,
+    error_answer,
+    merged,
+    parts,
+    refuse_parts,
+)
 from onceflow.broker_lite.testing.wire import WireWatch
 from onceflow.sdk.protocol.api.fetch import FetchRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.dispatch import Interceptor
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 RULES_MAX = 10_000
 """Most rules at a time."""
 
-RunOnLoop = Callable[[Callable[["BrokerState", int], None]], None]
+RunOnLoop = Callable[[Callable[[Services, int], None]], None]
 
 
 class FaultInjector:
@@ -49,6 +57,8 @@ class FaultInjector:
 
     Attributes:
         journal: Requests with their answers, in the order in which they were taken.
+        router: Stands between the rules and the handlers: refuses what came to the wrong one of
+            several nodes.
     """
 
     def __init__(self, run_on_loop: RunOnLoop, clock: Callable[[], int], wire: WireWatch) -> None:
@@ -56,6 +66,7 @@ class FaultInjector:
         self._clock = clock
         self._wire = wire
         self.journal: Journal = Journal()
+        self.router: Interceptor | None = None
         wire.refusal = self.refuses
         self._rules: list[FaultRule] = []
 
@@ -130,7 +141,7 @@ class FaultInjector:
 
         rule.left = 0
 
-        def go_on(state: BrokerState, now_ms: int) -> None:
+        def go_on(state: Services, now_ms: int) -> None:
             self._wire.rejoin(rule)
             held, rule.held = rule.held, []
             for handle in held:
@@ -202,7 +213,7 @@ class FaultInjector:
     def handle(
         self,
         registration: Registration,
-        state: BrokerState,
+        state: Services,
         context: RequestContext,
         request: Request,
         now_ms: int,
@@ -246,13 +257,15 @@ class FaultInjector:
         self,
         rule: FaultRule | None,
         registration: Registration,
-        state: BrokerState,
+        state: Services,
         context: RequestContext,
         request: Request,
         now_ms: int,
     ) -> object:
         def run(now_ms: int, part: Request = request) -> object:
-            return serve(registration, state, context, part, now_ms)
+            if self.router is not None:
+                return self.router.handle(registration, state, context, part, now_ms)
+            return registration.handler(state, context, part, now_ms)
 
         if rule is None:
             return run(now_ms)
@@ -276,7 +289,7 @@ class FaultInjector:
         return result
 
     def _rule_for(
-        self, state: BrokerState, request: Request, context: RequestContext
+        self, state: Services, request: Request, context: RequestContext
     ) -> FaultRule | None:
         for rule in self._rules:
             if (
@@ -294,13 +307,13 @@ class FaultInjector:
         return None
 
 
-def _named(rule: FaultRule, state: BrokerState, request: Request, context: RequestContext) -> bool:
+def _named(rule: FaultRule, state: Services, request: Request, context: RequestContext) -> bool:
     return any(
         part_fits(rule.only, part) for part in _all_parts(state, request, context.api_version)
     )
 
 
-def _all_parts(state: BrokerState, request: Request, api_version: int) -> list[Part]:
+def _all_parts(state: Services, request: Request, api_version: int) -> list[Part]:
     """What a request is about, with topics by name, and what its fetch session keeps."""
     named = [_by_name(state, part) for part in parts(request, api_version)]
     if isinstance(request, FetchRequest):
@@ -309,7 +322,7 @@ def _all_parts(state: BrokerState, request: Request, api_version: int) -> list[P
     return named
 
 
-def _names_by_id(state: BrokerState, request: Request, api_version: int) -> dict[uuid.UUID, str]:
+def _names_by_id(state: Services, request: Request, api_version: int) -> dict[uuid.UUID, str]:
     """Names of the topics that a request names by id, as they are now."""
     ids = {part.topic for part in parts(request, api_version)}
     found = {}
@@ -320,7 +333,7 @@ def _names_by_id(state: BrokerState, request: Request, api_version: int) -> dict
     return found
 
 
-def _by_name(state: BrokerState, part: Part) -> Part:
+def _by_name(state: Services, part: Part) -> Part:
     if isinstance(part.topic, uuid.UUID):
         topic = state.topics.get_by_id(part.topic)
         return part._replace(topic=None if topic is None else topic.name)
@@ -332,7 +345,7 @@ def _by_name(state: BrokerState, part: Part) -> Part:
 
 def _refuse(
     rule: FaultRule,
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: Request,
     now_ms: int,
@@ -355,7 +368,7 @@ def _refuse(
 
 def _refuse_fetch(
     rule: FaultRule,
-    state: BrokerState,
+    state: Services,
     context: RequestContext,
     request: FetchRequest,
     now_ms: int,
@@ -401,7 +414,7 @@ def _pass_on(result: object, deferred: Deferred[Response]) -> None:
         deferred.complete(result)
 
 
-def _delayed(state: BrokerState, result: object, at_ms: int) -> object:
+def _delayed(state: Services, result: object, at_ms: int) -> object:
     if result is None:
         return None
     deferred: Deferred[Response] = Deferred()

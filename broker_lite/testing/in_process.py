@@ -14,11 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from onceflow.broker_lite.broker import BrokerState, open_broker
+from onceflow.broker_lite.clock import MovableTime
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
-from onceflow.broker_lite.net.server import MovableTime, Server
-from onceflow.broker_lite.nodes.moves import coordinator_of, describe_nodes, known_topic
-from onceflow.broker_lite.nodes.placement import make_nodes
+from onceflow.broker_lite.net.serving import Hooks, Serving
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.settings.listeners import read_listeners
 from onceflow.broker_lite.settings.topic_config import validate_overrides
@@ -29,10 +27,13 @@ from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
 from onceflow.broker_lite.testing.journal import Journal
 from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
+from onceflow.broker_lite.testing.nodes import Nodes
+from onceflow.broker_lite.testing.nodes.moves import coordinator_of, describe_nodes, known_topic
 from onceflow.broker_lite.testing.virtual_clock import RunningClock
 from onceflow.broker_lite.testing.wire import WireWatch
 
 if TYPE_CHECKING:
+    from onceflow.broker_lite.broker import BrokerState
     from onceflow.broker_lite.testing.control import ControlServer
 
 T = TypeVar("T")
@@ -115,10 +116,7 @@ class Broker:
             properties["onceflow.durability"] = durability
         self._config = whole or BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
         self._listeners = read_listeners(self._config, host, port)
-        make_nodes(nodes, self._config.node_id, racks)
-        self._nodes = nodes
-        self._racks = tuple(racks)
-        self._node_ports: dict[tuple[int, str], int] = {}
+        self._nodes = Nodes(nodes, self._config.node_id, racks)
         self._data = None if data is None else Path(data).absolute()
         self._clock: Callable[[], int] = clock or RunningClock()
         self._random = random.Random(seed)
@@ -134,8 +132,7 @@ class Broker:
 
             self._make_control = control_calls.make_server
         self._control: ControlServer | None = None
-        self._state: BrokerState | None = None
-        self._server: Server | None = None
+        self._serving: Serving | None = None
         self.disk: DiskWatch = DiskWatch()
         self._thread: LoopThread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -164,8 +161,13 @@ class Broker:
         found = {each.name: each for each in self._listeners}[listener.upper()]
         if not found.port:
             raise RuntimeError("the broker has no address before it is started")
-        ports = {key: port for key, port in self._node_ports.items() if key[1] == found.name}
+        ports = {key: port for key, port in self._nodes.ports.items() if key[1] == found.name}
         return ",".join(found.bound(ports[key]).address for key in sorted(ports))
+
+    @property
+    def listener_names(self) -> tuple[str, ...]:
+        """Names of the listeners, in the order of the settings."""
+        return tuple(listener.name for listener in self._listeners)
 
     @property
     def port(self) -> int:
@@ -179,14 +181,12 @@ class Broker:
         Raises:
             RuntimeError: The broker is not running.
         """
-        if self._state is None:
-            raise RuntimeError("the broker is not running")
-        return self._state
+        return self._running().state
 
     @property
     def running(self) -> bool:
         """Whether the broker answers."""
-        return self._state is not None
+        return self._serving is not None
 
     @property
     def journal(self) -> Journal:
@@ -210,20 +210,20 @@ class Broker:
 
     def describe(self) -> dict[str, object]:
         """What runs, and where, in plain values."""
-        state = self._state
+        state = None if self._serving is None else self._serving.state
         return {
             "running": state is not None,
             "bootstrap_servers": self.bootstrap_servers if self.port else None,
             "cluster_id": state.cluster_id if state is not None else None,
             "connections": self.connection_count,
-            "nodes": {} if state is None else describe_nodes(state),
+            "nodes": {} if state is None else describe_nodes(state, self._nodes.placement),
             "topics": len(state.topics) if state is not None else None,
         }
 
     @property
     def connection_count(self) -> int:
         """Open connections of clients."""
-        return 0 if self._server is None else self._server.connection_count
+        return 0 if self._serving is None else self._serving.server.connection_count
 
     # --- on the caller's loop
 
@@ -234,7 +234,7 @@ class Broker:
             OSError: The address cannot be bound.
             StorageLockedError: Another broker works on the same folder.
         """
-        if self._state is not None:
+        if self._serving is not None:
             raise RuntimeError("the broker is running already")
         if self._storage is None:
             self._storage = (
@@ -242,36 +242,42 @@ class Broker:
                 if self._data is None
                 else RealStorage(self._data, durable=self._config.durable)
             )
-        storage = with_faults(self._storage, self.faults.check_write)
-        now_ms = self._clock()
-        state = open_broker(
-            storage, self._config, self._random, now_ms, nodes=self._nodes, racks=self._racks
-        )
-        state.interceptor = self.faults
-        state.wire = self._wire
-        self._wire.use(state.timers)
-        try:
-            await self._open_surroundings()
-            server = Server(state, self._clock)
-            server.node_ports = self._node_ports
-            self._listeners = await server.start(self._listeners)
-        except BaseException:
-            state.close(now_ms, clean=False)
-            raise
-        self._loop = asyncio.get_running_loop()
-        self._state = state
-        self._server = server
-        forks.watch(self)
-        self.disk.begin(state.log_manager, lambda: self._stop_state(state))
-
-    async def _stop_state(self, state: BrokerState) -> None:
-        if self._state is state:
-            await self.stop_async(clean=False)
-
-    async def _open_surroundings(self) -> None:
-        """Open the journal file and the control endpoint; both outlive a restart."""
         if self._journal_file is not None and self._wire.capture is None:
             self._wire.capture = Capture(self._journal_file)
+        nodes = self._nodes
+        hooks = Hooks(nodes.begin(), self._opened, self._wire, nodes.listeners_of)
+        serving = await Serving.open(
+            with_faults(self._storage, self.faults.check_write),
+            self._config,
+            self._listeners,
+            self._clock,
+            self._random,
+            hooks,
+        )
+        try:
+            await self._open_control()
+        except BaseException:
+            await serving.stop(clean=False)
+            raise
+        nodes.note_ports(serving.server)
+        self._listeners = serving.listeners
+        self._loop = asyncio.get_running_loop()
+        self._serving = serving
+        forks.watch(self)
+        self.disk.begin(serving, lambda: self._stop_serving(serving))
+
+    def _opened(self, state: BrokerState) -> None:
+        """Stand before the handlers of a broker that is about to listen."""
+        self.faults.router = self._nodes.opened(state)
+        state.interceptor = self.faults
+        self._wire.use(state.timers)
+
+    async def _stop_serving(self, serving: Serving) -> None:
+        if self._serving is serving:
+            await self.stop_async(clean=False)
+
+    async def _open_control(self) -> None:
+        """Open the control endpoint, which outlives a restart of the broker."""
         if self._control_port is not None and self._control is None:
             control = self._make_control(self)
             await control.start(self._control_port)
@@ -283,13 +289,11 @@ class Broker:
         Args:
             clean: Write everything out. False drops the broker as a crash of the process would.
         """
-        state, server = self._state, self._server
-        if state is None or server is None:
+        serving, self._serving = self._serving, None
+        if serving is None:
             return
-        self._state = self._server = None
         self.faults.forget_held()
-        await server.stop(abort=not clean)
-        state.close(self._clock(), clean=clean)
+        await serving.stop(clean=clean)
 
     async def close_async(self, *, clean: bool = True) -> None:
         """Stop, and close the control endpoint and the journal file.
@@ -372,7 +376,7 @@ class Broker:
             raise
 
     def _stop_thread(self, *, clean: bool) -> None:
-        if self._state is not None:
+        if self._serving is not None:
             check_outside(self._loop)
         if self._thread is None:
             return
@@ -419,7 +423,7 @@ class Broker:
         Raises:
             PlacementError: There is no such node.
         """
-        await self._running_server().stop_node(node_id)
+        await self._nodes.stop(self._running().server, node_id)
 
     async def start_node_async(self, node_id: int) -> None:
         """Let a node come back under its old address; leaders stay where they are.
@@ -431,7 +435,7 @@ class Broker:
             PlacementError: There is no such node.
             OSError: Somebody has its address now.
         """
-        await self._running_server().start_node(node_id)
+        await self._nodes.start(self._running().server, node_id)
 
     def stop_node(self, node_id: int) -> None:
         """As :meth:`stop_node_async`, for a broker in a thread.
@@ -519,10 +523,10 @@ class Broker:
         """Let every partition be led by its preferred node that runs; returns how many moved."""
         return self.call(lambda state, now_ms: state.placement.move_to_preferred(now_ms))
 
-    def _running_server(self) -> Server:
-        if self._server is None:
+    def _running(self) -> Serving:
+        if self._serving is None:
             raise RuntimeError("the broker is not running")
-        return self._server
+        return self._serving
 
     # --- reaching in
 
@@ -537,11 +541,11 @@ class Broker:
         Raises:
             BaseException: What the function raises, a ``SystemExit`` too; the broker goes on.
         """
-        state, server = self.state, self._running_server()
+        serving = self._running()
 
         def run() -> T:
-            result = function(state, self._clock())
-            server.after_event()
+            result = function(serving.state, self._clock())
+            serving.server.after_event()
             return result
 
         if self._thread is None or self._thread.is_current:
@@ -582,19 +586,19 @@ class Broker:
         if not isinstance(clock, MovableTime):
             raise RuntimeError("the broker's clock cannot be moved: leave it out, or give a "
                                "VirtualClock")  # fmt: skip
-        if self._state is None:
+        if self._serving is None:
             clock.advance(duration_ms)
         else:
             self.call(lambda state, now_ms: clock.advance(duration_ms))
 
     def leave_to_parent(self) -> list[int]:
         """In a forked child: the broker runs in the parent only; see :mod:`forks`."""
-        handles = [] if self._server is None else self._server.file_handles()
+        handles = [] if self._serving is None else self._serving.server.file_handles()
         handles += [] if self._control is None else self._control.file_handles()
         handles += [self._storage.lock_handle] if isinstance(self._storage, RealStorage) else []
-        self._state = self._server = self._control = self._thread = self._loop = None
+        self._serving = self._control = self._thread = self._loop = None
         return handles
 
     def _call_if_running(self, function: Callable[[BrokerState, int], None]) -> None:
-        if self._state is not None:
+        if self._serving is not None:
             self.call(function)

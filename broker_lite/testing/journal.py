@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.request_parts import Part, parts
+from onceflow.broker_lite.testing.request_parts import Part, parts
 from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onceflow.broker_lite.net.server import SystemClock
+from onceflow.broker_lite.clock import SystemClock
 
 START_MS = 1_700_000_000_000
 """Where the clock starts: November 2023, wall milliseconds."""

@@ -16,9 +16,9 @@ from onceflow.sdk.protocol.primitives import Buffer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from onceflow.broker_lite.dispatch import ConnectionState, RequestContext
-    from onceflow.broker_lite.net.connection import ClientConnection
+    from onceflow.broker_lite.net.taps import TappedConnection
     from onceflow.broker_lite.purgatory import Timers
+    from onceflow.broker_lite.request_context import ConnectionState, RequestContext
 
 PIECE_MS = 50
 """Time between two pieces of a slow answer."""
@@ -37,12 +37,12 @@ class ConnectionWire:
     __slots__ = ("_pieces", "_watch", "_withheld", "connection", "isolated_by", "shapes", "state")
 
     def __init__(
-        self, watch: WireWatch, connection: ClientConnection, state: ConnectionState
+        self, watch: WireWatch, connection: TappedConnection, state: ConnectionState
     ) -> None:
         self._watch = watch
         self._withheld: deque[tuple[list[Buffer], int]] = deque()
         self._pieces: deque[tuple[bytes, int]] = deque()
-        self.connection: ClientConnection = connection
+        self.connection: TappedConnection = connection
         self.state: ConnectionState = state
         self.shapes: dict[int, FaultRule] = {}
         self.isolated_by: FaultRule | None = None
@@ -148,7 +148,7 @@ class WireWatch:
         self._timers.schedule(at_ms, callback)
 
     def opened(
-        self, connection: ClientConnection, state: ConnectionState, peer: tuple[str, int]
+        self, connection: TappedConnection, state: ConnectionState, peer: tuple[str, int]
     ) -> ConnectionWire:
         """Watch a new connection."""
         wire = ConnectionWire(self, connection, state)

@@ -24,6 +24,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 """Name of the command -> module that holds a click command of that name, and its one line."""
 
 
+def open_broker_for_tests(*arguments: Any) -> Any:
+    """Open a broker that has what only tests need; the daemon itself imports nothing of that."""
+    from onceflow.broker_lite import open_for_tests
+
+    return open_for_tests(*arguments)
+
+
 class LazyGroup(click.Group):
     """A click group whose commands are imported when they are asked for."""
 
@@ -75,7 +82,7 @@ def _show_version(ctx: click.Context) -> None:
     cls=LazyGroup,
     help="Kafka from Python, exactly once.",
     epilog="Example: onceflow broker --data ./data --listen 127.0.0.1:9092",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "obj": open_broker_for_tests},
 )
 @click.option(
     "--version",

@@ -16,11 +16,11 @@ from broker_requests import fetch_request, produce
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite import clock as broker_clock
 from onceflow.broker_lite.broker import BrokerState
+from onceflow.broker_lite.clock import SystemClock
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry
-from onceflow.broker_lite.net import server
-from onceflow.broker_lite.net.server import SystemClock
 from onceflow.broker_lite.purgatory import Timers
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
@@ -58,7 +58,7 @@ class SystemTime:
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> SystemTime:
     replaced = SystemTime()
-    monkeypatch.setattr(server, "time", replaced)
+    monkeypatch.setattr(broker_clock, "time", replaced)
     return replaced
 
 

@@ -24,7 +24,8 @@ from broker_wire import Wire, batch, until, values_of
 
 from onceflow.broker_lite import Broker, VirtualClock
 from onceflow.broker_lite.broker import BrokerState
-from onceflow.broker_lite.dispatch import Registration, RequestContext
+from onceflow.broker_lite.registry import Registration
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.api.cluster import (
     ApiVersionsRequest,
@@ -60,8 +61,7 @@ async def works(wire: Wire) -> bool:
 
 
 def reading_paused(broker: Broker) -> bool:
-    server = broker._server
-    assert server is not None
+    server = broker._running().server
     return any(connection._paused_reading for connection in server._connections)
 
 

@@ -13,8 +13,8 @@ from broker_requests import fetch, fetch_request, produce, produce_request, topi
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker, VirtualClock
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
 from onceflow.broker_lite.testing import Fault
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.sdk.protocol.api.fetch import FetchRequest

@@ -19,9 +19,9 @@ from broker_requests import fetch_request, produce, produce_request, topic_metad
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker, VirtualClock
-from onceflow.broker_lite.request_parts import Part
 from onceflow.broker_lite.testing import Fault, journal
 from onceflow.broker_lite.testing.capture import SEGMENT_BYTES_MAX, Capture
+from onceflow.broker_lite.testing.request_parts import Part
 from onceflow.sdk.protocol.api.cluster import MetadataRequest
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.api.produce import ProduceRequest

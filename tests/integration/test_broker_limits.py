@@ -16,13 +16,9 @@ from broker_requests import FETCH_BY_NAME, fetch_request, fetched
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.dispatch import (
-    MAX_REQUEST_VALUES,
-    PendingAnswer,
-    dispatch,
-    load_handlers,
-)
+from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, PendingAnswer, dispatch
 from onceflow.broker_lite.handlers.fetch import COUNTED_AT_ONCE_BYTES
+from onceflow.broker_lite.registry import load_handlers
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

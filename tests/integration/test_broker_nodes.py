@@ -14,7 +14,7 @@ from broker_requests import fetch_request, produce_request
 from broker_wire import Wire, batch, until, values_of
 
 from onceflow.broker_lite import Broker, VirtualClock
-from onceflow.broker_lite.nodes import PlacementError
+from onceflow.broker_lite.placement import PlacementError
 from onceflow.sdk.protocol.api.admin import (
     CreateTopicsRequest,
     CreateTopicsResponse,

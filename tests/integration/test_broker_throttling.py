@@ -40,8 +40,7 @@ async def allow(wire: Wire, kind: str, name: str | None, key: str, value: float 
 
 
 def muted(broker: Broker) -> int:
-    server = broker._server
-    assert server is not None
+    server = broker._running().server
     return sum(connection._muted is not None for connection in server._connections)
 
 

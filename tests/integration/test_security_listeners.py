@@ -97,8 +97,7 @@ def principals(broker: Broker) -> set[str]:
     """Who speaks on the connections that are open."""
 
     def look(state: object, now_ms: int) -> set[str]:
-        assert broker._server is not None
-        states = [connection.state for connection in broker._server._connections]
+        states = [connection.state for connection in broker._running().server._connections]
         return {state.principal for state in states if state is not None}
 
     return broker.call(look)
@@ -622,7 +621,7 @@ async def test_requests_in_memory_are_bounded() -> None:
         size = 100_000
         whole = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name="x" * 200)])
         first.send_bytes(size.to_bytes(4, "big") + b"\0" * 10)
-        pool = broker._server.pool if broker._server is not None else None
+        pool = broker._running().server.pool
         assert pool is not None
         await until(lambda: not pool._free_bytes > 0)
         second.send_bytes(size.to_bytes(4, "big") + b"\0" * 10)

@@ -21,6 +21,7 @@ from onceflow.broker_lite.log import PartitionLog
 from onceflow.broker_lite.net.server import Server
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.broker_lite.settings.listeners import read_listeners
+from onceflow.broker_lite.testing.nodes import Nodes
 from onceflow.broker_lite.topics import Topic
 
 HOST, PORT = "127.0.0.1", 9092
@@ -92,7 +93,7 @@ class SimBroker:
         state: What handlers share; None while it is down.
         starts: How often it was started.
         disk_failures: How often it ended because the disk left something half done.
-        nodes: How many nodes answer, in its one process.
+        nodes: The nodes that answer, in its one process.
         wall_skew_us: How far its machine's clock is off at the next start.
     """
 
@@ -100,11 +101,11 @@ class SimBroker:
         self, world: World, network: Network, properties: Mapping[str, object], nodes: int = 1
     ) -> None:
         self.world = world
-        self.nodes = nodes
         self.network = network
         self.disk = Disk(world)
         self.storage: SimStorage | None = None
         self.config = BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
+        self.nodes = Nodes(nodes, self.config.node_id)
         self.state: BrokerState | None = None
         self.server: Server | None = None
         self.process = None
@@ -118,7 +119,8 @@ class SimBroker:
     @property
     def addresses(self) -> str:
         """``bootstrap_servers`` for clients, with every node."""
-        return ",".join(f"{HOST}:{PORT + number}" for number in range(self.nodes))
+        count = len(self.nodes.placement.nodes)
+        return ",".join(f"{HOST}:{PORT + number}" for number in range(count))
 
     @property
     def is_up(self) -> bool:
@@ -138,10 +140,14 @@ class SimBroker:
 
         async def serve() -> None:
             try:
-                state = open_broker(storage, self.config, rng, process.wall_ms(), nodes=self.nodes)
-                state.placement.on_moved.append(self._moved)
+                placement = self.nodes.begin()
+                now_ms = process.wall_ms()
+                state = open_broker(storage, self.config, rng, now_ms, placement=placement)
+                state.interceptor = self.nodes.opened(state)
+                placement.on_moved.append(self._moved)
                 server = Server(state, process.wall_ms, lambda acceptor: acceptor.start_serving())
-                await server.start(read_listeners(self.config, HOST, PORT))
+                listeners = read_listeners(self.config, HOST, PORT)
+                await server.start(listeners, self.nodes.listeners_of)
             except Exception as error:  # noqa: BLE001 - a start that fails is tried again
                 self.world.note(process.name, "start failed", repr(error))
                 if not isinstance(error, OSError):  # What the disk was told to answer.

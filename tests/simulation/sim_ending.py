@@ -13,8 +13,9 @@ from sim_setup import TOPICS
 from sim_work import SessionWorker
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.dispatch import ConnectionState, dispatch
+from onceflow.broker_lite.dispatch import dispatch
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import ConnectionState
 from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk import AsyncConsumer
 from onceflow.sdk.model.partitions import TopicPartition

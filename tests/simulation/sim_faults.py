@@ -26,7 +26,7 @@ from onceflow.broker_lite.log.partition_folders import PartitionFolders
 from onceflow.broker_lite.log.producer_state import ProducerEntry, ProducerState
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.shared_flush import SharedFlush
-from onceflow.broker_lite.nodes import Placement, routing
+from onceflow.broker_lite.testing.nodes import SharedPlacement, routing
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
 from onceflow.sdk.core.consume.fetch_buffer import FetchedData
@@ -397,7 +397,7 @@ def _stopped_nodes_keep_leading(replace: Replace) -> None:
         self._pin_leaders()
         self.nodes[node_id].running = False
 
-    replace(Placement, "stop_node", stop)
+    replace(SharedPlacement, "stop_node", stop)
 
 
 def _coordinators_are_never_forgotten(replace: Replace) -> None:

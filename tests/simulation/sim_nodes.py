@@ -13,7 +13,7 @@ from sim_broker import PORT
 
 from onceflow.broker_lite.broker import BrokerState
 from onceflow.broker_lite.log import LogError
-from onceflow.broker_lite.nodes import PlacementError
+from onceflow.broker_lite.placement import PlacementError
 from onceflow.broker_lite.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def _move(sim: Simulation, rng: Any, topics: list[str]) -> None:
 def stop(sim: Simulation, node_id: int) -> None:
     """A node goes away."""
     sim.world.note("sim", "stop node", node_id)
-    _serving(sim, lambda server: server.stop_node(node_id))
+    _serving(sim, lambda server: sim.broker.nodes.stop(server, node_id))
 
 
 def start(sim: Simulation, node_id: int) -> None:
     """A node comes back."""
     sim.world.note("sim", "start node", node_id)
-    _serving(sim, lambda server: server.start_node(node_id))
+    _serving(sim, lambda server: sim.broker.nodes.start(server, node_id))
 
 
 def _in_broker(sim: Simulation, change: Callable[[BrokerState, int], object]) -> None:

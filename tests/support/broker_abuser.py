@@ -19,9 +19,9 @@ from broker_wire import batch, values_of
 from coordinator_bench import ProcessDied
 from coordinator_processor import DyingStorage
 
-from onceflow.broker_lite.dispatch import CloseConnection
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import CloseConnection
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,

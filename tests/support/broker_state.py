@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.dispatch import ConnectionState, PendingAnswer, dispatch
+from onceflow.broker_lite.dispatch import PendingAnswer, dispatch
 from onceflow.broker_lite.log import MemoryStorage, Storage
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import ConnectionState
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.frame import decode_response_header, encode_request, encode_response

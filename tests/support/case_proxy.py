@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from onceflow.broker_lite.request_parts import error_answer
+from onceflow.broker_lite.testing.request_parts import error_answer
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.api.cluster import (
     DescribeClusterRequest,

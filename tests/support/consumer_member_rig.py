@@ -12,8 +12,8 @@ from typing import cast
 from coordinator_bench import Bench
 
 from onceflow.broker_lite.broker import BrokerState
-from onceflow.broker_lite.dispatch import RequestContext
 from onceflow.broker_lite.handlers.consumer_groups import consumer_group_heartbeat
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.core.group.consumer_member import ConsumerMember
 from onceflow.sdk.core.group.steps import (
     Exchange,

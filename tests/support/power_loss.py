@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 
 from onceflow.broker_lite.log import MemoryStorage
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage, Write
 from onceflow.broker_lite.log.memory_storage import split_path
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage, Write
 
 SECTOR_BYTES = 512
 

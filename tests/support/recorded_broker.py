@@ -17,7 +17,7 @@ from broker_state import START_MS
 from coordinator_processor import Processor
 
 from onceflow.broker_lite.log import MemoryStorage, PartitionLog, Storage
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
 from onceflow.sdk.protocol.error_codes import ErrorCode

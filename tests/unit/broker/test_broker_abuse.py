@@ -18,7 +18,7 @@ from broker_abuser import Abuser
 from coordinator_bench import ProcessDied
 from coordinator_processor import DyingStorage
 
-from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 
 STEPS = 300
 

@@ -15,9 +15,9 @@ from broker_wire import Wire, batch
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.dispatch import load_handlers
+from onceflow.broker_lite.guards.access import load_guards
 from onceflow.broker_lite.log import MemoryStorage
-from onceflow.broker_lite.security.access import load_guards
+from onceflow.broker_lite.registry import load_handlers
 from onceflow.broker_lite.security.acl_model import (
     Acl,
     AclFilter,

@@ -15,8 +15,8 @@ from broker_state import SocketlessBroker
 
 from onceflow.broker_lite.cluster_metadata import CLUSTER_METADATA_FILE, ClusterMetadata, Json
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.log.storage import RealStorage
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 
 
 def test_sections_come_back_from_real_files(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from broker_state import SocketlessBroker
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
 from onceflow.broker_lite.settings.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
     DescribeConfigsResponse,

@@ -12,11 +12,11 @@ from collections.abc import Callable
 import pytest
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.dispatch import ConnectionState, RequestContext
 from onceflow.broker_lite.handlers.admin import create_partitions, create_topics, delete_topics
 from onceflow.broker_lite.handlers.cluster import KEYS_PER_STEP, create_on_demand, find_coordinator
 from onceflow.broker_lite.log import MemoryStorage
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import ConnectionState, RequestContext
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.slices import SLICE_STEPS
 from onceflow.broker_lite.topics import TopicError

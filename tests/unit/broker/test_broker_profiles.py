@@ -14,8 +14,8 @@ from broker_wire import Wire, batch
 from kafka_api_versions import recorded
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.dispatch import load_handlers
 from onceflow.broker_lite.profiles import PROFILES, profile_of
+from onceflow.broker_lite.registry import load_handlers
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.sdk.protocol.api.consumer_groups import (

@@ -13,11 +13,11 @@ from broker_state import SocketlessBroker
 from broker_wire import batch
 
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
-from onceflow.broker_lite.dispatch import RequestContext
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaFilter
 from onceflow.broker_lite.quotas.client_quotas import MATCH_EXACT, make_entity
 from onceflow.broker_lite.quotas.rates import TokenBucket, WindowedRate
+from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, CreateTopicsResponse
 from onceflow.sdk.protocol.api.admin_quotas import AlterClientQuotasResponse
 from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse

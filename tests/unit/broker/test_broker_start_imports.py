@@ -57,9 +57,8 @@ ONLY_SOME_NEED = {
 LATER_PARTS_OF_THE_BROKER = {
     "onceflow.broker_lite.coordinators.classic.coordinator",
     "onceflow.broker_lite.coordinators.transactions.coordinator",
-    "onceflow.broker_lite.handlers.fetch_sessions",
+    "onceflow.broker_lite.fetch_sessions",
     "onceflow.broker_lite.log.compaction",
-    "onceflow.broker_lite.log.failing_storage",
     "onceflow.broker_lite.security.authorizer",
     "onceflow.broker_lite.security.jwks",
     "onceflow.broker_lite.security.scram_users",
@@ -80,3 +79,4 @@ def test_a_plain_daemon_loads_nothing_that_only_some_need(tmp_path: Path) -> Non
     loaded = set(done.stdout.split())
     assert "onceflow.broker_lite.net.server" in loaded
     assert not (ONLY_SOME_NEED | LATER_PARTS_OF_THE_BROKER) & loaded
+    assert not [name for name in loaded if name.startswith("onceflow.broker_lite.testing")]

@@ -16,14 +16,9 @@ from broker_state import SocketlessBroker
 from wire_values import random_message
 
 from onceflow.broker_lite.broker import BrokerState
-from onceflow.broker_lite.dispatch import (
-    CloseConnection,
-    HandlerRegistry,
-    Registration,
-    RequestContext,
-    dispatch,
-    load_handlers,
-)
+from onceflow.broker_lite.dispatch import dispatch
+from onceflow.broker_lite.registry import HandlerRegistry, Registration, load_handlers
+from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.api.cluster import (
     ApiVersionsRequest,

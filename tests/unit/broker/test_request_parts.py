@@ -11,9 +11,9 @@ import random
 import pytest
 from wire_values import random_message
 
-from onceflow.broker_lite.dispatch import Registration, load_handlers
-from onceflow.broker_lite.request_parts import LEVELS, error_answer, merge, parts, split
+from onceflow.broker_lite.registry import Registration, load_handlers
 from onceflow.broker_lite.testing.plain_messages import plain_message
+from onceflow.broker_lite.testing.request_parts import LEVELS, error_answer, merge, parts, split
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.api.fetch import FetchRequest
 from onceflow.sdk.protocol.api.produce import ProduceRequest

@@ -19,8 +19,8 @@ from log_batches import NOW_MS, idempotent, read_all
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.coordinators.transactions.states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.log import AppendError, MemoryStorage, Storage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

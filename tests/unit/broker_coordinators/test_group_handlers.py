@@ -11,8 +11,8 @@ from typing import TypeVar
 import pytest
 from broker_state import SocketlessBroker
 
+from onceflow.broker_lite.guards.access import NO_BITS
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.security.access import NO_BITS
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, DeleteTopicsRequest
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,

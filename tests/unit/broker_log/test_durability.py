@@ -21,9 +21,9 @@ from log_batches import batch as plain_batch
 from power_loss import disk_after_power_loss
 
 from onceflow.broker_lite.log import AppendError, LogConfig, MemoryStorage
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
 from onceflow.broker_lite.log.storage import RealStorage
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request

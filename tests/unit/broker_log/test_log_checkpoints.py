@@ -15,7 +15,7 @@ from log_batches import NOW_MS, PARTITION, batch, idempotent, open_log, read_all
 from power_loss import disk_after_power_loss
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog, segment_writer
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage
 from onceflow.sdk.model.partitions import IsolationLevel
 
 COMMITTED = IsolationLevel.READ_COMMITTED

@@ -13,7 +13,7 @@ import pytest
 from log_batches import NOW_MS, PARTITION, batch, open_log, read_all
 
 from onceflow.broker_lite.log import AppendError, LogConfig, LogError, MemoryStorage, PartitionLog
-from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (

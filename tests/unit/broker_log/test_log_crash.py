@@ -15,7 +15,7 @@ from log_batches import NOW_MS, PARTITION, batch, idempotent, open_log, read_all
 from log_model import ModelDriver, ModelLog
 
 from onceflow.broker_lite.log import AppendError, LogConfig, LogManager, MemoryStorage, PartitionLog
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage, StorageStoppedError
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage, StorageStoppedError
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.error_codes import ErrorCode
 

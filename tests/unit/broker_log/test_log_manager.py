@@ -32,7 +32,7 @@ from onceflow.broker_lite.log.checkpoints import (
     render_leader_epochs,
     render_uuid,
 )
-from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.model.partitions import TopicPartition
 
 TOPIC_ID = uuid.uuid4()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 
 
 @pytest.fixture(params=["real", "memory", "failing"])

@@ -14,8 +14,8 @@ import pytest
 from log_batches import NOW_MS, batch, read_all
 
 from onceflow.broker_lite.log import LogConfig, LogManager, MemoryStorage, Storage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.log.topic_changes import TOPIC_CHANGES_FILE
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
 
 OLD_ID = uuid.UUID(int=7)
 NEW_ID = uuid.UUID(int=8)

@@ -21,9 +21,10 @@ from log_batches import NOW_MS, batch, idempotent, open_log, read_all
 from onceflow.broker_lite.broker import open_broker
 from onceflow.broker_lite.daemon.commands import _reason
 from onceflow.broker_lite.log import LogConfig, MemoryStorage
-from onceflow.broker_lite.log.failing_storage import FailingStorage
 from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.testing.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.nodes import Nodes
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -131,12 +132,14 @@ def test_a_node_that_stops_on_a_full_disk_leaves_nothing_behind_that_it_leads(
 ) -> None:
     storage = FailingStorage()
     config = BrokerConfig.from_properties({}, defaults=IN_PROCESS_DEFAULTS)
-    state = open_broker(storage, config, Random(1), NOW_MS, nodes=3)
+    nodes = Nodes(3, config.node_id)
+    state = open_broker(storage, config, Random(1), NOW_MS, placement=nodes.placement)
+    nodes.opened(state)
     topic = state.topics.create("t", 9, {}, NOW_MS)
     led = [index for index in range(9) if state.placement.leads(2, "t", index)]
     for number in range(failing_writes):
         storage.fail_write(len(storage.writes) + number)
-    state.placement.stop_node(2, NOW_MS)
+    nodes.placement.stop_node(2, NOW_MS)
     assert {state.placement.leader("t", index) for index in range(9)} == {1, 3}
     assert [topic.partitions[index].leader_epoch for index in led] == [1, 1, 1]
     # No recovery point passes batches whose epochs are not written.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
 from onceflow.broker_lite.purgatory import Deferred
-from onceflow.broker_lite.request_parts import Part, error_answer, refuse_parts
+from onceflow.broker_lite.testing.request_parts import Part, error_answer, refuse_parts
 from onceflow.broker_lite.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC, Topic
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.api.produce import ProduceResponse
@@ -20,8 +20,12 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
-    from onceflow.broker_lite.dispatch import Registration, RequestContext
+    from onceflow.broker_lite.registry import Registration
+    from onceflow.broker_lite.request_context import RequestContext
+    from onceflow.broker_lite.services import Services
+    from onceflow.broker_lite.testing.nodes.shared_placement import SharedPlacement
+
+FETCH_KEY = 1
 
 OF_LEADERS = frozenset({0, 2, 21, 23, 27, 61})
 """Kinds that the leader of each partition answers; Fetch (1) is not among them."""
@@ -45,22 +49,23 @@ class Router:
 
     Args:
         state: The broker.
+        placement: Its nodes.
     """
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: Services, placement: SharedPlacement) -> None:
         self._state = state
         self._parked: dict[tuple[str, int], dict[Deferred[Any], Callable[[], None]]] = {}
-        state.placement.on_moved.append(self._moved)
+        placement.on_moved.append(self._moved)
 
     def handle(
         self,
         registration: Registration,
+        state: Services,
         context: RequestContext,
         request: Request,
         now_ms: int,
     ) -> object:
         """Call the handler for what this node is responsible for, and refuse the rest."""
-        state = self._state
         api_key = request.api_key
 
         def run(part: Request = request) -> object:
@@ -78,6 +83,11 @@ class Router:
         if api_key in OF_GROUPS or api_key in OF_TRANSACTIONS:
             return self._for_coordinator(context, request, run)
         answer = run()
+        if api_key == FETCH_KEY:
+            if isinstance(answer, Deferred):
+                # Before the connection's own callback, which sends the answer.
+                answer.add_done_callback(lambda response: self.with_leaders(context, response))
+            return self.with_leaders(context, answer)
         if api_key in LISTS and isinstance(answer, Response):
             array, name, topic = LISTS[api_key]
             listed = [

@@ -11,11 +11,12 @@ from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_parti
 from onceflow.broker_lite.topics import OFFSETS_TOPIC, TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
+    from onceflow.broker_lite.testing.nodes.shared_placement import SharedPlacement
     from onceflow.broker_lite.topics import Topic
 
 
-def known_topic(state: BrokerState, name: str, partition: int) -> Topic:
+def known_topic(state: Services, name: str, partition: int) -> Topic:
     """The topic of that name.
 
     Raises:
@@ -28,7 +29,7 @@ def known_topic(state: BrokerState, name: str, partition: int) -> Topic:
 
 
 def coordinator_of(
-    state: BrokerState, group_id: str | None, transactional_id: str | None, now_ms: int
+    state: Services, group_id: str | None, transactional_id: str | None, now_ms: int
 ) -> tuple[Topic, int]:
     """The partition of an internal topic whose leader coordinates a group or transactional id.
 
@@ -42,9 +43,8 @@ def coordinator_of(
     return topic, coordinator_partition(group_id or transactional_id or "", len(topic.partitions))
 
 
-def describe_nodes(state: BrokerState) -> dict[str, object]:
+def describe_nodes(state: Services, placement: SharedPlacement) -> dict[str, object]:
     """The nodes by id: whether each runs, and what it leads."""
-    placement = state.placement
     led: dict[int, list[str]] = {node_id: [] for node_id in placement.nodes}
     if not placement.single:
         for topic in state.topics:

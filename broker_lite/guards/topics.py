@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from onceflow.broker_lite.dispatch import CloseConnection
-from onceflow.broker_lite.security.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.request_context import CloseConnection
 from onceflow.broker_lite.security.acl_model import CLUSTER_NAME, Operation, ResourceType
 from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsRequest,

@@ -14,9 +14,9 @@
 
 from __future__ import annotations
 
-from onceflow.broker_lite.security.access import Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import Access, Verdict, guards, split
+from onceflow.broker_lite.guards.topics import DENIED, take_out
 from onceflow.broker_lite.security.acl_model import Operation
-from onceflow.broker_lite.security.guards_topics import DENIED, take_out
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,

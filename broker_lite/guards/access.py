@@ -3,7 +3,7 @@
 A guard stands before the handler of one request kind. It takes out of the request what the client
 may not do and puts the refusals into the answer, so that handlers know nothing of ACLs. A kind
 without a guard is refused altogether. Which resources a request is about is in the modules
-``guards_*``; without an authorizer none of this runs.
+of this folder; without an authorizer none of this runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import importlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from onceflow.broker_lite.dispatch import CloseConnection, Registration, RequestContext
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.registry import Registration
+from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.broker_lite.security.acl_model import (
     CLUSTER_NAME,
     OPERATIONS,
@@ -26,12 +27,12 @@ from onceflow.sdk.protocol.schema import Request, Response
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 NO_BITS = -(2**31)
 """What an answer says of operations that were not asked for."""
 
-GUARD_MODULES = ("guards_admin", "guards_groups", "guards_topics", "guards_transactions")
+GUARD_MODULES = ("admin", "groups", "topics", "transactions")
 
 T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request)
@@ -50,8 +51,8 @@ class Access:
 
     __slots__ = ("_host", "_principal", "api_version", "context", "state")
 
-    def __init__(self, state: BrokerState, context: RequestContext) -> None:
-        self.state: BrokerState = state
+    def __init__(self, state: Services, context: RequestContext) -> None:
+        self.state: Services = state
         self.context: RequestContext = context
         self.api_version: int = context.api_version
         self._principal = context.principal
@@ -134,7 +135,7 @@ def guards(request_type: type[RequestT]) -> Callable[[Guard[RequestT]], Guard[Re
 def load_guards() -> dict[int, Guard[Request]]:
     """Import the guard modules, which register themselves, and return all guards by key."""
     for module in GUARD_MODULES:
-        importlib.import_module(f"onceflow.broker_lite.security.{module}")
+        importlib.import_module(f"onceflow.broker_lite.guards.{module}")
     return _GUARDS
 
 
@@ -144,9 +145,7 @@ def guarded(registration: Registration) -> Registration:
     guard = load_guards().get(registration.request_type.api_key)
     handler = registration.handler
 
-    def handle(
-        state: BrokerState, context: RequestContext, request: Request, now_ms: int
-    ) -> object:
+    def handle(state: Services, context: RequestContext, request: Request, now_ms: int) -> object:
         if guard is None:
             raise CloseConnection(f"{registration.request_type.__name__} is not guarded by ACLs")
         verdict = guard(Access(state, context), request)

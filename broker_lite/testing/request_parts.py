@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from onceflow.broker_lite.dispatch import CloseConnection
 from onceflow.broker_lite.purgatory import Deferred
+from onceflow.broker_lite.request_context import CloseConnection
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode

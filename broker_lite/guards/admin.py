@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from onceflow.broker_lite.security.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.guards.topics import DENIED, cluster_bits
+from onceflow.broker_lite.guards.transactions import CLUSTER_DENIED
 from onceflow.broker_lite.security.acl_model import Operation
-from onceflow.broker_lite.security.guards_topics import DENIED, cluster_bits
-from onceflow.broker_lite.security.guards_transactions import CLUSTER_DENIED
 from onceflow.sdk.protocol.api.admin import (
     ConfigResourceType,
     CreatePartitionsRequest,

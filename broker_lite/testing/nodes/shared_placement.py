@@ -1,23 +1,27 @@
-"""Which node leads which partition, who has replicas of it, and which nodes run.
+"""The placement of a broker with several nodes over one shared log.
 
-All nodes of one broker share one log, so that a leader can be moved without copying anything: the
-new leader begins a new leader epoch, as in Kafka, and that is all. A replica is a node that may
-lead the partition; one that runs is in sync. With one node everything is led by it.
+Since the nodes share the log, a leader can be moved without copying anything: the new leader begins
+a new leader epoch, as in Kafka, and that is all. With one node everything is led by it.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from onceflow.broker_lite.placement import (
+    NO_LEADER,
+    Node,
+    PlacementError,
+    check_factor,
+    check_replicas,
+)
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic, TopicRegistry
 
-NO_LEADER = -1
 NODES_MAX = 100
 """Most nodes of one broker; each has listeners of its own."""
 
@@ -25,28 +29,7 @@ OnMoved = Callable[["Topic", int, int], None]
 """``on_moved(topic, partition, now_ms)``, after another node leads a partition, or none."""
 
 
-class PlacementError(ValueError):
-    """A move that cannot be done; the text says why."""
-
-
-@dataclass(slots=True)
-class Node:
-    """One node.
-
-    Attributes:
-        node_id: Its id.
-        rack: Where it stands (``broker.rack``), None when nobody said.
-        running: Whether it answers.
-        registered: Whether it is told of while it does not run.
-    """
-
-    node_id: int
-    rack: str | None = None
-    running: bool = True
-    registered: bool = True
-
-
-class Placement:
+class SharedPlacement:
     """Leaders and replicas of every partition.
 
     Args:
@@ -133,13 +116,7 @@ class Placement:
         Raises:
             PlacementError: A node is there twice, or does not exist.
         """
-        chosen = tuple(replicas)
-        unknown = [node_id for node_id in chosen if node_id not in self.nodes]
-        if unknown or not chosen or len(set(chosen)) != len(chosen):
-            raise PlacementError(
-                f"replicas {list(chosen)} are not possible: name each once of {list(self.nodes)}"
-            )
-        self._replicas[topic, partition] = chosen
+        self._replicas[topic, partition] = check_replicas(replicas, self.nodes)
 
     def place_some(self, topic: str, partition: int, factor: int) -> None:
         """Choose so many replicas by the usual rule.
@@ -147,8 +124,7 @@ class Placement:
         Raises:
             PlacementError: There are not so many nodes.
         """
-        if not 1 <= factor <= len(self._order):
-            raise PlacementError(f"replication factor {factor}: there are {len(self._order)} nodes")
+        check_factor(factor, self.nodes)
         self.place(topic, partition, self.replicas(topic, partition)[:factor])
 
     def move_leader(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
@@ -166,15 +142,12 @@ class Placement:
             raise PlacementError(f"node {node_id} does not run: start it first")
         self._lead(topic, partition, node_id, now_ms)
 
-    def reassign(
-        self, topic: Topic | None, partition: int, replicas: Iterable[int], now_ms: int
-    ) -> None:
+    def reassign(self, topic: Topic, partition: int, replicas: Iterable[int], now_ms: int) -> None:
         """Give a partition other replicas; a leader that is not among them is replaced.
 
         Raises:
             PlacementError: A node is there twice, or does not exist.
         """
-        assert topic is not None
         before = self.leader(topic.name, partition)
         self.place(topic.name, partition, replicas)
         if before not in self.replicas(topic.name, partition):

@@ -15,10 +15,10 @@
 
 from __future__ import annotations
 
-from onceflow.broker_lite.security.access import Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import Access, Verdict, guards, split
+from onceflow.broker_lite.guards.groups import GROUP_DENIED
+from onceflow.broker_lite.guards.topics import DENIED, take_out
 from onceflow.broker_lite.security.acl_model import Operation
-from onceflow.broker_lite.security.guards_groups import GROUP_DENIED
-from onceflow.broker_lite.security.guards_topics import DENIED, take_out
 from onceflow.sdk.protocol.api.cluster import FindCoordinatorRequest, FindCoordinatorResponse
 from onceflow.sdk.protocol.api.group_offsets import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from onceflow.sdk.protocol.api.transactions import (

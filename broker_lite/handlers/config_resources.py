@@ -37,7 +37,7 @@ from onceflow.sdk.protocol.api.admin import ConfigResourceType
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.broker import BrokerState
+    from onceflow.broker_lite.services import Services
 
 
 class ShownConfig(NamedTuple):
@@ -64,7 +64,7 @@ class ConfigResources(Protocol):
     bad_setting_code: ErrorCode
     """What a wrong name or value is answered with."""
 
-    def check(self, state: BrokerState, name: str) -> None:
+    def check(self, state: Services, name: str) -> None:
         """Refuse a resource that does not exist.
 
         Raises:
@@ -72,7 +72,7 @@ class ConfigResources(Protocol):
         """
         ...
 
-    def check_name(self, state: BrokerState, name: str) -> None:
+    def check_name(self, state: Services, name: str) -> None:
         """Refuse a name that none can have whose settings are to change.
 
         Raises:
@@ -80,23 +80,23 @@ class ConfigResources(Protocol):
         """
         ...
 
-    def names(self, state: BrokerState) -> list[str]:
+    def names(self, state: Services) -> list[str]:
         """Every resource of the type that is listed."""
         ...
 
-    def overrides(self, state: BrokerState, name: str) -> Overrides:
+    def overrides(self, state: Services, name: str) -> Overrides:
         """What was set for a resource, nothing for one that does not exist."""
         ...
 
-    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+    def declared(self, state: Services, setting: str) -> Setting | None:
         """Declaration of a setting, None when there is no such."""
         ...
 
-    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+    def in_force(self, state: Services, name: str, setting: str) -> str:
         """Text that APPEND and SUBTRACT begin with."""
         ...
 
-    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+    def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         """Check what is to be set.
 
         Raises:
@@ -104,7 +104,7 @@ class ConfigResources(Protocol):
         """
         ...
 
-    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+    def store(self, state: Services, name: str, overrides: Overrides) -> None:
         """Keep what was checked, and put it in force.
 
         Raises:
@@ -113,13 +113,13 @@ class ConfigResources(Protocol):
         """
         ...
 
-    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+    def describe(self, state: Services, name: str) -> list[ShownConfig]:
         """Every setting of a resource."""
         ...
 
 
 def shown_topic_config(
-    state: BrokerState, setting_name: str, overrides: Mapping[str, str]
+    state: Services, setting_name: str, overrides: Mapping[str, str]
 ) -> ShownConfig:
     """A topic's setting, given what was set for the topic."""
     dynamic = state.dynamic_config
@@ -133,15 +133,15 @@ def shown_topic_config(
 class _Topics:
     bad_setting_code = ErrorCode.INVALID_CONFIG
 
-    def check(self, state: BrokerState, name: str) -> None:
+    def check(self, state: Services, name: str) -> None:
         self._topic(state, name)
 
-    def check_name(self, state: BrokerState, name: str) -> None:
+    def check_name(self, state: Services, name: str) -> None:
         if not name:
             raise TopicError(ErrorCode.INVALID_REQUEST, "Topics have no common settings.")
         check_topic_name(name)
 
-    def _topic(self, state: BrokerState, name: str) -> Topic:
+    def _topic(self, state: Services, name: str) -> Topic:
         check_topic_name(name)
         topic = state.topics.get(name)
         if topic is None:
@@ -150,27 +150,27 @@ class _Topics:
             )
         return topic
 
-    def names(self, state: BrokerState) -> list[str]:
+    def names(self, state: Services) -> list[str]:
         return [topic.name for topic in state.topics]
 
-    def overrides(self, state: BrokerState, name: str) -> Overrides:
+    def overrides(self, state: Services, name: str) -> Overrides:
         topic = state.topics.get(name)
         return {} if topic is None else dict(topic.overrides)
 
-    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+    def declared(self, state: Services, setting: str) -> Setting | None:
         entry = TOPIC_SETTINGS.get(setting)
         return None if entry is None else entry.setting
 
-    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+    def in_force(self, state: Services, name: str, setting: str) -> str:
         return shown_topic_config(state, setting, self.overrides(state, name)).value or ""
 
-    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+    def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         return validate_overrides(overrides)
 
-    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+    def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.topics.set_overrides(self._topic(state, name), overrides)
 
-    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+    def describe(self, state: Services, name: str) -> list[ShownConfig]:
         overrides = self.overrides(state, name)
         return [shown_topic_config(state, setting, overrides) for setting in TOPIC_SETTINGS]
 
@@ -178,7 +178,7 @@ class _Topics:
 class _Brokers:
     bad_setting_code = ErrorCode.INVALID_REQUEST
 
-    def check(self, state: BrokerState, name: str) -> None:
+    def check(self, state: Services, name: str) -> None:
         nodes = list(map(str, state.placement.nodes))
         if name not in (CLUSTER_DEFAULT, *nodes):
             raise TopicError(
@@ -188,26 +188,26 @@ class _Brokers:
 
     check_name = check
 
-    def names(self, state: BrokerState) -> list[str]:
+    def names(self, state: Services) -> list[str]:
         return list(map(str, state.placement.nodes))
 
-    def overrides(self, state: BrokerState, name: str) -> Overrides:
+    def overrides(self, state: Services, name: str) -> Overrides:
         return state.dynamic_config.broker(name)
 
-    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+    def declared(self, state: Services, setting: str) -> Setting | None:
         return BROKER_SETTINGS.get(setting) or THROTTLE_SETTINGS.get(setting)
 
-    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+    def in_force(self, state: Services, name: str, setting: str) -> str:
         declared = BROKER_SETTINGS[setting]
         return self.overrides(state, name).get(setting) or declared.render(declared.default) or ""
 
-    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+    def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         return state.dynamic_config.check_broker(name, overrides)
 
-    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+    def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.dynamic_config.set_broker(name, overrides)
 
-    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+    def describe(self, state: Services, name: str) -> list[ShownConfig]:
         dynamic = state.dynamic_config
         if name == CLUSTER_DEFAULT:
             source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -237,7 +237,7 @@ class _Brokers:
 class _Groups:
     bad_setting_code = ErrorCode.INVALID_CONFIG
 
-    def check(self, state: BrokerState, name: str) -> None:
+    def check(self, state: Services, name: str) -> None:
         if not name:
             raise TopicError(
                 ErrorCode.INVALID_REQUEST, "Name a group; they have no common settings."
@@ -245,25 +245,25 @@ class _Groups:
 
     check_name = check
 
-    def names(self, state: BrokerState) -> list[str]:
+    def names(self, state: Services) -> list[str]:
         return state.dynamic_config.group_names()
 
-    def overrides(self, state: BrokerState, name: str) -> Overrides:
+    def overrides(self, state: Services, name: str) -> Overrides:
         return state.dynamic_config.group(name)
 
-    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+    def declared(self, state: Services, setting: str) -> Setting | None:
         return group_settings(state.config).get(setting)
 
-    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+    def in_force(self, state: Services, name: str, setting: str) -> str:
         return ""  # None of them is a list.
 
-    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+    def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         return _checked(group_settings(state.config), overrides)
 
-    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+    def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.dynamic_config.set_group(name, overrides)
 
-    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+    def describe(self, state: Services, name: str) -> list[ShownConfig]:
         dynamic = state.dynamic_config
         overrides = dynamic.group(name)
         shown = []
@@ -279,25 +279,25 @@ class _Groups:
 class _ClientMetrics:
     bad_setting_code = ErrorCode.INVALID_CONFIG
 
-    def check(self, state: BrokerState, name: str) -> None:
+    def check(self, state: Services, name: str) -> None:
         if not name:
             raise TopicError(ErrorCode.INVALID_REQUEST, "Name the subscription of client metrics.")
 
     check_name = check
 
-    def names(self, state: BrokerState) -> list[str]:
+    def names(self, state: Services) -> list[str]:
         return state.dynamic_config.client_metrics_names()
 
-    def overrides(self, state: BrokerState, name: str) -> Overrides:
+    def overrides(self, state: Services, name: str) -> Overrides:
         return state.dynamic_config.client_metrics(name)
 
-    def declared(self, state: BrokerState, setting: str) -> Setting | None:
+    def declared(self, state: Services, setting: str) -> Setting | None:
         return CLIENT_METRICS_SETTINGS.get(setting)
 
-    def in_force(self, state: BrokerState, name: str, setting: str) -> str:
+    def in_force(self, state: Services, name: str, setting: str) -> str:
         return self.overrides(state, name).get(setting, "")
 
-    def validated(self, state: BrokerState, name: str, overrides: Mapping[str, str]) -> Overrides:
+    def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         for name_, text in overrides.items():
             if name_ not in CLIENT_METRICS_SETTINGS or name_ == "interval.ms":
                 # Kafka tells these two from the rest.
@@ -309,10 +309,10 @@ class _ClientMetrics:
         _check_match(checked.get("match", ""))
         return checked
 
-    def store(self, state: BrokerState, name: str, overrides: Overrides) -> None:
+    def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.dynamic_config.set_client_metrics(name, overrides)
 
-    def describe(self, state: BrokerState, name: str) -> list[ShownConfig]:
+    def describe(self, state: Services, name: str) -> list[ShownConfig]:
         overrides = self.overrides(state, name)
         shown = []
         for key, setting in CLIENT_METRICS_SETTINGS.items():

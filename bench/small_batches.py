@@ -1,0 +1,217 @@
+"""Produce rate of stock clients with small batches: our broker and Apache Kafka in one run.
+
+One producer of confluent-kafka or of Kafka's Java client (by Kafka's own ``ProducerPerformance``)
+writes records of one size to a topic with one partition, acks=all, many requests in flight, with
+``--batches`` records in a batch. Batch 1 makes every record a request, so that it measures what a
+request costs the broker. The brokers take turns within a round, so that a slow minute hits both.
+
+Prints one JSON line a run, and at the end one line for each case with the medians and our broker's
+rate divided by Apache Kafka's. Both brokers take the same records before the clock runs.
+
+    python bench/small_batches.py --rounds 5
+    python bench/small_batches.py --clients confluent --batches 1 --brokers onceflow
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from suite import BROKERS
+
+RECORDS = {
+    ("confluent", 1): 60_000,
+    ("java", 1): 60_000,
+    ("confluent", 50): 1_000_000,
+    ("java", 50): 1_000_000,
+}
+"""Records of a run, so that each takes one to five seconds; other batch sizes take the mean."""
+
+WARM_UP_PARTS = 4
+"""The clock runs after one record in so many was acknowledged."""
+
+RECORD_OVERHEAD_BYTES = 10
+"""What a record of a few hundred bytes takes besides its value, for Java's ``batch.size``."""
+
+BATCH_HEADER_BYTES = 61
+
+PERFORMANCE_CLASS = "org.apache.kafka.tools.ProducerPerformance"
+
+
+class Case(NamedTuple):
+    """One producer.
+
+    Attributes:
+        client: ``confluent`` or ``java``.
+        batch: Records in a batch.
+        records: Records of the run, after those that warm it up.
+        size: Bytes of a record's value.
+    """
+
+    client: str
+    batch: int
+    records: int
+    size: int
+
+
+def run_confluent(case: Case, bootstrap: str, topic: str) -> tuple[float, float]:
+    """librdkafka by its Python binding; gives seconds and processor seconds of the client."""
+    from confluent_kafka import Producer
+
+    failures: list[object] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "batch.num.messages": case.batch,
+            "linger.ms": 0 if case.batch == 1 else 5,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+            "on_delivery": lambda error, _: failures.append(error),
+        }
+    )
+    value = os.urandom(case.size)
+
+    def send(count: int) -> None:
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(topic, value)
+                    break
+                except BufferError:
+                    producer.poll(0.002)
+            if number % 10_000 == 0:
+                producer.poll(0)
+        left = producer.flush(300)
+        if left or failures:
+            raise SystemExit(f"{left} records not acknowledged, failures {failures[:3]}")
+
+    send(case.records // WARM_UP_PARTS)
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    send(case.records)
+    seconds = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return seconds, spent
+
+
+def run_java(case: Case, bootstrap: str, topic: str) -> tuple[float, float]:
+    """Kafka's own producer; gives seconds and processor seconds of its process with its start."""
+    import real_kafka
+
+    warm_up = case.records // WARM_UP_PARTS
+    batch_bytes = BATCH_HEADER_BYTES + case.batch * (case.size + RECORD_OVERHEAD_BYTES)
+    properties = [
+        f"bootstrap.servers={bootstrap}",
+        "acks=all",
+        # A batch size of 0 switches batching off.
+        f"batch.size={0 if case.batch == 1 else batch_bytes}",
+        f"linger.ms={0 if case.batch == 1 else 5}",
+    ]
+    arguments = ["--topic", topic, "--num-records", str(case.records + warm_up)]
+    arguments += ["--warmup-records", str(warm_up)]
+    arguments += ["--record-size", str(case.size), "--throughput", "-1"]
+    command = real_kafka.java_command(
+        PERFORMANCE_CLASS, *arguments, "--command-property", *properties, jvm=("-Xmx512M",)
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    last = done.stdout.splitlines()[-1] if done.stdout else ""
+    found = re.search(r"(\d+) (?:steady state )?records sent, ([\d.]+) records/sec", last)
+    if done.returncode or found is None:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return case.records / float(found[2]), spent
+
+
+CLIENTS: dict[str, Callable[[Case, str, str], tuple[float, float]]] = {
+    "confluent": run_confluent,
+    "java": run_java,
+}
+
+
+def make_topic(bootstrap: str, topic: str) -> None:
+    """Create the topic with one partition and wait until it is led."""
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        if len(found) == 1 and found[0].leader >= 0:
+            return
+
+
+def measure(case: Case, bootstrap: str) -> dict[str, object]:
+    """Run one case on a new topic and give its line."""
+    topic = f"bench-small-batches-{time.time_ns()}"
+    make_topic(bootstrap, topic)
+    seconds, spent = CLIENTS[case.client](case, bootstrap, topic)
+    return {
+        "bench": "small-batches",
+        **case._asdict(),
+        "rec_s": round(case.records / seconds),
+        "client_cpu_seconds": round(spent, 2),
+        "seconds": round(seconds, 3),
+    }
+
+
+def report(lines: list[dict[str, object]]) -> None:
+    """Print the medians of each case, and the ratio of both brokers."""
+    rates: dict[tuple[object, object], dict[object, list[int]]] = {}
+    for line in lines:
+        by_broker = rates.setdefault((line["client"], line["batch"]), {})
+        by_broker.setdefault(line["broker"], []).append(int(str(line["rec_s"])))
+    for (client, batch), by_broker in rates.items():
+        medians = {name: statistics.median(found) for name, found in by_broker.items()}
+        total: dict[str, object] = {"bench": "small-batches", "client": client, "batch": batch}
+        total |= {f"{name}_rec_s": round(median) for name, median in medians.items()}
+        if len(medians) == 2:
+            total["ratio"] = round(medians["onceflow"] / medians["kafka"], 2)
+        print(json.dumps(total), flush=True)
+
+
+def main() -> None:
+    """Measure every case on every broker, a round after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", nargs="+", choices=list(CLIENTS), default=list(CLIENTS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 50])
+    parser.add_argument("--brokers", nargs="+", choices=list(BROKERS), default=list(BROKERS))
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--records", type=int, help="of each run; by default one to five seconds")
+    args = parser.parse_args()
+    cases = [
+        Case(client, batch, args.records or RECORDS.get((client, batch), 300_000), args.size)
+        for batch in args.batches
+        for client in args.clients
+    ]
+    lines: list[dict[str, object]] = []
+    with contextlib.ExitStack() as stack:
+        addresses = {name: stack.enter_context(BROKERS[name]()) for name in args.brokers}
+        for number in range(args.rounds):
+            for case in cases:
+                for broker, address in addresses.items():
+                    load = round(os.getloadavg()[0], 2)
+                    line = measure(case, address)
+                    line |= {"broker": broker, "round": number, "load": load}
+                    lines.append(line)
+                    print(json.dumps(line), flush=True)
+    report(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

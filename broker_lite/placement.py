@@ -1,0 +1,204 @@
+"""Which node leads which partition, as handlers ask it; and the answer of a broker with one node.
+
+A replica is a node that may lead the partition; one that runs is in sync. The bundled broker is one
+node and leads everything. ``testing`` has several nodes over one shared log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.topics import Topic
+
+NO_LEADER = -1
+
+
+class PlacementError(ValueError):
+    """A move that cannot be done; the text says why."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        node_id: Its id.
+        rack: Where it stands (``broker.rack``), None when nobody said.
+        running: Whether it answers.
+        registered: Whether answers name it while it does not run.
+    """
+
+    node_id: int
+    rack: str | None = None
+    running: bool = True
+    registered: bool = True
+
+
+class Placement(Protocol):
+    """Leaders and replicas of every partition."""
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """The nodes by id."""
+        ...
+
+    @property
+    def running(self) -> list[Node]:
+        """Nodes that answer, by id."""
+        ...
+
+    @property
+    def controller_id(self) -> int:
+        """The node that clients are told is the controller, -1 when none runs."""
+        ...
+
+    def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
+        """Nodes that may lead a partition, the preferred one first."""
+        ...
+
+    def in_sync(self, topic: str, partition: int) -> list[int]:
+        """Replicas that run; the last leader alone when none does."""
+        ...
+
+    def offline(self, topic: str, partition: int) -> list[int]:
+        """Replicas that do not run."""
+        ...
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, -1 when none of its replicas runs."""
+        ...
+
+    def leads(self, node_id: int, topic: str, partition: int) -> bool:
+        """Whether a node leads a partition."""
+        ...
+
+    def place(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
+        """Choose the replicas of a partition that is about to be made.
+
+        Raises:
+            PlacementError: A node is there twice, or does not exist.
+        """
+        ...
+
+    def place_some(self, topic: str, partition: int, factor: int) -> None:
+        """Choose a number of replicas by the usual rule.
+
+        Raises:
+            PlacementError: There are fewer nodes.
+        """
+        ...
+
+    def reassign(self, topic: Topic, partition: int, replicas: Iterable[int], now_ms: int) -> None:
+        """Give a partition other replicas; a leader that is not among them is replaced.
+
+        Raises:
+            PlacementError: A node is there twice, or does not exist.
+        """
+        ...
+
+    def move_leader(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
+        """Let another node lead a partition, under a new leader epoch.
+
+        Raises:
+            PlacementError: The node has no replica of it, or does not run.
+        """
+        ...
+
+    def move_to_preferred(self, now_ms: int) -> int:
+        """Let every partition be led by its first replica that runs; returns how many moved."""
+        ...
+
+
+class SingleNode:
+    """The placement of a broker that is one node, which leads everything.
+
+    Args:
+        node: The node.
+
+    Attributes:
+        nodes: The node by its id.
+    """
+
+    __slots__ = ("_id", "nodes")
+
+    def __init__(self, node: Node) -> None:
+        self._id = node.node_id
+        self.nodes: dict[int, Node] = {node.node_id: node}
+
+    @property
+    def running(self) -> list[Node]:
+        """See `Placement`."""
+        return list(self.nodes.values())
+
+    @property
+    def controller_id(self) -> int:
+        """See `Placement`."""
+        return self._id
+
+    def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
+        """See `Placement`."""
+        return (self._id,)
+
+    def in_sync(self, topic: str, partition: int) -> list[int]:
+        """See `Placement`."""
+        return [self._id]
+
+    def offline(self, topic: str, partition: int) -> list[int]:
+        """See `Placement`."""
+        return []
+
+    def leader(self, topic: str, partition: int) -> int:
+        """See `Placement`."""
+        return self._id
+
+    def leads(self, node_id: int, topic: str, partition: int) -> bool:
+        """See `Placement`."""
+        return True
+
+    def place(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
+        """See `Placement`."""
+        check_replicas(replicas, self.nodes)
+
+    def place_some(self, topic: str, partition: int, factor: int) -> None:
+        """See `Placement`."""
+        check_factor(factor, self.nodes)
+
+    def reassign(self, topic: Topic, partition: int, replicas: Iterable[int], now_ms: int) -> None:
+        """See `Placement`."""
+        check_replicas(replicas, self.nodes)
+
+    def move_leader(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
+        """See `Placement`."""
+        check_replicas([node_id], self.nodes)
+
+    def move_to_preferred(self, now_ms: int) -> int:
+        """See `Placement`."""
+        return 0
+
+
+def check_replicas(replicas: Iterable[int], nodes: Mapping[int, Node]) -> tuple[int, ...]:
+    """Return the replicas if each is a node, and is named once.
+
+    Raises:
+        PlacementError: They are not.
+    """
+    chosen = tuple(replicas)
+    unknown = [node_id for node_id in chosen if node_id not in nodes]
+    if unknown or not chosen or len(set(chosen)) != len(chosen):
+        raise PlacementError(
+            f"replicas {list(chosen)} are not possible: name each once of {list(nodes)}"
+        )
+    return chosen
+
+
+def check_factor(factor: int, nodes: Mapping[int, Node]) -> None:
+    """Refuse a replication factor that the nodes cannot have.
+
+    Raises:
+        PlacementError: It is less than 1 or more than there are nodes.
+    """
+    if not 1 <= factor <= len(nodes):
+        raise PlacementError(f"replication factor {factor}: there are {len(nodes)} nodes")

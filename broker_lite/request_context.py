@@ -1,0 +1,147 @@
+"""Who asks: what the broker remembers of a connection, and the context of one request.
+
+It decides nothing. The connection fills it in, the handlers of SASL change it, every other handler
+only reads it. How bytes reach the connection is the business of ``net``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.security.exchanges import SaslExchange
+
+
+class CloseConnection(Exception):
+    """Raised by a handler to close the connection without an answer; the log gets the text."""
+
+
+class RawToken(NamedTuple):
+    """An answer without Kafka's header, on a connection that began with SaslHandshake 0."""
+
+    token: bytes
+
+
+class Authentication(Protocol):
+    """How a listener authenticates its clients, as far as handlers ask.
+
+    Attributes:
+        mechanisms: SASL mechanisms, in the order of the setting; empty where SASL is not spoken.
+    """
+
+    mechanisms: tuple[str, ...]
+
+    def begin(self, mechanism: str) -> SaslExchange:
+        """Begin an exchange of one of the mechanisms."""
+        ...
+
+    def session_lifetime_ms(
+        self, mechanism: str, expires_ms: int | None, now_ms: int
+    ) -> int | None:
+        """Return how long an authentication holds, None for without an end (KIP-368)."""
+        ...
+
+
+@dataclass(slots=True)
+class SaslProgress:
+    """How far a connection's authentication by SASL is.
+
+    Attributes:
+        exchange: The exchange that goes on, None outside of one.
+        mechanism: Mechanism of the exchange, or of the last one that was completed.
+        is_mechanism_changed: True when a client wants to authenticate again by another mechanism.
+        user: Who the client was shown to be; None before.
+        began_again_ms: When the client last began to authenticate again.
+    """
+
+    exchange: SaslExchange | None = None
+    mechanism: str = ""
+    is_mechanism_changed: bool = False
+    user: str | None = None
+    began_again_ms: int | None = None
+
+
+class ConnectionState:
+    """What the broker remembers of one connection.
+
+    Attributes:
+        client_id: The client id of the last request, possibly None.
+        connection_id: Unique in this process.
+        client_host: Address of the peer, in Kafka's form with a leading slash.
+        local_address: Host and port that the peer reached.
+        listener: Name of the listener that took the connection.
+        node_id: The node that it belongs to.
+        principal: Who speaks, ``User:ANONYMOUS`` without authentication.
+        security: How the listener authenticates its clients; None for a connection without one.
+        sasl: What is known of the connection's authentication by SASL.
+        must_authenticate: True while only ApiVersions and the SASL requests are allowed.
+        raw_tokens: True while frames are tokens without Kafka's headers (SaslHandshake 0).
+        session_expires_ms: From when on only an authentication is allowed; None for never.
+        failed: True when the connection is to be closed after what was answered.
+    """
+
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "connection_id",
+        "failed",
+        "listener",
+        "local_address",
+        "must_authenticate",
+        "node_id",
+        "principal",
+        "raw_tokens",
+        "sasl",
+        "security",
+        "session_expires_ms",
+    )
+
+    def __init__(
+        self,
+        connection_id: int,
+        client_host: str,
+        listener: str,
+        *,
+        node_id: int = 1,
+        local_address: tuple[str, int] = ("127.0.0.1", 0),
+        must_authenticate: bool = False,
+        security: Authentication | None = None,
+    ) -> None:
+        self.client_id: str | None = None
+        self.connection_id: int = connection_id
+        self.client_host: str = client_host
+        self.listener: str = listener
+        self.node_id: int = node_id
+        self.local_address: tuple[str, int] = local_address
+        self.principal: str = "User:ANONYMOUS"
+        self.security: Authentication | None = security
+        self.sasl: SaslProgress = SaslProgress()
+        self.must_authenticate: bool = must_authenticate
+        self.raw_tokens: bool = False
+        self.session_expires_ms: int | None = None
+        self.failed: bool = False
+
+
+class RequestContext(NamedTuple):
+    """Who asked, and in which version.
+
+    Attributes:
+        api_version: Version of the request, which is the version of the answer.
+        client_id: The client id of the request, possibly None.
+        correlation_id: Repeated in the answer.
+        connection_id: Unique in this process.
+        client_host: Address of the peer, in Kafka's form with a leading slash.
+        principal: Who speaks.
+        listener: Name of the listener that took the connection.
+        connection: What is remembered of the connection.
+    """
+
+    api_version: int
+    client_id: str | None
+    correlation_id: int
+    connection_id: int
+    client_host: str
+    principal: str
+    listener: str
+    connection: ConnectionState

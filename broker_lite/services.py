@@ -1,0 +1,145 @@
+"""What a handler may use of the broker.
+
+Handlers and guards are written against :class:`Services` and know nothing of the
+broker that offers it: not how it is opened and closed, nor sockets, nor which handler serves what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
+    from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
+    from onceflow.broker_lite.features import Features
+    from onceflow.broker_lite.fetch_sessions import FetchSessions
+    from onceflow.broker_lite.log import LogManager
+    from onceflow.broker_lite.placement import Placement
+    from onceflow.broker_lite.profiles import Profile
+    from onceflow.broker_lite.purgatory import Purgatory, Timers
+    from onceflow.broker_lite.quotas import QuotaEnforcement
+    from onceflow.broker_lite.request_context import RequestContext
+    from onceflow.broker_lite.security.authorizer import Authorizer
+    from onceflow.broker_lite.security.scram_users import ScramUsers
+    from onceflow.broker_lite.settings.broker_config import BrokerConfig
+    from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
+    from onceflow.broker_lite.topics import TopicRegistry
+
+
+class Served(NamedTuple):
+    """What is known of a served request before its handler is imported.
+
+    Attributes:
+        module: Module of ``onceflow.broker_lite.handlers``.
+        min_version: Lowest version that is advertised.
+        max_version: Highest version that is served.
+    """
+
+    module: str
+    min_version: int
+    max_version: int
+
+
+class Services(Protocol):
+    """The broker as handlers see it; they call methods of these parts and replace none."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Settings in force."""
+        ...
+
+    @property
+    def dynamic_config(self) -> DynamicConfig:
+        """Settings that were changed at run time."""
+        ...
+
+    @property
+    def features(self) -> Features:
+        """Levels of the cluster's features."""
+        ...
+
+    @property
+    def profile(self) -> Profile | None:
+        """The release of Kafka that the broker answers like; None for everything it knows."""
+        ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Base64 form of a random uuid."""
+        ...
+
+    @property
+    def topics(self) -> TopicRegistry:
+        """Topics by name and by id."""
+        ...
+
+    @property
+    def log_manager(self) -> LogManager:
+        """The logs on storage."""
+        ...
+
+    @property
+    def placement(self) -> Placement:
+        """The nodes, and what each of them leads."""
+        ...
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        """The group coordinator."""
+        ...
+
+    @property
+    def transactions(self) -> TransactionCoordinator:
+        """The transaction coordinator."""
+        ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions:
+        """Fetch sessions of consumers."""
+        ...
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """Who decides what clients may do; None lets everybody do everything."""
+        ...
+
+    @property
+    def scram_users(self) -> ScramUsers:
+        """Users of SASL SCRAM."""
+        ...
+
+    @property
+    def quotas(self) -> QuotaEnforcement:
+        """Who may take how much, and who took too much."""
+        ...
+
+    @property
+    def purgatory(self) -> Purgatory:
+        """Everything that waits for something."""
+        ...
+
+    @property
+    def timers(self) -> Timers:
+        """Everything that happens later."""
+        ...
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers in memory that their peers have yet to take."""
+        ...
+
+    def served(self) -> Mapping[int, Served]:
+        """Return what ApiVersions tells, by api key."""
+        ...
+
+    def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
+        """Return host and port of a node for an answer; never a wildcard address (trap 67).
+
+        They are those of the listener that the peer came in on (KIP-103).
+
+        Args:
+            context: Who asks.
+            node_id: About which node, by default the one that was asked.
+        """
+        ...

@@ -1,0 +1,7 @@
+"""Several nodes over one shared log: who leads and coordinates what, and what clients are told."""
+
+from onceflow.broker_lite.placement import Node, PlacementError
+from onceflow.broker_lite.testing.nodes.nodes import Nodes
+from onceflow.broker_lite.testing.nodes.shared_placement import SharedPlacement
+
+__all__ = ["Node", "Nodes", "PlacementError", "SharedPlacement"]

@@ -1,0 +1,100 @@
+"""The nodes of one broker: their placement, their addresses, and how one stops and comes back.
+
+It keeps the ports over restarts of the broker, so that a node is found where it was. Which node
+answers which request is decided by ``routing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onceflow.broker_lite.testing.nodes.routing import Router
+from onceflow.broker_lite.testing.nodes.shared_placement import SharedPlacement, make_nodes
+
+if TYPE_CHECKING:
+    from onceflow.broker_lite.net.server import Server
+    from onceflow.broker_lite.services import Services
+    from onceflow.broker_lite.settings.listeners import Listener
+
+
+class Nodes:
+    """What makes one broker answer as several nodes.
+
+    Args:
+        count: How many nodes.
+        first_id: Id of the first (``node.id``); the others follow.
+        racks: Their racks, in order; none for those that are missing.
+
+    Attributes:
+        placement: Who leads what; made by :meth:`begin` for each start of the broker.
+        ports: Ports by node id and name of the listener, as of the last start.
+
+    Raises:
+        ConfigError: There are too many nodes, or none.
+    """
+
+    def __init__(self, count: int, first_id: int, racks: Sequence[str | None] = ()) -> None:
+        self._count = count
+        self._first_id = first_id
+        self._racks = tuple(racks)
+        self.ports: dict[tuple[int, str], int] = {}
+        self.placement: SharedPlacement = self.begin()
+
+    def begin(self) -> SharedPlacement:
+        """Make the placement of a broker that is about to start: every node runs."""
+        self.placement = SharedPlacement(make_nodes(self._count, self._first_id, self._racks))
+        return self.placement
+
+    def opened(self, state: Services) -> Router | None:
+        """Take the topics of a broker that was opened.
+
+        Returns:
+            What stands before its handlers; None with one node.
+        """
+        self.placement.use(state.topics)
+        return None if self.placement.single else Router(state, self.placement)
+
+    def listeners_of(self, listener: Listener) -> list[tuple[int, Listener]]:
+        """Return where each node opens a listener: on its former port, or next to the first's."""
+        found = []
+        for node_id in self.placement.nodes:
+            distance = node_id - self._first_id
+            former = self.ports.get((node_id, listener.name))
+            moved = listener.bound(former or (listener.port and listener.port + distance))
+            if listener.advertised_port:
+                moved = replace(moved, advertised_port=listener.advertised_port + distance)
+            found.append((node_id, moved))
+        return found
+
+    def note_ports(self, server: Server) -> None:
+        """Remember the ports of a broker that listens."""
+        for endpoint in server.endpoints:
+            self.ports[endpoint.node_id, endpoint.listener.name] = endpoint.listener.port
+
+    async def stop(self, server: Server, node_id: int) -> None:
+        """Stop a node: nobody gets in, leaders move, its connections are cut.
+
+        Raises:
+            PlacementError: There is no such node.
+        """
+        server.close_listeners(node_id)
+        self.placement.stop_node(node_id, server.clock())
+        server.cut_connections(node_id)
+        server.after_event()
+        await asyncio.sleep(0)
+
+    async def start(self, server: Server, node_id: int) -> None:
+        """Let a node come back under its old address.
+
+        Raises:
+            PlacementError: There is no such node.
+            OSError: Its address is taken.
+        """
+        node = self.placement.nodes.get(node_id)
+        if node is not None and not node.running:
+            await server.reopen_listeners(node_id)
+        self.placement.start_node(node_id, server.clock())
+        server.after_event()
