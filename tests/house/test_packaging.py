@@ -293,6 +293,7 @@ def declared(*extras: str) -> set[str]:
 
 
 OPTIONAL = {
+    "broker_lite/coordinators/consumer/topic_regex.py": "re2",
     "broker_lite/security/jwks.py": "security",
     "broker_lite/security/stores.py": "security",
     "broker_lite/testing/container.py": "testcontainers",

@@ -27,11 +27,13 @@ MAY_READ_CLOCKS = {
     "broker_lite/clock.py",  # The clock itself, and how long a handler works.
     "broker_lite/net/server.py",  # The alarm of the event loop.
     "broker_lite/daemon/repeated_messages.py",  # What the daemon says, not what it does.
-    "broker_lite/testing/control.py",  # How long the control endpoint waits for its server.
+    "broker_lite/coordinators/consumer/topic_regex.py",  # How much CPU time a pattern takes.
     "broker_lite/testing/container.py",  # Waits for another process.
+    "broker_lite/testing/control.py",  # How long a peer that sends nothing is heard.
 }
 CLOCKS = re.compile(
-    r"\btime\.(time|monotonic|perf_counter)|call_later\(|call_at\(|\.utcnow\(|datetime\.now\(|"
+    r"\btime\.(time|monotonic|perf_counter|thread_time|process_time)|"
+    r"call_later\(|call_at\(|\.utcnow\(|datetime\.now\(|"
     r"asyncio\.sleep\((?!0\))|\btime\.sleep\("
 )
 

@@ -6,6 +6,8 @@ blocking consumers that the test polls in turn, under deadlines.
 
 from __future__ import annotations
 
+import re
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,6 +190,44 @@ def test_pattern_that_the_coordinator_refuses_is_raised_by_the_poll(bootstrap: s
     ) as consumer:
         consumer.subscribe(pattern="(?=x)y")
         with pytest.raises(InvalidRegularExpressionError, match="Perl syntax"):
+            poll_until(lambda: False, consumer)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "remedy"),
+    [
+        (re.compile("a b # one or two", re.VERBOSE), "leave out blanks"),
+        (re.compile("(?x)a b"), "leave out blanks"),
+        ("x{,2}", "write {0,n}"),
+        (re.compile(r"\\{,2}"), "write {0,n}"),
+        ("[a[:alpha:]", "class"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Possible nested set")
+def test_pattern_that_re2_reads_differently_is_refused(
+    bootstrap: str, pattern: str | re.Pattern[str], remedy: str
+) -> None:
+    with Consumer(
+        bootstrap_servers=bootstrap, group_id=fresh("group"), group_protocol="consumer"
+    ) as consumer:
+        with pytest.raises(ConfigError, match=re.escape(remedy)):
+            consumer.subscribe(pattern=pattern)
+        assert consumer.subscription() == set()
+        consumer.subscribe(pattern=r"x\{,2}|[:a]b{0,2}")  # means the same to both
+    with Consumer(bootstrap_servers=bootstrap, group_id=fresh("group")) as classic:
+        classic.subscribe(pattern=pattern)
+
+
+def test_a_broker_without_the_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with (
+        Broker() as broker,
+        Consumer(
+            bootstrap_servers=broker.bootstrap_servers, group_id="g", group_protocol="consumer"
+        ) as consumer,
+    ):
+        consumer.subscribe(pattern="a.*")
+        with pytest.raises(InvalidRegularExpressionError, match=r"onceflow\[re2\].*by names"):
             poll_until(lambda: False, consumer)
 
 

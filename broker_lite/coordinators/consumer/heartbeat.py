@@ -37,7 +37,10 @@ from onceflow.broker_lite.coordinators.consumer.states import (
     MemberState,
 )
 from onceflow.broker_lite.coordinators.consumer.steps import ConsumerSteps, assignment_changed
-from onceflow.broker_lite.coordinators.consumer.topic_regex import RegexError
+from onceflow.broker_lite.coordinators.consumer.topic_regex import (
+    RegexEngineMissingError,
+    RegexError,
+)
 from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
@@ -172,6 +175,8 @@ class ConsumerGroups:
     def _check_regex(self, regex: str | None) -> None:
         try:
             self.steps.topics.compile(regex or "")
+        except RegexEngineMissingError as error:
+            raise GroupError(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from None
         except RegexError as error:
             raise GroupError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,

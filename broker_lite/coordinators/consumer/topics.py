@@ -19,7 +19,7 @@ from onceflow.broker_lite.coordinators.consumer.topic_regex import RegexError, T
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
-COMPILED_MAX = 1_000
+COMPILED_MAX = 200
 """Most compiled patterns that are kept, so that clients cannot fill the memory with them."""
 
 
@@ -69,10 +69,10 @@ class ConsumerTopics:
         """Check a pattern.
 
         Raises:
-            RegexError: It is not understood, or costs too much with the topics that there are.
+            RegexError: It is not understood, or takes too long with the topics that there are.
         """
         if regex:
-            self._compile(regex).select(topic.name for topic in self.view)
+            self._compile(regex).select((topic.name for topic in self.view), bounded=True)
 
     def _compile(self, regex: str) -> TopicRegex:
         compiled = self._compiled.get(regex)
@@ -142,6 +142,6 @@ class ConsumerTopics:
         """As in Apache Kafka a pattern selects internal topics too, if it matches their names."""
         try:
             return self._compile(regex).select(topic.name for topic in self.view)
-        except RegexError as error:  # In a folder of Apache Kafka, or with topics made since.
+        except RegexError as error:  # In a folder of Apache Kafka, or written with google-re2.
             logger.error("pattern %r selects nothing here: %s", regex, error)
             return frozenset()

@@ -160,9 +160,10 @@ class ConsumerEngine:
         if bool(names) == (pattern is not None):
             raise IllegalStateError("subscribe() needs either topics or a pattern")
         if pattern is not None:
+            text = re2_text(pattern) if self._by_coordinator else ""
             self.subscription.subscribe_pattern(pattern)
             if self._by_coordinator:
-                self._group.member.subscribe_regex(re2_text(pattern))
+                self._group.member.subscribe_regex(text)
             else:
                 self._on_metadata(self.pool.metadata)
         elif self.subscription.subscribe(names):

@@ -8,11 +8,28 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 
 from onceflow.sdk.core.group.assignors import ASSIGNORS, Assignor
 from onceflow.sdk.core.group.steps import GroupSettings
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings.config import ConsumerConfig
+
+_READ_DIFFERENTLY: tuple[tuple[Callable[[re.Pattern[str]], object], str], ...] = (
+    (
+        lambda pattern: pattern.flags & re.VERBOSE,
+        "the broker's RE2 reads it, which has no re.VERBOSE: leave out blanks and comments",
+    ),
+    (
+        lambda pattern: re.search(r"(?<!\\)(?:\\\\)*\{,\d+\}", pattern.pattern),
+        "the broker's RE2 reads it, to which {,n} is plain text: write {0,n}",
+    ),
+    (
+        lambda pattern: re.search(r"\[:\^?[a-z]+:\]", pattern.pattern),
+        "the broker's RE2 reads it, to which [:name:] is a class: put the colon elsewhere",
+    ),
+)
+"""Forms that Python's patterns and RE2's have both, with different meanings; and the remedy."""
 
 
 def group_settings(config: ConsumerConfig) -> GroupSettings:
@@ -51,8 +68,16 @@ def re2_text(pattern: re.Pattern[str]) -> str:
     """A pattern as the coordinator gets it: RE2 has the flags in the text.
 
     Both match whole names. What RE2 lacks (look-around, back-references) the coordinator refuses,
-    and the next poll raises that.
+    and the next poll raises that. What it reads in another way is refused here, as nobody else
+    would notice that other topics are meant.
+
+    Raises:
+        ConfigError: RE2 would read the pattern in another way.
     """
+    for means, remedy in _READ_DIFFERENTLY:
+        if means(pattern):
+            told = f"with group_protocol='consumer' {remedy}"
+            raise ConfigError("pattern", pattern.pattern, told)
     letters = "".join(
         letter
         for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))
