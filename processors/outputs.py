@@ -82,7 +82,7 @@ class Lane:
         self.keys: list[bytes | None] = []
         self.timestamps_ms: list[int] = []
         self.special: dict[int, tuple[Headers, int | None]] = {}
-        """Headers and partition of the few that have any, by index."""
+        """Headers and partition of the few that are sent alone, by index."""
 
     def add(
         self,
@@ -92,8 +92,8 @@ class Lane:
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
-        """Take one output."""
-        if headers or partition is not None:
+        """Take one output; a negative timestamp is that of an input without one."""
+        if headers or partition is not None or timestamp_ms < 0:
             self.special[len(self.values)] = (headers, partition)
         self.values.append(value)
         self.keys.append(key)
@@ -148,13 +148,14 @@ class Lane:
                 )
             if index < len(self.values):
                 headers, partition = self.special[index]
+                timestamp_ms = self.timestamps_ms[index]
                 session.send(
                     self.topic,
                     self.values[index],
                     key=self.keys[index],
                     headers=headers,
                     partition=partition,
-                    timestamp_ms=self.timestamps_ms[index],
+                    timestamp_ms=None if timestamp_ms < 0 else timestamp_ms,
                 )
             start = index + 1
 

@@ -15,7 +15,6 @@ from onceflow.sdk.model.whole_numbers import is_whole
 
 RecordHeaders = list[tuple[str, bytes | None]]
 NO_HEADERS: RecordHeaders = []
-NO_TIMESTAMP_MS = -1
 MAX_TIMESTAMP_MS = 2**63 - 1
 LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -64,20 +63,18 @@ def to_headers(headers: Headers) -> RecordHeaders:
 
 
 def check_timestamp(timestamp_ms: object) -> None:
-    """Refuse what is no timestamp of a record.
+    """Refuse what is no timestamp of a record, as Kafka's own producer does.
 
     Args:
         timestamp_ms: What the user gave.
 
     Raises:
-        SerializationError: It is no whole number of 63 bits, or below -1 (Kafka's "no timestamp").
+        SerializationError: It is negative, or no whole number of 63 bits.
     """
-    if type(timestamp_ms) is int and NO_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+    if type(timestamp_ms) is int and 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return
-    if (
-        not is_whole(timestamp_ms)
-        or not NO_TIMESTAMP_MS <= timestamp_ms.__index__() <= MAX_TIMESTAMP_MS
-    ):
+    if not is_whole(timestamp_ms) or not 0 <= timestamp_ms.__index__() <= MAX_TIMESTAMP_MS:
         raise SerializationError(
-            f"timestamp_ms={timestamp_ms!r}: must be milliseconds since 1970 as a whole number"
+            f"timestamp_ms={timestamp_ms!r}: must be milliseconds since 1970 as a whole number, "
+            "not negative; leave it out for the present time"
         )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from producer_cluster import make_topic, running_cluster, values
 
-from onceflow.sdk import Producer
+from onceflow.sdk import AsyncProducer, Producer
 from onceflow.sdk.errors import (
     ConfigError,
     InvalidRecordError,
@@ -151,6 +151,39 @@ def test_one_value_is_no_list_of_values(bootstrap: str, given: dict[str, Any]) -
         with pytest.raises(ConfigError, match="give a list of them"):
             producer.send_many(topic, **given)
         assert producer.send(topic, b"first").result(20).offset == 0
+
+
+TIMES: tuple[Any, ...] = (-1, -(2**62), 2**63, 1.5, "now", True)
+
+
+@pytest.mark.parametrize("time_ms", TIMES, ids=repr)
+@pytest.mark.parametrize("interceptors", [[], [Watcher()]], ids=["plain", "intercepted"])
+def test_what_is_no_time_after_1970_is_refused(
+    bootstrap: str, time_ms: Any, interceptors: list[ProducerInterceptor]
+) -> None:
+    """As by Kafka's own producer: -1 is what a broker gives for a record without a timestamp."""
+    topic = make_topic(bootstrap)
+    with Producer(bootstrap_servers=bootstrap, interceptors=interceptors) as producer:
+        for send in (
+            lambda: producer.send(topic, b"x", timestamp_ms=time_ms),
+            lambda: producer.send_many(topic, [b"x"], timestamps_ms=[time_ms]),
+            lambda: producer.send_many(topic, [b"x", b"y"], timestamps_ms=[0, time_ms]),
+        ):
+            with pytest.raises((SerializationError, ConfigError)):
+                send()
+        assert producer.send(topic, b"first", timestamp_ms=0).result(20).timestamp_ms == 0
+    assert values(bootstrap, topic) == [b"first"]
+
+
+@pytest.mark.parametrize("time_ms", TIMES, ids=repr)
+async def test_the_asyncio_producer_refuses_it_too(bootstrap: str, time_ms: Any) -> None:
+    topic = make_topic(bootstrap)
+    async with AsyncProducer(bootstrap_servers=bootstrap) as producer:
+        with pytest.raises(SerializationError):
+            await producer.send(topic, b"x", timestamp_ms=time_ms)
+        with pytest.raises((SerializationError, ConfigError)):
+            await producer.send_many(topic, [b"x"], timestamps_ms=[time_ms])
+        assert (await producer.send_and_wait(topic, b"first")).offset == 0
 
 
 @pytest.mark.parametrize("field", ["value", "key"])

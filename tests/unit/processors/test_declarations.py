@@ -145,6 +145,30 @@ def test_one_several_or_no_outputs() -> None:
     assert [record.timestamp_ms for record in driver.outputs("out")] == [5, 5]
 
 
+def test_an_input_without_a_timestamp_gives_the_present_time() -> None:
+    """Some old batches have none (-1), and no producer takes that for one."""
+    app = App("times")
+
+    @app.processor("in", to="out")
+    def plain(value: bytes) -> bytes:
+        return value
+
+    @app.processor("in2", to="out2", dead_letter="dead")
+    def several(value: bytes) -> Iterator[object]:
+        yield value
+        yield Output(value, headers=[("h", b"1")])
+        if value == b"bad":
+            raise ValueError
+
+    driver = TestDriver(app)
+    driver.send("in", b"a", timestamp_ms=-1)
+    driver.send("in2", b"a", timestamp_ms=-1)
+    driver.send("in2", b"bad", timestamp_ms=-1)
+    for topic, count in (("out", 1), ("out2", 2), ("dead", 1)):
+        found = [record.timestamp_ms for record in driver.outputs(topic)]
+        assert found == [driver.now_ms] * count, topic
+
+
 async def test_async_generators() -> None:
     app = App("generators")
 
