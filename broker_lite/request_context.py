@@ -22,6 +22,9 @@ class RawToken(NamedTuple):
 
     token: bytes
 
+    def __repr__(self) -> str:
+        return f"RawToken({len(self.token)} bytes)"
+
 
 class Authentication(Protocol):
     """How a listener authenticates its clients, as far as handlers ask.

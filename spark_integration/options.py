@@ -71,7 +71,8 @@ def _checked(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]
         if name.lower() not in spelling:
             near = difflib.get_close_matches(name.lower(), spelling, n=1)
             hint = f"did you mean {spelling[near[0]]}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(name, value, f"no such option; {hint}")
+            # Without the value: it may be a password under a misspelt name.
+            raise ConfigError(name, "...", f"no such option; {hint}")
         found[spelling[name.lower()]] = value
     return found
 

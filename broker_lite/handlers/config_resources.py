@@ -332,7 +332,7 @@ def _checked(settings: Mapping[str, Setting], overrides: Mapping[str, str]) -> O
     for name, text in overrides.items():
         setting = settings.get(name)
         if setting is None:
-            raise unknown_setting(name, text, settings)
+            raise unknown_setting(name, settings)
         checked[name] = setting.render(setting.parse(text)) or ""
     return checked
 

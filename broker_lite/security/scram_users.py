@@ -67,6 +67,9 @@ class Upsertion(NamedTuple):
     salt: bytes
     salted_password: bytes
 
+    def __repr__(self) -> str:
+        return f"Upsertion(name={self.name!r}, mechanism={self.mechanism})"
+
 
 class ScramUsers:
     """Credentials by user and mechanism.

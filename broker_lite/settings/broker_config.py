@@ -386,7 +386,7 @@ class BrokerConfig(GroupProperties):
                 continue
             setting = BROKER_SETTINGS.get(name)
             if setting is None:
-                raise unknown_setting(name, value, BROKER_SETTINGS)
+                raise unknown_setting(name, BROKER_SETTINGS)
             values[field_name(name)] = setting.parse(_as_text(value))
         return cls(listener_overrides=overrides, **values)  # type: ignore[arg-type] # parsed above
 

@@ -205,7 +205,7 @@ class DynamicConfig:
             if setting is None:
                 if setting_name in BROKER_SETTINGS:
                     raise ConfigError(setting_name, text, "it can only be set at the start")
-                raise unknown_setting(setting_name, text, [*BROKER_SETTINGS, *THROTTLE_SETTINGS])
+                raise unknown_setting(setting_name, [*BROKER_SETTINGS, *THROTTLE_SETTINGS])
             checked[setting_name] = setting.render(setting.parse(text)) or ""
         self._effective({**self._brokers, name: checked})
         return checked

@@ -314,7 +314,7 @@ class SecuritySettings(Declared):
                     if each in _PER_LISTENER or each.startswith(_PER_LISTENER_PREFIXES)
                 }
                 if prop not in (*known, *LISTENER_ONLY):
-                    raise unknown_setting(f"listener.name.{listener.lower()}.{name}", text, known)
+                    raise unknown_setting(f"listener.name.{listener.lower()}.{name}", known)
                 if prop in known:
                     _SETTINGS[prop].parse(text)
 

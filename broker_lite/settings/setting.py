@@ -223,10 +223,13 @@ def field_name(name: str) -> str:
     return name.replace(".", "_").replace("-", "_")
 
 
-def unknown_setting(name: str, value: object, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is no setting, with the nearest one that is."""
+def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is no setting, with the nearest one that is.
+
+    It does not hold the value, which may be a password under a misspelt name.
+    """
     import difflib  # Only a mistake needs it.
 
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     remedy = f"did you mean {nearest[0]}?" if nearest else "there is no such setting; leave it out"
-    return ConfigError(name, value, remedy)
+    return ConfigError(name, "...", remedy)

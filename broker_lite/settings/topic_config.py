@@ -362,7 +362,7 @@ def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     for name, text in overrides.items():
         entry = TOPIC_SETTINGS.get(name)
         if entry is None:
-            raise unknown_setting(name, text, TOPIC_SETTINGS)
+            raise unknown_setting(name, TOPIC_SETTINGS)
         if text is None:
             raise ConfigError(name, text, "give a value, or leave the setting out")
         checked[name] = entry.setting.render(entry.setting.parse(text)) or ""

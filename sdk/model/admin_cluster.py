@@ -120,7 +120,7 @@ class ScramUpsertion(NamedTuple):
 
     Attributes:
         user: Whose.
-        password: It; only a salted hash of it is sent.
+        password: It; only a salted hash of it is sent, and it is never printed.
         mechanism: "SCRAM-SHA-256" or "SCRAM-SHA-512".
         iterations: How slow guessing is made; 4096 at least.
         salt: 16 random bytes by default.
@@ -131,6 +131,12 @@ class ScramUpsertion(NamedTuple):
     mechanism: str = "SCRAM-SHA-512"
     iterations: int = 8192
     salt: bytes | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"ScramUpsertion(user={self.user!r}, password='***', mechanism={self.mechanism!r}, "
+            f"iterations={self.iterations!r})"
+        )
 
 
 class ScramDeletion(NamedTuple):

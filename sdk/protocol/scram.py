@@ -29,7 +29,8 @@ _NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
 class ScramKeys(NamedTuple):
-    """What a broker keeps of a password.
+    """What a broker keeps of a password; never printed, because it is enough to pretend to be
+    the broker, and to try passwords.
 
     Attributes:
         salt: Random bytes.
@@ -42,6 +43,9 @@ class ScramKeys(NamedTuple):
     stored_key: bytes
     server_key: bytes
     iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramKeys(iterations={self.iterations})"
 
 
 class ClientFirst(NamedTuple):

@@ -68,6 +68,10 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]
 
 def _parse_address(entry: str) -> Address:
     remedy = "write each entry as host:port, an IPv6 address as [address]:port"
+    if "@" in entry:  # The value may hold a password.
+        raise ConfigError(
+            "bootstrap_servers", "...", "an address names no user; give credentials by security="
+        )
     if "://" in entry:
         entry = entry.partition("://")[2]  # PLAINTEXT://host:port, as brokers print it
     if entry.startswith("["):

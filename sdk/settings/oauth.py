@@ -62,6 +62,10 @@ class ClientCredentials:
 
     def __post_init__(self) -> None:
         parts = urllib.parse.urlsplit(self.token_url)
+        if "@" in parts.netloc:
+            raise ConfigError(
+                "token_url", "...", "it names no user; give client_id and client_secret"
+            )
         local = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
         if parts.scheme != "https" and not local:
             raise ConfigError(

@@ -117,7 +117,7 @@ class SecurityConfig(NamedSettings):
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
-    sasl_oauth_token_provider: TokenFunction | None = None
+    sasl_oauth_token_provider: TokenFunction | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_kinds(self, {"ssl.SSLContext": ssl.SSLContext})
@@ -192,10 +192,9 @@ class SecurityConfig(NamedSettings):
                 f"{self.sasl_mechanism} sends no token; for tokens, say OAUTHBEARER",
             )
         for name in ("sasl_username", "sasl_password"):
-            try:
-                (getattr(self, name) or "").encode()
-            except UnicodeEncodeError:  # it would carry the whole text
-                raise ConfigError(name, "***", "give text that UTF-8 can hold") from None
+            # Not by way of the error that encoding raises: it carries the whole text.
+            if any("\ud800" <= letter <= "\udfff" for letter in getattr(self, name) or ""):
+                raise ConfigError(name, "***", "give text that UTF-8 can hold")
 
     @property
     def uses_tls(self) -> bool:
