@@ -3,6 +3,10 @@
 Kafka's principals of TLS clients are these texts, so ACLs and mapping rules that people have depend
 on each character. Only the subject is read; whether a certificate is valid was decided before. The
 bytes come from a peer: every length is checked against what is there.
+
+No library gives these texts: ``cryptography`` leaves ``=`` and ``#`` unescaped, writes unknown
+attributes as text where Java writes their bytes, and refuses names that Java takes (``&`` in a
+PrintableString). Java's own library is the oracle of the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ KEYWORDS = {
 }
 """Attributes that RFC 2253 gives a word; others are written as numbers with their bytes."""
 
-_STRING_ENCODINGS = {12: "utf-8", 19: "ascii", 20: "latin-1", 22: "ascii", 30: "utf-16-be"}
+_TEXT_TAGS = frozenset({12, 19, 20, 22, 27, 30})
+"""Types of text that Java shows; of each it reads the bytes as UTF-8, whatever they are."""
+
 _ESCAPED = ',=+<>#;"\\'
 _VERSION_TAG, _SEQUENCE, _SET, _OBJECT_ID = 0xA0, 0x30, 0x31, 0x06
 
@@ -59,16 +65,17 @@ def _relative_name(data: bytes) -> str:
         tag, value, end = _element(pair, after)
         name = _object_id(oid)
         keyword = KEYWORDS.get(name)
-        if keyword is None or tag not in _STRING_ENCODINGS:
+        if keyword is None or tag not in _TEXT_TAGS:
             shown.append(f"{keyword or name}=#{pair[after:end].hex()}")
         else:
-            shown.append(f"{keyword}={_escaped(value.decode(_STRING_ENCODINGS[tag]))}")
+            shown.append(f"{keyword}={_escaped(value.decode(errors='replace'))}")
     return "+".join(shown)
 
 
 def _escaped(text: str) -> str:
     body = text.strip(" ")
     shown = "".join(f"\\{char}" if char in _ESCAPED else char for char in body)
+    shown = shown.replace("\0", "\\00")
     lead = len(text) - len(text.lstrip(" ")) if body else len(text)
     trail = len(text) - len(text.rstrip(" ")) if body else 0
     return "\\ " * lead + shown + "\\ " * trail

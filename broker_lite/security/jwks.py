@@ -1,7 +1,9 @@
 """The keys that sign tokens: read from a file or a URL, renewed, and used to check signatures.
 
-Decides where keys may come from (``file:``, ``https:``, and ``http:`` of this machine) and when
-they are read again. Reading blocks: the server does it in a thread, but for a file that changed.
+PyJWT reads key sets and checks signatures. This module decides where keys may come from (``file:``,
+``https:``, and ``http:`` of this machine) and when they are read again. It fetches them itself, as
+PyJWT's client bounds neither the size of an answer nor its whole time. Fetching blocks: the server
+does it in a thread; only a file that changed is read at once.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class JwksKeys:
     def __init__(self, url: str) -> None:
         self.url = url
         self.missing: bool = False
-        self._keys: dict[str | None, PyJWK] = {}
+        self._keys: list[PyJWK] = []
         self._stamp: tuple[int, int] | None = None
         try:
             parts = urlsplit(url)
@@ -93,26 +95,23 @@ class JwksKeys:
             if len(data) > KEYS_BYTES_MAX:
                 raise ValueError(f"more than {KEYS_BYTES_MAX} bytes")
             keys = self._parse(data)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(SETTING, self.url, f"cannot read the keys: {error}") from None
         self._keys = keys
         self.missing = False
 
-    def _parse(self, data: bytes) -> dict[str | None, PyJWK]:
+    def _parse(self, data: bytes) -> list[PyJWK]:
         told = json.loads(data)
-        entries = told.get("keys") if isinstance(told, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        if not isinstance(told, dict) or not isinstance(told.get("keys"), list):
             raise ValueError("there is no list of keys")
-        keys: dict[str | None, PyJWK] = {}
-        for entry in entries:
-            if entry.get("use", "sig") != "sig":
-                continue
-            try:
-                key = self._jwt.PyJWK.from_dict(entry)
-            except (self._jwt.PyJWTError, TypeError, ValueError) as error:
-                logger.warning("a key of %s cannot be used: %s", self.url, error)
-                continue
-            keys[key.key_id] = key
+        try:
+            found = self._jwt.PyJWKSet.from_dict(told).keys
+        except (self._jwt.PyJWTError, TypeError, ValueError) as error:
+            raise ValueError(str(error)) from None
+        unusable = len(told["keys"]) - len(found)
+        if unusable:
+            logger.warning("%d keys of %s cannot be used", unusable, self.url)
+        keys = [key for key in found if key.public_key_use in (None, "sig")]
         if not keys:
             raise ValueError("there is no key that can be used")
         return keys
@@ -124,8 +123,8 @@ class JwksKeys:
 
     def _find(self, key_id: str | None) -> PyJWK | None:
         if key_id is None and len(self._keys) == 1:
-            return next(iter(self._keys.values()))
-        return self._keys.get(key_id)
+            return self._keys[0]
+        return next((key for key in self._keys if key.key_id == key_id), None)
 
     def verify(self, algorithm: str, key_id: str | None, token: str) -> bytes:
         """Check a token's signature and give what it signs.

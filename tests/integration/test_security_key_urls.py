@@ -126,7 +126,9 @@ async def test_keys_are_read_again_in_time_and_outages_leave_the_former(
     async with broker_of(keys.url, clock) as broker:
         assert await taken(broker, token(old))
         assert keys.asked == 1
-        for status, body in ((503, b""), (302, jwks(new, "two").encode()), (200, b"[]")):
+        nothing = (b"[]", b'{"keys": 5}', b'{"keys": [5, {"kty": "RSA"}]}', b"[" * 100_000)
+        answers = [(503, b""), (302, jwks(new, "two").encode()), *((200, each) for each in nothing)]
+        for status, body in answers:
             keys.status, keys.body = status, body
             await read_again(keys, clock)
             assert await taken(broker, token(old)), status

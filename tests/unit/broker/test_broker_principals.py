@@ -49,6 +49,30 @@ def test_names_are_written_as_java_writes_them(
     assert subject_name(world.issue("any", subject).der) == shown
 
 
+@pytest.mark.parametrize(
+    ("tag", "content", "shown"),
+    [
+        (0x13, b"Smith & Sons_", "CN=Smith & Sons_"),  # not allowed in a PrintableString, but met
+        (0x1E, "ab".encode("utf-16-be"), "CN=\\00a\\00b"),  # Java takes all bytes for UTF-8
+        (0x14, "é".encode("latin-1"), "CN=\ufffd"),
+        (0x0C, b"\xff\x00", "CN=\ufffd\\00"),
+        (0x1B, b"general", "CN=general"),
+        (0x1A, b"visible", "CN=#1a0776697369626c65"),
+        (0x1C, "a".encode("utf-32-be"), "CN=#1c0400000061"),
+        (0x12, b"12", "CN=#12023132"),
+    ],
+)
+def test_types_of_text_are_read_as_java_reads_them(
+    world: TlsWorld, tag: int, content: bytes, shown: str
+) -> None:
+    """As seen in 6,000 random names; cryptography makes or reads some of these only by force."""
+    placeholder = "P" * len(content)
+    subject = x509.Name([x509.NameAttribute(CN, placeholder)])
+    der = world.issue("any", subject).der
+    text = bytes([0x0C, len(content)]) + placeholder.encode()
+    assert subject_name(der.replace(text, bytes([tag, len(content)]) + content)) == shown
+
+
 def test_several_attributes_in_one_part_stay_together(world: TlsWorld) -> None:
     part = x509.RelativeDistinguishedName(
         [x509.NameAttribute(CN, "multi"), x509.NameAttribute(OU, "value")]
