@@ -1,7 +1,8 @@
 """What record batches cost: building, validating and reading them, with each codec.
 
 Run `python bench/records.py [--records N] [--size BYTES] [--rounds N]`; prints one JSON line with
-the median of the rounds in microseconds a record, and what loading the codec takes in milliseconds.
+the median of the rounds in microseconds a record, the milliseconds that loading the kernel takes,
+and whether it is compiled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from onceflow.sdk.protocol import record_kernel
 from onceflow.sdk.protocol.batch_building import append_scattered
 from onceflow.sdk.protocol.records import (
     Codec,
@@ -30,9 +32,9 @@ from onceflow.sdk.protocol.records import (
 NOW = 1_700_000_000_000
 LOADING = """
 import time
-import onceflow.sdk.protocol.records
+import onceflow.sdk.protocol
 start = time.perf_counter()
-import onceflow.sdk.protocol.record_codec
+import onceflow.sdk.protocol.record_kernel
 print((time.perf_counter() - start) * 1000)
 """
 
@@ -52,7 +54,7 @@ def median_us(work: Callable[[], object], records: int, rounds: int) -> float:
 
 
 def loading_ms(rounds: int) -> float:
-    """Milliseconds to load the compiled codec in a fresh process."""
+    """Milliseconds to load the kernel in a fresh process."""
     figures = []
     for _ in range(rounds):
         done = subprocess.run(
@@ -123,7 +125,8 @@ def main() -> None:
         "bench": "records",
         "records": args.records,
         "size": args.size,
-        "load_codec_ms": loading_ms(args.rounds),
+        "compiled": record_kernel.COMPILED,
+        "load_kernel_ms": loading_ms(args.rounds),
     }
     result.update(measure(args.records, args.size, args.rounds))
     print(json.dumps(result))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.aio.produce.delivery import AsyncDelivery as AsyncDelivery
     from onceflow.sdk.aio.produce.producer import AsyncProducer as AsyncProducer
     from onceflow.sdk.aio.produce.producer import AsyncTransaction as AsyncTransaction
-    from onceflow.sdk.core.produce.partitioner import murmur2_partition as murmur2_partition
+    from onceflow.sdk.core.produce.key_hash import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
     from onceflow.sdk.model.admin import BrokerNode as BrokerNode
     from onceflow.sdk.model.admin import ClusterDescription as ClusterDescription
@@ -155,7 +155,7 @@ _HOMES = {
     "Transaction": "sync.producer",
     "TransactionDescription": "model.admin",
     "TransactionListing": "model.admin",
-    "murmur2_partition": "core.produce.partitioner",
+    "murmur2_partition": "core.produce.key_hash",
 }
 _MODULES = ("errors", "serde")
 

@@ -40,6 +40,7 @@ __all__ = [
 
 COMPILED = (
     "sdk/protocol/record_kernel",
+    "sdk/core/produce/key_hash",
     "sdk/core/produce/batch",
     "sdk/core/produce/accumulator",
     "sdk/sync/delivery",

@@ -13,19 +13,18 @@ from onceflow.broker_lite.log.storage import Buffer
 from onceflow.sdk.protocol.batch_header import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
-    HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
     pack_batch,
 )
 from onceflow.sdk.protocol.compression import compress
+from onceflow.sdk.protocol.record_kernel import RecordWriter
 
 if TYPE_CHECKING:
-    from onceflow.sdk.protocol.record_codec import RawRecord
+    from onceflow.sdk.protocol.batch_reading import RawRecord
 
 _BATCH_BYTES_MAX = 2**31 - 1
-_MAGIC = 2
 
 
 def empty_batch(header: BatchHeader) -> Buffer:
@@ -50,24 +49,21 @@ def smaller_batch(
         records: The records that stay, at least one.
         delete_horizon_ms: When its tombstones or its marker may go (KIP-534), None for no mark.
     """
-    from onceflow.sdk.protocol.record_codec import new_builder
-
     attributes = header.attributes & ~DELETE_HORIZON_BIT
     base_timestamp = header.base_timestamp
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
         base_timestamp = delete_horizon_ms
-    builder = new_builder(_MAGIC, 0, 0, -1, -1, -1, _BATCH_BYTES_MAX)
+    writer = RecordWriter(_BATCH_BYTES_MAX)
     # Timestamps count from the first record; one that is cut off again sets the base.
-    builder.append(0, base_timestamp, None, None, [])
-    body_start = builder.size()
+    body_start = writer.write(0, base_timestamp, None, None, None)
     greatest = NO_TIMESTAMP
     for record in records:
         timestamp = NO_TIMESTAMP if record.timestamp is None else record.timestamp
         greatest = max(greatest, timestamp)
         offset_delta = record.offset - header.base_offset
-        builder.append(offset_delta, timestamp, record.key, record.value, record.headers)
-    body: Buffer = memoryview(builder.build())[max(body_start, HEADER_SIZE) :]
+        writer.write(offset_delta, timestamp, record.key, record.value, record.headers)
+    body: Buffer = memoryview(writer.take())[body_start:]
     if header.codec:
         body = compress(header.codec, body)
     if header.attributes & LOG_APPEND_TIME_BIT:

@@ -7,28 +7,21 @@ and how long it waits for more, is decided by `core.accumulator`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from onceflow.sdk.protocol import record_kernel
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     MAGIC,
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
     pack_batch,
-    parse_batch_header,
     patch_base_offset,
 )
 from onceflow.sdk.protocol.compression import Codec, compress
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.record_engine import kernel_in_use
-
-if TYPE_CHECKING:
-    from onceflow.sdk.protocol.record_codec import BatchBuilder
-    from onceflow.sdk.protocol.record_kernel import RecordWriter
 
 RecordHeaders = list[tuple[str, bytes | None]]
 RecordTuple = tuple[int, Buffer | None, Buffer | None, RecordHeaders]
@@ -43,10 +36,10 @@ class RecordBatchBuilder:
     Attributes:
         codec: Compression codec.
         level: Its level, None for Kafka's default.
-        writer: The compiled kernel's part; None where the kernel is not in use.
+        writer: The kernel's part: it writes the records.
     """
 
-    __slots__ = ("_count", "_foreign", "_shift_ms", "codec", "level", "writer")
+    __slots__ = ("codec", "level", "writer")
 
     def __init__(
         self, batch_size: int = 16384, codec: int = Codec.NONE, level: int | None = None
@@ -59,27 +52,16 @@ class RecordBatchBuilder:
             codec: Compression codec (`compression.type`).
             level: The codec's level, None for Kafka's default.
         """
-        self.writer: RecordWriter | None = None
-        self._foreign: BatchBuilder | None = None
-        self._count = 0
-        self._shift_ms = 0
+        self.writer: record_kernel.RecordWriter = record_kernel.RecordWriter(
+            batch_size - HEADER_SIZE
+        )
         self.codec: int = codec
         self.level: int | None = level
-        if kernel_in_use():
-            from onceflow.sdk.protocol.record_kernel import RecordWriter
-
-            self.writer = RecordWriter(batch_size - HEADER_SIZE)
-        else:
-            from onceflow.sdk.protocol.record_codec import new_builder
-
-            self._foreign = new_builder(
-                MAGIC, Codec.NONE, 0, NO_PRODUCER_ID, -1, NO_SEQUENCE, batch_size + 1
-            )
 
     @property
     def records_count(self) -> int:
         """Records in the batch."""
-        return self._count if self.writer is None else self.writer.count
+        return self.writer.count
 
     def write(
         self,
@@ -93,18 +75,7 @@ class RecordBatchBuilder:
         Returns:
             Bytes that the record takes, or 0 if the batch is full.
         """
-        if self.writer is not None:
-            return self.writer.write(self.writer.count, timestamp_ms, key, value, headers)
-        assert self._foreign is not None
-        if not self._count:
-            # The codec takes a first timestamp of -1 for none yet, and the next one for the first.
-            self._shift_ms = -1 if timestamp_ms == NO_TIMESTAMP else 0
-        time_ms = timestamp_ms + self._shift_ms
-        added = self._foreign.append(self._count, time_ms, key, value, headers or [])
-        if added is None:
-            return 0
-        self._count += 1
-        return added.size
+        return self.writer.write(self.writer.count, timestamp_ms, key, value, headers)
 
     def append(
         self,
@@ -134,10 +105,7 @@ class RecordBatchBuilder:
     @property
     def size_bytes(self) -> int:
         """Bytes used so far, before compression, header included."""
-        if self.writer is not None:
-            return HEADER_SIZE + self.writer.size_bytes
-        assert self._foreign is not None
-        return self._foreign.size()
+        return HEADER_SIZE + self.writer.size_bytes
 
     def build(
         self,
@@ -157,31 +125,29 @@ class RecordBatchBuilder:
         Returns:
             The whole batch with base offset 0, compressed where that makes it smaller.
         """
-        body: Buffer
-        if self.writer is not None:
-            header, body = _header_of(self.writer), self.writer.take()
-        else:
-            assert self._foreign is not None
-            batch = self._foreign.build()
-            header, body = parse_batch_header(batch), memoryview(batch)[HEADER_SIZE:]
-            header = header._replace(
-                base_timestamp=header.base_timestamp - self._shift_ms,
-                max_timestamp=header.max_timestamp - self._shift_ms,
-            )
+        writer = self.writer
+        body: Buffer = writer.take()
         attributes = TRANSACTIONAL_BIT if transactional else 0
         if self.codec != Codec.NONE:
             compressed = compress(self.codec, body, self.level)
             if len(compressed) < len(body):
                 body, attributes = compressed, attributes | self.codec
-        return pack_batch(
-            header._replace(
-                attributes=attributes,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                base_sequence=base_sequence,
-            ),
-            body,
+        header = BatchHeader(
+            base_offset=0,
+            batch_length=0,
+            partition_leader_epoch=-1,
+            magic=MAGIC,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=writer.count - 1,
+            base_timestamp=writer.base_timestamp,
+            max_timestamp=writer.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            records_count=writer.count,
         )
+        return pack_batch(header, body)
 
 
 def append_scattered(
@@ -211,46 +177,9 @@ def append_scattered(
     """
     single = timestamps_ms if isinstance(timestamps_ms, int) else 0
     many = None if isinstance(timestamps_ms, int) else list(timestamps_ms)
-    if kernel_in_use():
-        from onceflow.sdk.protocol import record_kernel
-
-        writers = [None if builder is None else builder.writer for builder in builders]
-        return record_kernel.append_scattered(
-            writers, targets, start, stop, single, many, keys, values, headers
-        )
-    key: bytes | None = None
-    record_headers: RecordHeaders = []
-    at = start
-    for at in range(start, stop):
-        builder = builders[targets[at]]
-        if builder is None:
-            return at
-        if keys is not None:
-            key = keys[at]
-        if many is not None:
-            single = many[at]
-        if headers is not None:
-            record_headers = headers[at]
-        if not builder.write(single, key, values[at], record_headers):
-            return at
-    return max(start, stop)
-
-
-def _header_of(writer: RecordWriter) -> BatchHeader:
-    return BatchHeader(
-        base_offset=0,
-        batch_length=0,
-        partition_leader_epoch=-1,
-        magic=MAGIC,
-        crc=0,
-        attributes=0,
-        last_offset_delta=writer.count - 1,
-        base_timestamp=writer.base_timestamp,
-        max_timestamp=writer.max_timestamp,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=-1,
-        base_sequence=NO_SEQUENCE,
-        records_count=writer.count,
+    writers = [None if builder is None else builder.writer for builder in builders]
+    return record_kernel.append_scattered(
+        writers, targets, start, stop, single, many, keys, values, headers
     )
 
 

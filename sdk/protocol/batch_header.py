@@ -318,15 +318,6 @@ def pack_batch(header: BatchHeader, body: Buffer) -> bytearray:
     return batch
 
 
-def plain_header(data: Buffer, position: int, records_count: int, base_offset: int = 0) -> bytes:
-    """The header at `position` as that of an uncompressed batch of so many records."""
-    fields = list(_HEADER.unpack_from(data, position))
-    fields[0] = base_offset
-    fields[5] &= ~CODEC_MASK
-    fields[12] = records_count
-    return _HEADER.pack(*fields)
-
-
 def _write_crc(batch: bytearray | memoryview, position: int) -> None:
     size = int.from_bytes(batch[position + 8 : position + LENGTH_END], "big") + LENGTH_END
     _CRC.pack_into(batch, position + _CRC_AT, compute_crc(batch, position, size))

@@ -1,17 +1,16 @@
 """Reading record batches: records for a consumer, and look-ups by time for a broker.
 
-Decides how a batch is unpacked and opened with the compiled codec, and that every kind of damage
-is one error. Which batches a consumer may see, and from which record on, is decided by
+Decides how a batch is unpacked and given to the record kernel, and that every kind of damage is one
+error. Which batches a consumer may see, and from which record on, is decided by
 `core.fetcher`.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
-from typing import TYPE_CHECKING, TypeVar, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, cast
 
+from onceflow.sdk.protocol import record_kernel
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
@@ -21,7 +20,6 @@ from onceflow.sdk.protocol.batch_header import (
     check_crc,
     crc32c,
     parse_batch_header,
-    plain_header,
 )
 from onceflow.sdk.protocol.compression import (
     MAX_DECOMPRESSED_BYTES,
@@ -31,42 +29,32 @@ from onceflow.sdk.protocol.compression import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.record_engine import kernel_in_use
-from onceflow.sdk.protocol.record_walk import PlainRecord, has_plain_attributes, read_records
 
 if TYPE_CHECKING:
     from onceflow.sdk.model.columns import RecordColumns
     from onceflow.sdk.model.consumer_record import ConsumerRecord
     from onceflow.sdk.model.partitions import Headers
-    from onceflow.sdk.protocol.record_codec import BatchReader, RawRecord
-    from onceflow.sdk.protocol.record_kernel import Columns, RecordMaker
 
-_T = TypeVar("_T")
-
-READ_ERRORS = (ValueError, RuntimeError, OverflowError, MemoryError, IndexError, TypeError)
-"""What the compiled reader raises on malformed bytes (aiokafka's errors are RuntimeErrors)."""
+READ_ERRORS = (ValueError, IndexError)
+"""What the kernel raises on malformed bytes."""
 
 
-_GUARD = bytes(32)
+class RawRecord(NamedTuple):
+    """One decoded record.
 
-
-def guarded(*parts: Buffer) -> memoryview:
-    """Join the bytes of one batch, with zeros behind them that do not belong to it.
-
-    The compiled reader checks where a field ends, but lets a number run on past the end of its
-    buffer, up to 20 bytes in the worst case. Behind a hostile batch it shall find zeros, which end
-    every number, and not the end of the process's memory.
+    Attributes:
+        offset: Position in the partition.
+        timestamp: Milliseconds since 1970-01-01 UTC, None when the record has none.
+        key: The key's bytes, or None.
+        value: The value's bytes, or None.
+        headers: Pairs of name and value.
     """
-    joined = b"".join((*parts, _GUARD))
-    return memoryview(joined)[: len(joined) - len(_GUARD)]
 
-
-@functools.cache
-def _kernel() -> ModuleType:
-    """The kernel, loaded at the first call: an import within a function costs at each one."""
-    from onceflow.sdk.protocol import record_kernel
-
-    return record_kernel
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
 
 
 def prepare_reading() -> None:
@@ -74,18 +62,6 @@ def prepare_reading() -> None:
     from onceflow.sdk.model import consumer_record  # noqa: F401 - loaded, not used
 
     crc32c(b"")
-    if kernel_in_use():
-        _kernel()
-    else:
-        compiled_reader()
-
-
-@functools.cache
-def compiled_reader() -> BatchReader:
-    """The codec's reader of one batch, loaded at the first call."""
-    from onceflow.sdk.protocol.record_codec import new_reader
-
-    return new_reader
 
 
 def decode_batch(
@@ -106,14 +82,14 @@ def decode_batch(
         max_bytes: Bound on the size of the records after decompression.
 
     Returns:
-        Slotted records with `offset`, `timestamp` (None for none), `key`, `value`, `headers`.
-        Offsets keep the gaps that compaction left. A control batch's record is returned raw.
+        Its records. Offsets keep the gaps that compaction left. A control batch's record is
+        returned raw.
 
     Raises:
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
-    return _read(data, position, header, verify_crc, max_bytes, list)
+    return list(_raw_records(*_open(data, position, header, verify_crc, max_bytes)))
 
 
 def decode_values(
@@ -125,14 +101,8 @@ def decode_values(
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> list[bytes | None]:
     """Read only the values of the batch at `position`; see `decode_batch`."""
-    if kernel_in_use():
-        opened = _open(data, position, header, verify_crc, max_bytes)
-        return _walk(*opened, _kernel().VALUES).values
-
-    def values(reader: Iterable[RawRecord]) -> list[bytes | None]:
-        return [record.value for record in reader]
-
-    return _read(data, position, header, verify_crc, max_bytes, values)
+    opened = _open(data, position, header, verify_crc, max_bytes)
+    return _walk(*opened, record_kernel.VALUES).values
 
 
 def consumer_columns(
@@ -166,17 +136,11 @@ def consumer_columns(
         RecordColumns as Read,  # Here, as no broker reads records.
     )
 
-    if not kernel_in_use():
-        records = consumer_records(
-            data, header, position, topic, partition, verify_crc=verify_crc, max_bytes=max_bytes
-        )
-        return Read.from_records(records) if records else Read(topic, partition, (), [])
-    kernel = _kernel()
-    want = kernel.VALUES if values_only else kernel.EVERYTHING
+    want = record_kernel.VALUES if values_only else record_kernel.EVERYTHING
     header, body = _open(data, position, header, verify_crc, max_bytes)
     columns = _walk(header, body, want)
     if values_only and columns.misplaced >= 0:  # Compaction left gaps between the offsets.
-        columns = _walk(header, body, kernel.EVERYTHING)
+        columns = _walk(header, body, record_kernel.EVERYTHING)
     if columns.timestamps_ms and header.attributes & LOG_APPEND_TIME_BIT:
         columns.timestamps_ms = [header.max_timestamp] * header.records_count
     first = header.base_offset
@@ -219,18 +183,15 @@ def extend_columns(
         InvalidBatchError: The batch is malformed, damaged or too large.
         CodecUnavailableError: The library of its codec is missing.
     """
-    if not kernel_in_use():
-        return False
-    kernel = _kernel()
     values_only, before = into.values_only, len(into)
     header, body = _open(data, position, header, verify_crc, max_bytes)
-    columns = kernel.Columns()
+    columns = record_kernel.Columns()
     columns.values = cast("list[bytes | None]", into.values)
     columns.keys = cast("list[bytes | None]", into.keys)
     columns.timestamps_ms = cast("list[object]", into.timestamps_ms)
     done = False
     try:
-        want = kernel.VALUES if values_only else kernel.EVERYTHING
+        want = record_kernel.VALUES if values_only else record_kernel.EVERYTHING
         _walk(header, body, want, into=columns)
         done = columns.misplaced < 0 or not values_only
     finally:
@@ -283,67 +244,17 @@ def consumer_records(
 
     result = [] if into is None else into
     kind, epoch = header.timestamp_type, header.partition_leader_epoch
-    if not kernel_in_use():
-        result += [
-            Record(
-                topic,
-                partition,
-                record.offset,
-                NO_TIMESTAMP if (timestamp := record.timestamp) is None else timestamp,
-                kind,
-                record.key,
-                record.value,
-                record.headers or (),
-                epoch,
-            )
-            for record in _read(data, position, header, verify_crc, max_bytes, list)
-        ]
-        return result
-    kernel = _kernel()
     stamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME_BIT else None
-    maker = kernel.RecordMaker(Record, topic, partition, kind, stamp, epoch)
+    maker = record_kernel.RecordMaker(Record, topic, partition, kind, stamp, epoch)
     header, body = _open(data, position, header, verify_crc, max_bytes)
-    before, columns = len(result), kernel.Columns()
+    before, columns = len(result), record_kernel.Columns()
     columns.records = cast("list[object]", result)
     try:
-        _walk(header, body, kernel.RECORDS, maker, columns)
+        _walk(header, body, record_kernel.RECORDS, maker, columns)
     except BaseException:
         del result[before:]
         raise
     return result
-
-
-def _read(
-    data: Buffer,
-    position: int,
-    header: BatchHeader | None,
-    verify_crc: bool,
-    max_bytes: int,
-    collect: Callable[[Iterable[RawRecord]], list[_T]],
-) -> list[_T]:
-    """Open one batch and collect what the caller wants of it."""
-    if kernel_in_use():
-        header, records = _open(data, position, header, verify_crc, max_bytes)
-        return collect(_plain_records(header, records))
-    header, batch = _checked(data, position, header, verify_crc)
-    if header.records_count == 0 and len(batch) == HEADER_SIZE:
-        return []  # Compaction keeps the header of a producer's last batch (KAFKA-5298).
-    if header.codec == Codec.NONE:
-        if position + len(batch) + len(_GUARD) > len(data):
-            batch = guarded(batch)
-    else:
-        body = _unpacked(header, batch, max_bytes)
-        batch = guarded(plain_header(batch, 0, header.records_count, header.base_offset), body)
-    if not has_plain_attributes(batch[HEADER_SIZE:], header.records_count):
-        return collect(read_records(batch, header))
-    try:
-        return collect(compiled_reader()(batch))
-    except UnicodeDecodeError:
-        # Java reads a header name that is not UTF-8 with replacement characters; so do we, by
-        # hand, or the consumer would be stuck at this batch.
-        return collect(read_records(batch, header))
-    except READ_ERRORS as error:
-        raise _malformed(header, error) from None
 
 
 def _open(
@@ -357,15 +268,15 @@ def _open(
     )
 
 
-def _plain_records(header: BatchHeader, body: bytes) -> Iterator[RawRecord]:
-    """The records of one batch by the kernel, in the form that the foreign codec gives them."""
-    columns = _walk(header, body, _kernel().EVERYTHING)
+def _raw_records(header: BatchHeader, body: bytes) -> Iterator[RawRecord]:
+    """The records of one batch, as `decode_batch` returns them."""
+    columns = _walk(header, body, record_kernel.EVERYTHING)
     first, headers = header.base_offset, columns.headers
     times = cast("list[int]", columns.timestamps_ms)
     if header.attributes & LOG_APPEND_TIME_BIT:
         times = [header.max_timestamp] * len(times)
     return map(
-        PlainRecord,
+        RawRecord,
         columns.offsets or range(first, first + len(times)),
         [None if time == NO_TIMESTAMP else time for time in times],
         columns.keys,
@@ -378,12 +289,12 @@ def _walk(
     header: BatchHeader,
     body: bytes,
     want: int,
-    maker: RecordMaker | None = None,
-    into: Columns | None = None,
-) -> Columns:
+    maker: record_kernel.RecordMaker | None = None,
+    into: record_kernel.Columns | None = None,
+) -> record_kernel.Columns:
     """Read the records of one batch with the kernel; what it does not want stays empty."""
     try:
-        found: Columns = _kernel().walk(
+        return record_kernel.walk(
             body,
             0,
             header.records_count,
@@ -395,8 +306,9 @@ def _walk(
             into,
         )
     except READ_ERRORS as error:
-        raise _malformed(header, error) from None
-    return found
+        raise InvalidBatchError(
+            f"the batch at offset {header.base_offset} is malformed: {error}"
+        ) from None
 
 
 def _checked(
@@ -421,10 +333,6 @@ def _unpacked(header: BatchHeader, batch: memoryview, max_bytes: int) -> Buffer:
         ) from None
 
 
-def _malformed(header: BatchHeader, error: Exception) -> InvalidBatchError:
-    return InvalidBatchError(f"the batch at offset {header.base_offset} is malformed: {error}")
-
-
 def first_record_at_or_after(
     data: Buffer, position: int, timestamp_ms: int, first_offset: int = 0
 ) -> tuple[int, int] | None:
@@ -446,17 +354,12 @@ def first_record_at_or_after(
     if header.max_timestamp < timestamp_ms or header.last_offset < first_offset:
         return None
 
-    def search(reader: Iterable[RawRecord]) -> list[tuple[int, int]]:
-        for record in reader:
-            timestamp = record.timestamp
-            if timestamp is not None and timestamp >= timestamp_ms:
-                offset = record.offset
-                if offset >= first_offset:
-                    return [(offset, timestamp)]
-        return []
-
-    found = _read(data, position, header, False, MAX_DECOMPRESSED_BYTES, search)
-    return found[0] if found else None
+    opened = _open(data, position, header, False, MAX_DECOMPRESSED_BYTES)
+    for record in _raw_records(*opened):
+        timestamp, offset = record.timestamp, record.offset
+        if timestamp is not None and timestamp >= timestamp_ms and offset >= first_offset:
+            return offset, timestamp
+    return None
 
 
 def max_timestamp_record(data: Buffer, position: int = 0) -> tuple[int, int] | None:

@@ -8,9 +8,9 @@ topic's settings. Memory is bounded whatever the batch unpacks to.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
+from onceflow.sdk.protocol import record_kernel
 from onceflow.sdk.protocol.batch_header import (
     CONTROL_BIT,
     HEADER_SIZE,
@@ -22,9 +22,8 @@ from onceflow.sdk.protocol.batch_header import (
     RecordIssue,
     check_crc,
     parse_batch_header,
-    plain_header,
 )
-from onceflow.sdk.protocol.batch_reading import READ_ERRORS, compiled_reader, guarded
+from onceflow.sdk.protocol.batch_reading import READ_ERRORS
 from onceflow.sdk.protocol.compression import (
     Codec,
     CodecUnavailableError,
@@ -35,14 +34,10 @@ from onceflow.sdk.protocol.compression import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
-from onceflow.sdk.protocol.record_engine import kernel_in_use
-from onceflow.sdk.protocol.record_walk import RecordStream, has_plain_attributes
-
-if TYPE_CHECKING:
-    from onceflow.sdk.protocol.record_codec import RawRecord
+from onceflow.sdk.protocol.record_walk import RecordStream
 
 HELD_BYTES = 4 * 1024 * 1024
-"""Records of up to this size are unpacked at once and read by the compiled codec."""
+"""Records of up to this size are unpacked at once and read by the kernel."""
 
 MAX_UNPACKED_PIECE_BYTES = 64 * 1024 * 1024
 """Bound on what is unpacked at once where a codec cannot work in pieces."""
@@ -59,7 +54,6 @@ RECORD_BYTES_MAX = 2**31 - 9
 MAX_ISSUES = 100
 """Bound on the list of faulty records that one refusal carries."""
 
-_GROUP_RECORDS = 256
 _PIECE_BYTES = 1024 * 1024
 
 
@@ -76,23 +70,9 @@ class ValidBatch(NamedTuple):
     max_timestamp: int
 
 
-class _UnusualAttributesError(Exception):
-    """A record's attributes are such that the codec would read something else."""
-
-
-class _NotInOnePassError(Exception):
-    """The quick look at a batch did not find it good; the careful one says why, or that it is."""
-
-
 class _Rules(NamedTuple):
     require_keys: bool
     timestamp_range: tuple[int, int] | None
-
-    @property
-    def one_by_one(self) -> bool:
-        """Whether more than offsets and the largest time has to be looked at."""
-        limits = self.timestamp_range
-        return self.require_keys or (limits is not None and limits[0] > 0)
 
 
 def validate_batch(
@@ -121,20 +101,15 @@ def validate_batch(
             UNSUPPORTED_COMPRESSION_TYPE), `record_issues` names single records at fault.
     """
     header = _checked_header(data)
-    rules = _Rules(require_keys, timestamp_range)
-    check = _RecordCheck(header, rules)
+    check = _RecordCheck(header, _Rules(require_keys, timestamp_range))
     try:
         if header.codec != Codec.NONE and max_record_bytes < RECORD_BYTES_MAX:
             _check_record_sizes(data, header, max_record_bytes)
-        held = _held_batch(data, header)
+        held = _held_records(data, header)
         if held is None:
             check.stream(data)
         else:
             check.held(held, header.records_count)
-    except (UnicodeDecodeError, _UnusualAttributesError):
-        # Kafka takes header names that are not UTF-8, and the compiled codec does not.
-        check = _RecordCheck(header, rules)
-        check.stream(data, by_hand=True)
     except DecompressionError as error:
         raise InvalidBatchError(f"the records cannot be unpacked: {error}") from None
     except CodecUnavailableError as error:
@@ -143,15 +118,15 @@ def validate_batch(
     return ValidBatch(header, check.max_timestamp)
 
 
-def _held_batch(data: Buffer, header: BatchHeader) -> Buffer | None:
-    """The batch without compression, or None if its records are too large to be held."""
+def _held_records(data: Buffer, header: BatchHeader) -> bytes | None:
+    """The records without compression, or None if they are too large to be held."""
+    body = memoryview(data)[HEADER_SIZE:]
     if header.codec == Codec.NONE:
-        return data if len(data) <= HELD_BYTES else None
+        return bytes(body) if len(data) <= HELD_BYTES else None
     try:
-        plain = decompress(header.codec, memoryview(data)[HEADER_SIZE:], max_bytes=HELD_BYTES)
+        return bytes(decompress(header.codec, body, max_bytes=HELD_BYTES))
     except DecompressedTooLargeError:
         return None
-    return b"".join((plain_header(data, 0, header.records_count), plain))
 
 
 def _checked_header(data: Buffer) -> BatchHeader:
@@ -230,61 +205,16 @@ class _RecordCheck:
         self.issues: list[RecordIssue] = []
         self.wrong_times = False
 
-    def held(self, batch: Buffer, count: int) -> None:
-        """Check `count` further records, which fill `batch` behind a header that counts them."""
-        records = memoryview(batch)[HEADER_SIZE:]
-        if kernel_in_use() and self._whole(bytes(records), count):
+    def held(self, records: bytes, count: int) -> None:
+        """Check `count` further records, which fill `records`."""
+        if self._at_once(records, count):
             return
-        if not has_plain_attributes(records, count):
-            raise _UnusualAttributesError
-        # The compiled reader checks lengths and counts while it reads.
-        batch = guarded(batch)
-        if not self._rules.one_by_one:
-            first, largest = self._next_delta, self.max_timestamp
-            try:
-                self._pass_over(compiled_reader()(batch))
-                return
-            except _NotInOnePassError:
-                self._next_delta, self.max_timestamp = first, largest
-        try:
-            found: Iterator[RawRecord] = chain.from_iterable((compiled_reader()(batch),))
-            while group := list(islice(found, _GROUP_RECORDS)):
-                self._group(group)
-        except UnicodeDecodeError:
-            raise
-        except READ_ERRORS as error:
-            raise InvalidBatchError(f"the records are malformed: {error}") from None
+        stream = RecordStream(iter((records,)))
+        for _ in range(count):
+            self._next_of(stream)
 
-    def _pass_over(self, reader: Iterator[RawRecord]) -> None:
-        """Check records one after the other, none kept: of each only offset and time are looked at.
-
-        Raises:
-            _NotInOnePassError: Something is not as it mostly is; nothing is decided.
-        """
-        expected, largest = self._next_delta, self.max_timestamp
-        try:
-            for record in reader:
-                if record.offset != expected:
-                    break
-                expected += 1
-                timestamp = record.timestamp
-                if timestamp > largest:  # type: ignore[operator] # None is the exception below
-                    largest = timestamp  # type: ignore[assignment]
-            else:
-                limits = self._rules.timestamp_range
-                if limits is None or largest <= limits[1]:
-                    self._next_delta, self.max_timestamp = expected, largest
-                    return
-        except UnicodeDecodeError:
-            raise
-        except READ_ERRORS:
-            pass
-        raise _NotInOnePassError
-
-    def _whole(self, records: bytes, count: int) -> bool:
-        """Check further records at once; False if one is at fault and must be found."""
-        from onceflow.sdk.protocol import record_kernel
-
+    def _at_once(self, records: bytes, count: int) -> bool:
+        """Check further records in one pass; False if one is at fault and must be found."""
         header, limits = self._header, self._rules.timestamp_range
         first = self._next_delta
         try:
@@ -306,27 +236,21 @@ class _RecordCheck:
         self.max_timestamp = max(self.max_timestamp, largest)
         return True
 
-    def stream(self, data: Buffer, *, by_hand: bool = False) -> None:
+    def stream(self, data: Buffer) -> None:
         """Check all records piece by piece, for batches that are too large to be held.
 
-        Records that lie complete in a piece still go through the compiled reader, unless
-        `by_hand`; only those that straddle pieces are walked over field by field.
+        Records that lie complete in a piece still go through the kernel; only those that straddle
+        pieces are walked over field by field.
         """
-        header = self._header
-        stream = _unpacked(data, header)
-        count = header.records_count
+        stream = _unpacked(data, self._header)
+        count = self._header.records_count
         while self._next_delta < count:
-            if not by_hand:
-                most = count - self._next_delta
-                records, taken = stream.take_whole_records(most, _PIECE_BYTES)
-                if taken:
-                    self.held(b"".join((plain_header(data, 0, taken), records)), taken)
-                    continue
-            frame = stream.walk_record(header.base_timestamp)
-            timestamp = frame.timestamp
-            if header.attributes & LOG_APPEND_TIME_BIT:
-                timestamp = header.max_timestamp
-            self._one(frame.offset_delta, timestamp, frame.has_key)
+            most = count - self._next_delta
+            records, taken = stream.take_whole_records(most, _PIECE_BYTES)
+            if taken:
+                self.held(bytes(records), taken)
+            else:
+                self._next_of(stream)
         if not stream.at_end():
             raise InvalidBatchError("bytes follow the last record")
 
@@ -344,34 +268,18 @@ class _RecordCheck:
             self.issues,
         )
 
-    def _group(self, group: list[RawRecord]) -> None:
-        first = self._next_delta
-        if [record.offset for record in group] != list(range(first, first + len(group))):
-            for index, record in enumerate(group, first):
-                self._expect(index, record.offset)
-        self._next_delta = first + len(group)
-        given = [record.timestamp for record in group]
-        if None in given:
-            times = [time for time in given if time is not None] or [NO_TIMESTAMP]
-        else:
-            times = cast(list[int], given)
-        least, largest = min(times), max(times)
-        if largest > self.max_timestamp:
-            self.max_timestamp = largest
-        limits = self._rules.timestamp_range
-        late = limits is not None and (least < limits[0] or largest > limits[1])
-        keyless = self._rules.require_keys and None in [record.key for record in group]
-        if late or keyless:
-            for index, record in enumerate(group, first):
-                self._judge(index, record.timestamp, record.key is not None)
-
-    def _one(self, offset_delta: int, timestamp: int, has_key: bool) -> None:
-        index = self._next_delta
-        self._expect(index, offset_delta)
+    def _next_of(self, stream: RecordStream) -> None:
+        """Check the next record of a stream by itself."""
+        header, index = self._header, self._next_delta
+        frame = stream.walk_record(header.base_timestamp)
+        timestamp = frame.timestamp
+        if header.attributes & LOG_APPEND_TIME_BIT:
+            timestamp = header.max_timestamp
+        self._expect(index, frame.offset_delta)
         self._next_delta = index + 1
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-        self._judge(index, timestamp, has_key)
+        self._judge(index, timestamp, frame.has_key)
 
     def _expect(self, index: int, offset_delta: int) -> None:
         if offset_delta != index:
@@ -379,7 +287,7 @@ class _RecordCheck:
                 f"inner offsets must count up by one: record {index} has {offset_delta}"
             )
 
-    def _judge(self, index: int, timestamp: int | None, has_key: bool) -> None:
+    def _judge(self, index: int, timestamp: int, has_key: bool) -> None:
         if len(self.issues) >= MAX_ISSUES:
             return
         limits = self._rules.timestamp_range
@@ -389,7 +297,6 @@ class _RecordCheck:
             )
         elif (
             limits is not None
-            and timestamp is not None
             and timestamp != NO_TIMESTAMP
             and not limits[0] <= timestamp <= limits[1]
         ):

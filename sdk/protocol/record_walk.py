@@ -1,8 +1,8 @@
-"""Reading records by hand, piece by piece: slow, and without holding what is read.
+"""Checking records field by field in a stream of bytes: slow, and without holding what is read.
 
-The compiled codec reads ordinary batches. This module serves what it cannot: batches that unpack
-to more than is wise to hold, where only the structure is checked, and header names that are not
-UTF-8. It knows the layout of a record and no rules beyond that.
+The record kernel reads batches that can be held. This module serves the rest: batches that unpack
+to more than is wise to hold, and the search for the records that a rule of the topic refuses. It
+knows the layout of a record and no rules beyond that.
 """
 
 from __future__ import annotations
@@ -10,24 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onceflow.sdk.protocol.batch_header import (
-    HEADER_SIZE,
-    LOG_APPEND_TIME_BIT,
-    NO_TIMESTAMP,
-    BatchHeader,
-    InvalidBatchError,
-)
+from onceflow.sdk.protocol.batch_header import InvalidBatchError
 from onceflow.sdk.protocol.primitives import Buffer
-
-
-class PlainRecord(NamedTuple):
-    """A record as `record_codec.RawRecord`, made by hand."""
-
-    offset: int
-    timestamp: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
 
 
 class RecordFrame(NamedTuple):
@@ -44,36 +28,8 @@ class RecordFrame(NamedTuple):
     has_key: bool
 
 
-def has_plain_attributes(records: Buffer, count: int) -> bool:
-    """Whether the attributes of all records are ones that the codec reads as they are.
-
-    Of a record's attributes none is defined, and Kafka looks at none. aiokafka's codec takes the
-    byte for a number of variable length, which is the same below 128, as every client writes it.
-
-    Args:
-        records: Bytes of the records, uncompressed.
-        count: How many there should be; what does not add up is for the codec to find.
-    """
-    position, end = 0, len(records)
-    for _ in range(count):
-        shift = length = 0
-        while position < end:
-            byte = records[position]
-            position += 1
-            length |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                break
-            shift += 7
-        if position >= end or length & 1:
-            break
-        if records[position] & 0x80:
-            return False
-        position += length >> 1
-    return True
-
-
 def _in_64_bits(timestamp_ms: int) -> int:
-    """A sum of two timestamps as Java's and the compiled codecs' arithmetic has it."""
+    """A sum of two timestamps as Java's arithmetic and the kernel's has it."""
     return (timestamp_ms + 2**63) % 2**64 - 2**63
 
 
@@ -122,30 +78,12 @@ class RecordStream:
                 raise InvalidBatchError("the records end within a record")
         self._position += size
 
-    def take(self, size: int) -> bytes:
-        """Read bytes; they must lie in what the stream still has."""
-        self.consumed += size
-        parts = []
-        while size > (available := self._end - self._position):
-            parts.append(bytes(self._data[self._position : self._end]))
-            size -= available
-            if not self._advance():
-                raise InvalidBatchError("the records end within a record")
-        parts.append(bytes(self._data[self._position : self._position + size]))
-        self._position += size
-        return b"".join(parts)
-
     def skip_field(self) -> bool:
         """Pass over a nullable field; tells whether it was present."""
         size = self.varint()
         if size > 0:
             self.skip(size)
         return size >= 0
-
-    def take_field(self) -> bytes | None:
-        """Read a nullable field."""
-        size = self.varint()
-        return None if size < 0 else self.take(size)
 
     def take_whole_records(self, most_records: int, most_bytes: int) -> tuple[Buffer, int]:
         """Take the records that lie complete in the piece at hand.
@@ -206,27 +144,6 @@ class RecordStream:
         self._check_length(length, start)
         return RecordFrame(_in_64_bits(base_timestamp + timestamp_delta), offset_delta, has_key)
 
-    def take_record(self, header: BatchHeader) -> PlainRecord:
-        """Read one record; header names that are not UTF-8 get replacement characters."""
-        length = self.varint()
-        start = self.consumed
-        self.skip(1)
-        timestamp: int | None = _in_64_bits(header.base_timestamp + self.varint(10))
-        if header.attributes & LOG_APPEND_TIME_BIT:
-            timestamp = header.max_timestamp
-        offset = header.base_offset + self.varint()
-        key, value = self.take_field(), self.take_field()
-        headers: list[tuple[str, bytes | None]] = []
-        for _ in range(self._header_count()):
-            name = self.take_field()
-            if name is None:
-                raise InvalidBatchError("a record header has no name")
-            headers.append((name.decode("utf-8", "replace"), self.take_field()))
-        self._check_length(length, start)
-        return PlainRecord(
-            offset, None if timestamp == NO_TIMESTAMP else timestamp, key, value, headers
-        )
-
     def _header_count(self) -> int:
         count = self.varint()
         if count < 0:
@@ -246,16 +163,3 @@ class RecordStream:
                 return True
         self._data, self._position, self._end = b"", 0, 0
         return False
-
-
-def read_records(batch: Buffer, header: BatchHeader) -> Iterator[PlainRecord]:
-    """Read the records of an uncompressed batch that fills `batch`, header included.
-
-    Raises:
-        InvalidBatchError: The records are malformed.
-    """
-    stream = RecordStream(iter((memoryview(batch)[HEADER_SIZE:],)))
-    for _ in range(header.records_count):
-        yield stream.take_record(header)
-    if not stream.at_end():
-        raise InvalidBatchError("bytes follow the last record of a batch")

@@ -1,7 +1,7 @@
 """Goal: what a bulk call takes is in its batches, whole, in order, and the same bytes everywhere.
 
 Method: columns of every kind at random into accumulators of odd sizes that run full in the middle:
-with the compiled kernel and without it the same batches, answers and errors, and the records read
+compiled and as plain Python the same batches, answers and errors, and the records read
 back are those that were given.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import random
 import threading
+from types import ModuleType
 from typing import Any
 
+import plain_modules
 import pyarrow
 import pytest
 
-from onceflow.sdk.core.produce import appending, partitioner
-from onceflow.sdk.core.produce.accumulator import Accumulator
+from onceflow.sdk.core.produce import accumulator
 from onceflow.sdk.core.produce.appending import make_bulk
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.columns import as_sequence
-from onceflow.sdk.protocol import batch_building
 from onceflow.sdk.protocol.records import decode_batch
 from onceflow.sdk.serde import to_json
 from onceflow.sdk.settings.config import ProducerConfig
@@ -92,16 +92,16 @@ def as_bytes(item: Any) -> bytes | None:
 class Appended:
     """What some calls did: everything that can be seen of them, and the records they took."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, module: ModuleType, handles: object) -> None:
         chance = random.Random(seed)
         self.seen: list[object] = []
         self.taken: dict[int, list[object]] = {number: [] for number in range(PARTITIONS)}
         self.stored: dict[int, list[object]] = {number: [] for number in range(PARTITIONS)}
-        self.accumulator = Accumulator(
+        self.accumulator = module.Accumulator(
             lock=threading.Lock(),
             clock_ms=lambda: 7,
             random=lambda: 0.5,
-            handles=DeliveryMaker(),
+            handles=handles,
             on_ready=lambda: None,
             batch_size=chance.choice((200, 1_000, 16_384)),
             linger_ms=5,
@@ -168,10 +168,9 @@ class Appended:
 def test_a_bulk_call_writes_what_it_was_given_and_alike_everywhere(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = Appended(seed)
+    first = Appended(seed, accumulator, DeliveryMaker())
     assert first.stored == first.taken
-    for module in (appending, partitioner, batch_building):
-        monkeypatch.setattr(module, "kernel_in_use", lambda: False)
-    plain = Appended(seed)
+    plain_modules.use("plain", monkeypatch)
+    plain = Appended(seed, plain_modules.accumulator, DeliveryMaker())
     assert plain.seen == first.seen
     assert plain.stored == plain.taken

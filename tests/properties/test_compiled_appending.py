@@ -6,43 +6,21 @@ answers, the same memory, the same batches. Where nothing is compiled both are p
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Sequence
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import plain_modules
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceflow.sdk.core.produce import accumulator, batch, partitioner
+from onceflow.sdk.core.produce import accumulator
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.sync import delivery
 
-FOLDER = Path(partitioner.__file__).parent
-
-
-def _sources() -> tuple[ModuleType, ModuleType]:
-    """``batch`` and ``accumulator`` as plain Python, the second one over the first."""
-    loaded = []
-    kept = sys.modules[batch.__name__]
-    try:
-        for name in ("batch", "accumulator"):
-            spec = spec_from_file_location(f"{name}_source", FOLDER / f"{name}.py")
-            assert spec is not None
-            assert spec.loader is not None
-            module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-            loaded.append(module)
-            sys.modules[batch.__name__] = loaded[0]
-    finally:
-        sys.modules[batch.__name__] = kept
-    return loaded[0], loaded[1]
-
-
-batch_source, accumulator_source = _sources()
+batch_source, accumulator_source = plain_modules.produce_batch, plain_modules.accumulator
 
 
 class PlainMaker(batch_source.HandleMaker):  # type: ignore[misc, name-defined]
@@ -101,15 +79,22 @@ def outcome(module: ModuleType, maker: object, calls: Sequence[tuple[Any, ...]])
 def test_both_answer_alike_and_make_the_same_batches(calls: list[tuple[Any, ...]]) -> None:
     compiled = outcome(accumulator, delivery.DeliveryMaker(), calls)
     assert outcome(accumulator_source, PlainMaker(), calls) == compiled
+    with pytest.MonkeyPatch.context() as patch:
+        plain_modules.use("plain", patch)
+        assert outcome(accumulator_source, PlainMaker(), calls) == compiled
 
 
-def test_a_record_that_cannot_be_written_is_refused_and_leaves_the_lock_free() -> None:
+@pytest.mark.parametrize("engine", plain_modules.ENGINES)
+def test_a_record_that_cannot_be_written_is_refused_and_leaves_the_lock_free(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = [("append", 0, b"k", b"v", [], 1 << 63), ("append", 0, b"k", b"v", [("name", 5)], 1)]
     calls = [("append", 0, b"k", b"v", [], 1), *wrong, ("append", 0, b"k", b"w", [], 1)]
-    for module, maker in (
-        (accumulator, delivery.DeliveryMaker()),
-        (accumulator_source, PlainMaker()),
-    ):
+    plain_modules.use(engine, monkeypatch)
+    cases = [(accumulator_source, PlainMaker())]
+    if engine == "in use":
+        cases.append((accumulator, delivery.DeliveryMaker()))
+    for module, maker in cases:
         found = outcome(module, maker, calls)
         assert sum(isinstance(each, str) for each in found) == len(wrong)
         *_, (_, count, _) = found  # type: ignore[misc]

@@ -2,13 +2,14 @@
 
 Method: logs of all kinds of batches at random; polls, columns, values, iteration, seeks, pauses,
 broken batches and refusing deserializers in any order, with any limits, against a plain list, with
-the compiled kernel and without it. What was returned is destroyed, as an application may do.
+machine code and as plain Python. What was returned is destroyed, as an application may do.
 """
 
 from __future__ import annotations
 
 import random
 
+import plain_modules
 import pytest
 from consumer_logs import LogBuilder
 from mixed_logs import MixedLog, Visible
@@ -29,7 +30,6 @@ from onceflow.sdk.errors import KafkaError, RecordError, SerializationError
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.serde import LookupNeeded
 
@@ -315,13 +315,10 @@ def run(seed: int, steps: int = 60) -> None:
         step(reader)
 
 
-@pytest.mark.parametrize("with_kernel", [True, False], ids=["kernel", "codec"])
+@pytest.mark.parametrize("engine", plain_modules.ENGINES)
 @pytest.mark.parametrize("seed", range(25))
-def test_every_record_comes_once(
-    seed: int, with_kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not with_kernel:
-        monkeypatch.setattr(batch_reading, "kernel_in_use", lambda: False)
+def test_every_record_comes_once(seed: int, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_modules.use(engine, monkeypatch)
     run(seed)
 
 

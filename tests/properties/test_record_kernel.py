@@ -1,38 +1,30 @@
 """Goal: the record kernel is the same program compiled and as plain Python, and agrees with others.
 
 Method: random records, and random damage to their bytes, through the source beside the module that
-is in use here, and through aiokafka's extension; hashes against the plain ones.
+is in use here; records and hashes against aiokafka's, and against the stream that reads by hand.
 """
 
 from __future__ import annotations
 
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+import plain_modules
 import pytest
+from aiokafka.partitioner import murmur2
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from record_bytes import batch
 
-from onceflow.sdk.core.produce import partitioner
+from onceflow.sdk.core.produce import key_hash
 from onceflow.sdk.protocol import batch_building, record_kernel, record_validation
-from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError
+from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError, parse_batch_header
 from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch
+from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.record_walk import RecordStream
 
-SOURCE = Path(batch_building.__file__).with_name("record_kernel.py")
-
-
-def _source() -> ModuleType:
-    spec = spec_from_file_location("record_kernel_source", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-source = _source()
+source = plain_modules.kernel
 
 data = st.none() | st.binary(max_size=20) | st.binary(min_size=60, max_size=300)
 records = st.lists(
@@ -84,9 +76,11 @@ def test_a_record_that_cannot_be_written_leaves_nothing_behind(kernel: ModuleTyp
 
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=30), st.integers(1, 50))
 def test_partitions_of_keys_are_those_of_each_key(keys: list[bytes | None], count: int) -> None:
-    expected = [-1 if key is None else partitioner.murmur2_partition(key, count) for key in keys]
-    assert record_kernel.partitions_of(keys, count, -1) == expected
-    assert source.partitions_of(keys, count, -1) == expected
+    expected = [-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % count for key in keys]
+    for module in (key_hash, plain_modules.key_hash):
+        assert module.murmur2_partitions(keys, count, -1) == expected
+        ones = [-1 if key is None else module.murmur2_partition(key, count) for key in keys]
+        assert ones == expected
     assert source.only_bytes(keys)
     assert record_kernel.only_bytes(keys)
     assert not source.only_bytes([*keys, "text"])
@@ -148,13 +142,29 @@ def test_both_judge_damaged_bytes_alike(items: list[tuple], choose: st.DataObjec
         assert seen(source, damaged, count, want) == seen(record_kernel, damaged, count, want)
 
 
-def verdict(data: bytes, *, with_kernel: bool) -> object:
+def verdict(data: bytes, engine: str) -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_validation, "kernel_in_use", lambda: with_kernel)
+        plain_modules.use(engine, patch)
         try:
             return record_validation.validate_batch(data).max_timestamp
         except InvalidBatchError as error:
             return error.code
+
+
+def verdict_by_hand(data: bytes) -> object:
+    """What the stream says that goes over the records field by field, without the kernel."""
+    header = parse_batch_header(data)
+    stream = RecordStream(iter((data[HEADER_SIZE:],)))
+    largest = -1
+    try:
+        for index in range(header.records_count):
+            frame = stream.walk_record(header.base_timestamp)
+            if frame.offset_delta != index:
+                return ErrorCode.INVALID_RECORD
+            largest = max(largest, frame.timestamp)
+    except InvalidBatchError as error:
+        return error.code
+    return largest if stream.at_end() else ErrorCode.INVALID_RECORD
 
 
 def damaged_batch(items: list[tuple], choose: st.DataObject) -> bytes:  # type: ignore[type-arg]
@@ -170,13 +180,15 @@ def test_a_broker_judges_a_batch_alike_without_machine_code(
     choose: st.DataObject,
 ) -> None:
     damaged = damaged_batch(items, choose)
-    assert verdict(damaged, with_kernel=True) == verdict(damaged, with_kernel=False)
+    expected = verdict_by_hand(damaged)
+    assert [verdict(damaged, engine) for engine in plain_modules.ENGINES] == [expected, expected]
 
 
 @pytest.mark.parametrize("body", ["0c800000000000", "1e84ffffffffffff00ffff2700000000"])
 def test_attributes_above_127_are_no_longer_number(body: str) -> None:
     unusual = batch(bytes.fromhex(body), 1)
-    assert verdict(unusual, with_kernel=True) == verdict(unusual, with_kernel=False)
+    expected = verdict_by_hand(unusual)
+    assert [verdict(unusual, engine) for engine in plain_modules.ENGINES] == [expected, expected]
 
 
 @pytest.mark.parametrize("length", range(0, 40, 7))
@@ -186,7 +198,43 @@ def test_a_number_that_does_not_end_is_refused(length: int) -> None:
 
 @given(st.binary(max_size=40))
 def test_hashes_agree(key: bytes) -> None:
+    expected = murmur2(key) & 0xFFFFFFFF
+    assert key_hash.murmur2(key) == plain_modules.key_hash.murmur2(key) == expected
+    # What is compiled is tested as plain Python too.
+    assert plain_modules.key_hash._murmur2(key) == expected
+
+
+@pytest.mark.parametrize("engine", plain_modules.ENGINES)
+@given(items=records, first=st.integers(0, 2**62))
+def test_an_independent_encoder_agrees(
+    engine: str,
+    items: list[tuple],  # type: ignore[type-arg]
+    first: int,
+) -> None:
+    foreign = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    # Its first timestamp must not be -1, which it takes for none yet.
+    items = [(first, *items[0][1:]), *items[1:]]
+    for number, (timestamp, key, value, headers) in enumerate(items):
+        foreign.append(number, timestamp, key, value, headers)
+    expected = bytes(foreign.build())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitioner, "kernel_in_use", lambda: False)
-        plain = partitioner.murmur2(key)
-    assert record_kernel.murmur2(key) == source.murmur2(key) == plain
+        plain_modules.use(engine, patch)
+        ours = bytes(batch_building.encode_batch(items))
+        read = [tuple(record) for record in decode_batch(expected)]
+    assert ours[HEADER_SIZE:] == expected[HEADER_SIZE:]
+    assert read == [
+        (r.offset, None if r.timestamp == -1 else r.timestamp, r.key, r.value, list(r.headers))
+        for r in DefaultRecordBatch(ours)
+    ]
+
+
+@pytest.mark.parametrize("kernel", [source, record_kernel], ids=["source", "in use"])
+def test_a_sum_of_timestamps_is_one_of_64_bits(kernel: ModuleType) -> None:
+    # Java's numbers wrap, and so do the bytes that it writes; plain Python's do not end.
+    writer = kernel.RecordWriter(1_000)
+    for timestamp in (-1, 2**63 - 1):
+        writer.write(writer.count, timestamp, None, None, None)
+    columns = kernel.walk(writer.take(), 0, 2, 0, -1, kernel.EVERYTHING)
+    assert columns.timestamps_ms == [-1, 2**63 - 1]
+    with pytest.raises((OverflowError, TypeError)):
+        writer.write(0, 2**63, None, None, None)

@@ -1,6 +1,6 @@
 """What the asyncio producer gives for records: their fate, and how a task waits for it.
 
-One handle is made for each record, so this module may be compiled (see ``record_engine``).
+One handle is made for each record, so this module may be compiled (see ``tools/build_backend.py``).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
+from onceflow.sdk.core.produce import key_hash
 from onceflow.sdk.core.produce.accumulator import STICKY, Accumulator, D, TopicState
 from onceflow.sdk.core.produce.batch import ProducerBatch
-from onceflow.sdk.core.produce.partitioner import murmur2_partitions
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
 from onceflow.sdk.model.partitions import Headers
 from onceflow.sdk.model.record_checks import (
@@ -21,8 +21,8 @@ from onceflow.sdk.model.record_checks import (
     to_headers,
 )
 from onceflow.sdk.model.whole_numbers import is_whole
+from onceflow.sdk.protocol import record_kernel
 from onceflow.sdk.protocol.batch_building import RecordBatchBuilder, append_scattered
-from onceflow.sdk.protocol.record_engine import kernel_in_use
 from onceflow.sdk.serde import (
     LookupNeeded,
     TopicSerializer,
@@ -321,9 +321,10 @@ def resolve_partitions(
             for i in range(count)
         ]
     assert keys is not None
-    hashed = murmur2_partitions(cast("list[bytes | None]", keys), state.partition_count, STICKY)
-    if hashed is not None:
-        return hashed
+    if key_hash.COMPILED:  # else to remember a key is cheaper than to hash it again
+        return key_hash.murmur2_partitions(
+            cast("list[bytes | None]", keys), state.partition_count, STICKY
+        )
     remembered = cast("dict[bytes | None, int]", state.partition_of_key)
     known = list(map(remembered.get, keys))
     if None not in known:
@@ -354,9 +355,7 @@ def all_to_bytes(
 
 
 def _only_bytes(items: list[object]) -> bool:
-    if kernel_in_use():
-        from onceflow.sdk.protocol import record_kernel
-
+    if record_kernel.COMPILED:
         return record_kernel.only_bytes(items)
     return set(map(type, items)) <= {bytes, type(None)}
 

@@ -33,7 +33,7 @@ class ProducerBatch:
         topic: Topic name.
         partition: Partition number.
         builder: What collects its records; None once it is built.
-        writer: The compiled part of the builder; None where there is none, or it is built.
+        writer: What writes them, the builder's; None once it is built.
         count: Records in the batch.
         created_ms: When the first record came, on the clock of the sender.
         order: Place among the batches of its partition; pieces of a batch come in its place.
@@ -148,11 +148,8 @@ class ProducerBatch:
             Bytes that it takes, or 0 if the batch is full.
         """
         writer = self.writer
-        if writer is not None:
-            size = int(writer.write(self.count, timestamp_ms, key, value, headers))
-        else:
-            assert self.builder is not None, "the batch is built"
-            size = self.builder.write(timestamp_ms, key, value, headers)
+        assert writer is not None, "the batch is built"
+        size = int(writer.write(self.count, timestamp_ms, key, value, headers))
         if size:
             self.count += 1
         return size

@@ -12,7 +12,8 @@ import pytest
 from aiokafka.partitioner import murmur2 as foreign_murmur2
 
 from onceflow.sdk import murmur2_partition
-from onceflow.sdk.core.produce.partitioner import StickyPartition, murmur2
+from onceflow.sdk.core.produce.key_hash import murmur2
+from onceflow.sdk.core.produce.partitioner import StickyPartition
 
 KAFKA_VECTORS = [
     (b"21", -973932308),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import plain_modules
 import pyarrow
 import pytest
 from record_bytes import batch, record
@@ -17,7 +18,6 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.columns import RecordColumns, as_sequence
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.sdk.protocol import batch_reading
 from onceflow.sdk.protocol.records import (
     InvalidBatchError,
     consumer_columns,
@@ -41,9 +41,9 @@ BATCH = encode_batch(
 )
 
 
-@pytest.fixture(params=["kernel", "extension"], autouse=True)
+@pytest.fixture(params=plain_modules.ENGINES, autouse=True)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_reading, "kernel_in_use", lambda: request.param == "kernel")
+    plain_modules.use(request.param, monkeypatch)
 
 
 def columns(batch: bytes | bytearray = BATCH) -> RecordColumns:
@@ -138,11 +138,8 @@ def test_a_broken_batch_leaves_what_it_was_to_follow_as_it_was(broken: bytes) ->
     assert into == records()
     values = consumer_columns(BATCH, parse_batch_header(BATCH), 0, "t", 0, values_only=True)
     for found in (beside, values):
-        if batch_reading.kernel_in_use():
-            with pytest.raises(InvalidBatchError):
-                extend_columns(found, data, header, 0)
-        else:
-            assert not extend_columns(found, data, header, 0)
+        with pytest.raises(InvalidBatchError):
+            extend_columns(found, data, header, 0)
     assert list(beside) == records()
     assert values.values == [b"v", b"", None]
 

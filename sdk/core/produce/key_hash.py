@@ -1,0 +1,104 @@
+"""Kafka's hash of a key, murmur2: plain Python that mypyc may compile.
+
+Records of one key meet in one partition whichever client wrote them, so the hash is the one of
+Kafka's own clients. Which partition takes a record without a key is decided in `partitioner`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from librt.strings import read_i32_le
+from mypy_extensions import i64
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether this module runs as machine code."""
+
+_SEED: Final = 0x9747_B28C
+_FACTOR: Final = 0x5BD1_E995
+_MASK: Final = 0xFFFF_FFFF
+
+
+def murmur2(data: bytes) -> int:
+    """Kafka's 32-bit murmur2.
+
+    Args:
+        data: The key.
+
+    Returns:
+        The hash as an unsigned number.
+    """
+    return _murmur2(data) if COMPILED else _murmur2_plain(data)
+
+
+def murmur2_partition(key: bytes, partition_count: int) -> int:
+    """The partition that Kafka's own clients choose for a key.
+
+    Args:
+        key: The key's bytes.
+        partition_count: Partitions of the topic, with or without a leader.
+
+    Returns:
+        A partition number.
+    """
+    return (murmur2(key) & 0x7FFF_FFFF) % partition_count
+
+
+def murmur2_partitions(keys: list[bytes | None], partition_count: i64, keyless: i64) -> list[int]:
+    """The partition of each key, as `murmur2_partition` gives it.
+
+    Args:
+        keys: The keys' bytes.
+        partition_count: Partitions of the topic.
+        keyless: What stands for the partition of records without a key.
+    """
+    found: list[int] = []
+    for key in keys:
+        if key is None:
+            found.append(keyless)
+        else:
+            hashed: i64 = _murmur2(key) if COMPILED else _murmur2_plain(key)
+            found.append((hashed & 0x7FFF_FFFF) % partition_count)
+    return found
+
+
+def _murmur2(data: bytes) -> i64:
+    """Take the key word by word, without an object for any."""
+    length: i64 = len(data)
+    mask: i64 = _MASK
+    factor: i64 = _FACTOR
+    h: i64 = _SEED ^ length
+    at: i64 = 0
+    while at + 4 <= length:
+        k: i64 = i64(read_i32_le(data, at)) & mask
+        k = (k * factor) & mask
+        k = ((k ^ (k >> 24)) * factor) & mask
+        h = ((h * factor) & mask) ^ k
+        at += 4
+    if at < length:
+        tail: i64 = 0
+        shift: i64 = 0
+        while at < length:
+            byte: i64 = data[at]
+            tail |= byte << shift
+            shift += 8
+            at += 1
+        h = ((h ^ tail) * factor) & mask
+    h = ((h ^ (h >> 13)) * factor) & mask
+    return h ^ (h >> 15)
+
+
+def _murmur2_plain(data: bytes) -> int:
+    """Take all words at once: fewer steps of the interpreter."""
+    h = _SEED ^ len(data)
+    words = len(data) >> 2
+    for k in struct.unpack_from(f"<{words}I", data):
+        k = (k * _FACTOR) & _MASK
+        k = ((k ^ (k >> 24)) * _FACTOR) & _MASK
+        h = ((h * _FACTOR) & _MASK) ^ k
+    tail = data[words << 2 :]
+    if tail:
+        h = ((h ^ int.from_bytes(tail, "little")) * _FACTOR) & _MASK
+    h = ((h ^ (h >> 13)) * _FACTOR) & _MASK
+    return h ^ (h >> 15)
