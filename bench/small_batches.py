@@ -6,7 +6,8 @@ writes records of one size to a topic with one partition, acks=all, many request
 request costs the broker. The brokers take turns within a round, so that a slow minute hits both.
 
 Prints one JSON line a run, and at the end one line for each case with the medians and our broker's
-rate divided by Apache Kafka's. Both brokers take the same records before the clock runs.
+rate divided by Apache Kafka's. Each producer sends some records before the clock runs. The broker's
+processor time, unlike the rates, hardly depends on what else the machine does.
 
     python bench/small_batches.py --rounds 5
     python bench/small_batches.py --clients confluent --batches 1 --brokers onceflow
@@ -23,11 +24,14 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from suite import BROKERS
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 
 RECORDS = {
     ("confluent", 1): 60_000,
@@ -141,6 +145,56 @@ CLIENTS: dict[str, Callable[[Case, str, str], tuple[float, float]]] = {
 }
 
 
+class Broker(NamedTuple):
+    """A broker that runs.
+
+    Attributes:
+        address: ``HOST:PORT`` for clients.
+        pid: Its process.
+    """
+
+    address: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Processor time of its process so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def our_broker() -> Iterator[Broker]:
+    """The daemon on a temporary folder."""
+    with tempfile.TemporaryDirectory() as data:
+        command = [sys.executable, "-m", "onceflow.cli", "broker", "--data", data]
+        with subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None
+                ready = process.stdout.readline()
+                yield Broker(ready.split("ready on ")[1].split()[0], process.pid)
+            finally:
+                process.terminate()
+                process.wait(30)
+
+
+@contextlib.contextmanager
+def apache_kafka() -> Iterator[Broker]:
+    """Apache Kafka on a temporary folder."""
+    import real_kafka
+
+    with (
+        tempfile.TemporaryDirectory() as data,
+        real_kafka.ApacheKafka(Path(data), jvm=real_kafka.LONG_LIFE) as kafka,
+    ):
+        assert kafka.process is not None
+        yield Broker(kafka.bootstrap_servers, kafka.process.pid)
+
+
+BROKERS = {"onceflow": our_broker, "kafka": apache_kafka}
+
+
 def make_topic(bootstrap: str, topic: str) -> None:
     """Create the topic with one partition and wait until it is led."""
     from confluent_kafka.admin import AdminClient
@@ -155,32 +209,45 @@ def make_topic(bootstrap: str, topic: str) -> None:
             return
 
 
-def measure(case: Case, bootstrap: str) -> dict[str, object]:
+def measure(case: Case, broker: Broker) -> dict[str, object]:
     """Run one case on a new topic and give its line."""
     topic = f"bench-small-batches-{time.time_ns()}"
-    make_topic(bootstrap, topic)
-    seconds, spent = CLIENTS[case.client](case, bootstrap, topic)
+    make_topic(broker.address, topic)
+    before = broker.cpu_seconds()
+    seconds, spent = CLIENTS[case.client](case, broker.address, topic)
+    records = case.records + case.records // WARM_UP_PARTS
+    used = broker.cpu_seconds() - before
     return {
         "bench": "small-batches",
         **case._asdict(),
         "rec_s": round(case.records / seconds),
         "client_cpu_seconds": round(spent, 2),
+        "broker_cpu_us_per_record": round(used / records * 1e6, 2),
         "seconds": round(seconds, 3),
     }
 
 
 def report(lines: list[dict[str, object]]) -> None:
     """Print the medians of each case, and the ratio of both brokers."""
-    rates: dict[tuple[object, object], dict[object, list[int]]] = {}
+    cases: dict[tuple[object, object], dict[str, list[dict[str, object]]]] = {}
     for line in lines:
-        by_broker = rates.setdefault((line["client"], line["batch"]), {})
-        by_broker.setdefault(line["broker"], []).append(int(str(line["rec_s"])))
-    for (client, batch), by_broker in rates.items():
-        medians = {name: statistics.median(found) for name, found in by_broker.items()}
+        by_broker = cases.setdefault((line["client"], line["batch"]), {})
+        by_broker.setdefault(str(line["broker"]), []).append(line)
+
+    def median(found: list[dict[str, object]], what: str) -> float:
+        return statistics.median(float(str(line[what])) for line in found)
+
+    for (client, batch), by_broker in cases.items():
         total: dict[str, object] = {"bench": "small-batches", "client": client, "batch": batch}
-        total |= {f"{name}_rec_s": round(median) for name, median in medians.items()}
-        if len(medians) == 2:
-            total["ratio"] = round(medians["onceflow"] / medians["kafka"], 2)
+        for name, found in by_broker.items():
+            total[f"{name}_rec_s"] = round(median(found, "rec_s"))
+            total[f"{name}_cpu_us"] = median(found, "broker_cpu_us_per_record")
+        if len(by_broker) == 2:
+            ratios = [
+                float(str(ours["rec_s"])) / float(str(theirs["rec_s"]))
+                for ours, theirs in zip(*(by_broker[name] for name in BROKERS), strict=True)
+            ]
+            total["ratio"] = round(statistics.median(ratios), 2)
         print(json.dumps(total), flush=True)
 
 
@@ -201,13 +268,13 @@ def main() -> None:
     ]
     lines: list[dict[str, object]] = []
     with contextlib.ExitStack() as stack:
-        addresses = {name: stack.enter_context(BROKERS[name]()) for name in args.brokers}
+        brokers = {name: stack.enter_context(BROKERS[name]()) for name in args.brokers}
         for number in range(args.rounds):
             for case in cases:
-                for broker, address in addresses.items():
+                for name, broker in brokers.items():
                     load = round(os.getloadavg()[0], 2)
-                    line = measure(case, address)
-                    line |= {"broker": broker, "round": number, "load": load}
+                    line = measure(case, broker)
+                    line |= {"broker": name, "round": number, "load": load}
                     lines.append(line)
                     print(json.dumps(line), flush=True)
     report(lines)

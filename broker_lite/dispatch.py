@@ -7,6 +7,7 @@ which answers wait for the disk. Which handler serves what is in ``registry``; s
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
@@ -26,6 +27,8 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.log.shared_flush import SharedFlush
+
+_CORRELATION_ID = struct.Struct(">i")
 
 API_VERSIONS_KEY = 18
 SASL_KEYS = (17, 36)
@@ -102,75 +105,133 @@ class PendingAnswer(NamedTuple):
     throttle_ms: int = 0
 
 
-def dispatch(
-    state: Dispatching,
-    connection: ConnectionState,
-    frame: bytes | memoryview,
-    now_ms: int,
-) -> PendingAnswer:
-    """Decode one request frame and run its handler.
+class KnownHeader(NamedTuple):
+    """The header of a request, and what it leads to.
+
+    Attributes:
+        kind: Its first four bytes, which are key and version.
+        rest: Its bytes from the client id on.
+        end: Where the message begins.
+        registration: The handler.
+        context: Who asks, and in which version.
+    """
+
+    kind: bytes
+    rest: bytes
+    end: int
+    registration: Registration
+    context: RequestContext
+
+
+class Dispatcher:
+    """Brings the requests of one connection to their handlers.
+
+    A client's requests mostly differ in the correlation id and the message alone, so the last
+    header is kept with what was found for it.
 
     Args:
         state: The broker.
-        connection: Where the frame came from.
-        frame: A whole request without its length prefix.
-        now_ms: Wall milliseconds.
-
-    Raises:
-        RemoteProtocolError: The frame is malformed, or its key or version is not served: the
-            connection is to be closed (trap 62).
-        CloseConnection: The handler wants the connection closed.
+        connection: What is remembered of the connection.
     """
-    if connection.raw_tokens:
-        from onceflow.broker_lite.handlers.security import take_raw_token
 
-        return PendingAnswer(0, 0, take_raw_token(connection, bytes(frame), now_ms))
-    header = decode_request_header(frame)
-    registration = state.registry.get(header.api_key)
-    if registration is None:
-        raise RemoteProtocolError(f"api key {header.api_key} is not served")
-    _check_standing(connection, header.api_key, now_ms)
-    api_version = header.api_version
-    if not registration.min_version <= api_version <= registration.max_version:
-        if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:
-            return PendingAnswer(0, header.correlation_id, _too_new_api_versions(registration))
-        raise RemoteProtocolError(
-            f"{registration.request_type.__name__} version {api_version} is not served "
-            f"({registration.min_version}-{registration.max_version} are)"
+    __slots__ = ("_connection", "_known", "_state")
+
+    def __init__(self, state: Dispatching, connection: ConnectionState) -> None:
+        self._state = state
+        self._connection = connection
+        self._known: KnownHeader | None = None
+
+    def dispatch(self, frame: bytes | memoryview, now_ms: int) -> PendingAnswer:
+        """Decode one request frame and run its handler.
+
+        Args:
+            frame: A whole request without its length prefix.
+            now_ms: Wall milliseconds.
+
+        Raises:
+            RemoteProtocolError: The frame is malformed, or its key or version is not served: the
+                connection is to be closed (trap 62).
+            CloseConnection: The handler wants the connection closed.
+        """
+        state, connection = self._state, self._connection
+        if connection.raw_tokens:
+            from onceflow.broker_lite.handlers.security import take_raw_token
+
+            return PendingAnswer(0, 0, take_raw_token(connection, bytes(frame), now_ms))
+        known = self._known
+        if (
+            known is None
+            or frame[:4] != known.kind
+            or frame[8 : known.end] != known.rest
+            or known.context.principal is not connection.principal
+            or connection.must_authenticate
+            or connection.session_expires_ms is not None
+        ):
+            found = self._read_header(frame, now_ms)
+            if isinstance(found, PendingAnswer):
+                return found
+            known = self._known = found
+        _, _, end, registration, context = known
+        api_version = context.api_version
+        correlation_id: int = _CORRELATION_ID.unpack_from(frame, 4)[0]
+        request, _ = registration.request_type.decode(
+            frame, api_version, end, max_values=MAX_REQUEST_VALUES
         )
-    request, _ = registration.request_type.decode(
-        frame, api_version, header.end, max_values=MAX_REQUEST_VALUES
-    )
-    connection.client_id = header.client_id
-    context = RequestContext(
-        api_version,
-        header.client_id,
-        header.correlation_id,
-        connection.connection_id,
-        connection.client_host,
-        connection.principal,
-        connection.listener,
-        connection,
-    )
-    if state.authorizer is not None:
-        from onceflow.broker_lite.guards.access import guarded
+        connection.client_id = context.client_id
+        connection.correlation_id = correlation_id
+        interceptor = state.interceptor
+        began_ns = state.work_clock_ns() if state.quotas.active else 0
+        if interceptor is None:
+            result = registration.handler(state, context, request, now_ms)
+        else:
+            result = interceptor.handle(registration, state, context, request, now_ms)
+        flush = state.log_manager.shared_flush
+        if flush is not None and result is not None and request.api_key not in SHOWN_WHEN_SAFE_KEYS:
+            result = _held(flush, result)
+        throttle_ms = 0
+        if state.quotas.active:
+            spent_ns = state.work_clock_ns() - began_ns
+            size = len(frame)
+            throttle_ms = state.quotas.charge(context, request.api_key, size, spent_ns, now_ms)
+            _tell(result, throttle_ms)
+        return PendingAnswer(api_version, correlation_id, result, throttle_ms)  # type: ignore[arg-type]
 
-        registration = guarded(registration)
-    interceptor = state.interceptor
-    began_ns = state.work_clock_ns() if state.quotas.active else 0
-    if interceptor is None:
-        result = registration.handler(state, context, request, now_ms)
-    else:
-        result = interceptor.handle(registration, state, context, request, now_ms)
-    flush = state.log_manager.shared_flush
-    if flush is not None and result is not None and header.api_key not in SHOWN_WHEN_SAFE_KEYS:
-        result = _held(flush, result)
-    throttle_ms = 0
-    if state.quotas.active:
-        spent_ns = state.work_clock_ns() - began_ns
-        throttle_ms = state.quotas.charge(context, header.api_key, len(frame), spent_ns, now_ms)
-        _tell(result, throttle_ms)
-    return PendingAnswer(api_version, header.correlation_id, result, throttle_ms)  # type: ignore[arg-type]
+    def _read_header(self, frame: bytes | memoryview, now_ms: int) -> KnownHeader | PendingAnswer:
+        """Find the handler of a request, or the answer that needs none.
+
+        Raises:
+            RemoteProtocolError: The header is malformed, or its key or version is not served.
+            CloseConnection: The client may not ask this now.
+        """
+        state, connection = self._state, self._connection
+        header = decode_request_header(frame)
+        registration = state.registry.get(header.api_key)
+        if registration is None:
+            raise RemoteProtocolError(f"api key {header.api_key} is not served")
+        _check_standing(connection, header.api_key, now_ms)
+        api_version = header.api_version
+        if not registration.min_version <= api_version <= registration.max_version:
+            if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:
+                return PendingAnswer(0, header.correlation_id, _too_new_api_versions(registration))
+            raise RemoteProtocolError(
+                f"{registration.request_type.__name__} version {api_version} is not served "
+                f"({registration.min_version}-{registration.max_version} are)"
+            )
+        if state.authorizer is not None:
+            from onceflow.broker_lite.guards.access import guarded
+
+            registration = guarded(registration)
+        context = RequestContext(
+            api_version,
+            header.client_id,
+            connection.connection_id,
+            connection.client_host,
+            connection.principal,
+            connection.listener,
+            connection,
+        )
+        kind, rest = bytes(frame[:4]), bytes(frame[8 : header.end])
+        return KnownHeader(kind, rest, header.end, registration, context)
 
 
 def _tell(result: object, throttle_ms: int) -> None:

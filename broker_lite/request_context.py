@@ -70,6 +70,7 @@ class ConnectionState:
 
     Attributes:
         client_id: The client id of the last request, possibly None.
+        correlation_id: Number of the last request, which its answer repeats.
         connection_id: Unique in this process.
         client_host: Address of the peer, in Kafka's form with a leading slash.
         local_address: Host and port that the peer reached.
@@ -88,6 +89,7 @@ class ConnectionState:
         "client_host",
         "client_id",
         "connection_id",
+        "correlation_id",
         "failed",
         "listener",
         "local_address",
@@ -112,6 +114,7 @@ class ConnectionState:
         security: Authentication | None = None,
     ) -> None:
         self.client_id: str | None = None
+        self.correlation_id: int = 0
         self.connection_id: int = connection_id
         self.client_host: str = client_host
         self.listener: str = listener
@@ -132,7 +135,6 @@ class RequestContext(NamedTuple):
     Attributes:
         api_version: Version of the request, which is the version of the answer.
         client_id: The client id of the request, possibly None.
-        correlation_id: Repeated in the answer.
         connection_id: Unique in this process.
         client_host: Address of the peer, in Kafka's form with a leading slash.
         principal: Who speaks.
@@ -142,7 +144,6 @@ class RequestContext(NamedTuple):
 
     api_version: int
     client_id: str | None
-    correlation_id: int
     connection_id: int
     client_host: str
     principal: str

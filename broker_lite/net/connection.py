@@ -15,7 +15,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from onceflow.broker_lite.dispatch import Dispatching, dispatch
+from onceflow.broker_lite.dispatch import Dispatcher, Dispatching
 from onceflow.broker_lite.net.outgoing import Outgoing
 from onceflow.broker_lite.net.transport_reset import reset
 from onceflow.broker_lite.purgatory import Deferred
@@ -45,6 +45,13 @@ WAITING_REQUESTS_MAX = 128
 REQUESTS_PER_TURN_MAX = 64
 """Requests of one connection that are handled before the others get a turn; one, as long as it has
 yet to say who it is, so that strangers do not hold up those who did."""
+
+TURN_MS_MAX = 5
+"""The same as a time, for requests that take long: the one that passes it is the turn's last."""
+
+TURN_ANSWER_BYTES_MAX = 65_536
+"""Answers of a turn are sent in one write, unless more than this waits: it bounds what they take in
+memory, and a peer that takes no more of them ends the turn."""
 
 
 class ServedBroker(Dispatching, Protocol):
@@ -111,7 +118,9 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_closing",
+        "_corked",
         "_deferred",
+        "_dispatcher",
         "_endpoint",
         "_held_bytes",
         "_isolated",
@@ -141,7 +150,9 @@ class ClientConnection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._outgoing = Outgoing(server.broker)
         self._deferred: Deferred[Response] | Deferred[Response | None] | None = None
+        self._dispatcher: Dispatcher | None = None
         self._closing = False
+        self._corked = False
         self._isolated = False
         self._muted: Timer | None = None
         self._paused_reading = False
@@ -183,6 +194,7 @@ class ClientConnection(asyncio.Protocol):
             must_authenticate=bool(security.mechanisms),
             security=security,
         )
+        self._dispatcher = Dispatcher(server.broker, self.state)
         if self.state.must_authenticate:
             self._limit_requests()
         self.last_active_ms = server.clock()
@@ -323,17 +335,11 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.last_active_ms = self._server.clock()
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             return
-        try:
-            self._outgoing.resume()
-        except TlsFailed:
-            self.abort()
-            return
-        if self._closing and not self._outgoing:
-            self._end()
-        elif not self._outgoing.paused:
+        self._outgoing.paused = False
+        self._flush()
+        if not self._outgoing.paused:
             self._schedule_pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -435,57 +441,73 @@ class ClientConnection(asyncio.Protocol):
         self._schedule_pump()
 
     def _pump(self) -> None:
-        """Handle what waits, until a request parks, the peer stops reading, or the turn is over."""
-        server = self._server
-        waiting = self._waiting
+        """Take a turn: handle what waits, in order, and send all answers in one write.
+
+        It ends when a request parks, the peer stops reading, or the others are to get a turn.
+        """
+        server, waiting, outgoing = self._server, self._waiting, self._outgoing
         is_stranger = self.state is not None and self.state.must_authenticate
         turns = 1 if is_stranger else REQUESTS_PER_TURN_MAX
-        while (
-            waiting
-            and self._deferred is None
-            and self._muted is None
-            and not self._outgoing.paused
-            and not self._isolated
-        ):
-            if not turns:
-                self._schedule_pump()
-                break
-            turns -= 1
-            frame = waiting.popleft()
-            self._waiting_bytes -= len(frame)
-            server.handling = True
-            try:
-                if not self._handle(frame, server.clock()):
+        ends_ms = server.clock() + TURN_MS_MAX
+        server.handling = self._corked = True
+        try:
+            while (
+                waiting
+                and self._deferred is None
+                and self._muted is None
+                and not outgoing.paused
+                and not self._isolated
+            ):
+                now_ms = server.clock()
+                if not turns or now_ms >= ends_ms:
+                    self._schedule_pump()
+                    break
+                turns -= 1
+                frame = waiting.popleft()
+                self._waiting_bytes -= len(frame)
+                if not self._handle(frame, now_ms):
                     return
                 # Whoever this request woke is looked at before the next one is handled.
                 server.settle()
-            finally:
-                server.handling = False
+                if outgoing.waiting_bytes > TURN_ANSWER_BYTES_MAX:
+                    self._flush()
+        finally:
+            server.handling = self._corked = False
+            self._flush()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Take more in, if reading was paused and enough of what waited is handled."""
         if (
             self._paused_reading
             and not self._isolated
             and self._transport is not None
             and not self._transport.is_closing()
             and self._waiting_bytes <= WAITING_BYTES_MAX // 2
-            and len(waiting) <= WAITING_REQUESTS_MAX // 2
+            and len(self._waiting) <= WAITING_REQUESTS_MAX // 2
         ):
             self._paused_reading = False
             if not self._starved:
                 self._transport.resume_reading()
-        if server.pool is not None:
-            self._hold(server.pool)
+        if self._server.pool is not None:
+            self._hold(self._server.pool)
 
     def _handle(self, frame: bytes | memoryview, now_ms: int) -> bool:
         """Handle one request; False when the connection is being closed."""
-        connection = self.state
-        transport = self._transport
-        if connection is None or transport is None or self._closing or transport.is_closing():
+        connection, dispatcher, transport = self.state, self._dispatcher, self._transport
+        if (
+            connection is None
+            or dispatcher is None
+            or transport is None
+            or self._closing
+            or transport.is_closing()
+        ):
             self._waiting.clear()
             return False
         self.last_active_ms = now_ms
         must_authenticate = connection.must_authenticate
         try:
-            answer = dispatch(self._server.broker, connection, frame, now_ms)
+            answer = dispatcher.dispatch(frame, now_ms)
         except (RemoteProtocolError, CloseConnection) as error:
             self._close_for(error)
             return False
@@ -526,7 +548,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._closing or self._transport.is_closing():
             return
         self.last_active_ms = self._server.clock()
-        if self._write(response, api_version, correlation_id) and self._waiting:
+        if self._write(response, api_version, correlation_id) and not self._corked:
             self._schedule_pump()
 
     def _write(self, response: Response | RawToken, api_version: int, correlation_id: int) -> bool:
@@ -561,10 +583,19 @@ class ClientConnection(asyncio.Protocol):
         """Send bytes as they are, after what waits to be sent."""
         if self._transport is None:
             return
+        self._outgoing.queue(parts)
+        if not self._corked:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what waits, and close the connection once it is through if that was asked for."""
         try:
-            self._outgoing.send(parts)
+            self._outgoing.flush()
         except TlsFailed:
             self.abort()
+            return
+        if self._closing and not self._outgoing:
+            self._end()
 
     def _schedule_pump(self) -> None:
         if not self._pump_scheduled and self._waiting:

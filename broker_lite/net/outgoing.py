@@ -1,8 +1,8 @@
 """What a connection has yet to send: answers on their way to one peer, in order.
 
-It decides how bytes get to the kernel (without joining what is stored, encrypted piece by piece
-where the connection is) and counts what slow readers leave in memory. What is sent, and when the
-connection ends, is the connection's business.
+It decides how bytes get to the kernel: small answers joined in one write, large ones without
+joining what is stored, encrypted piece by piece where the connection is. It counts what slow
+readers leave in memory. What is sent and when is the connection's business.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from onceflow.sdk.protocol.primitives import Buffer
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 TLS_WRITE_BYTES = 65_536
 """How much of an answer is encrypted at a time, as the peer takes it."""
 
-SHARED_TLS_RECORD_BYTES = 4096
-"""Answers below this size are joined, so that their parts share a record of TLS."""
+JOINED_BYTES_MAX = 16_384
+"""What waits is joined up to this size: to copy so little is cheaper than to hand the kernel, or
+TLS, each part by itself."""
 
 WRITEV_PARTS_MAX = 256
 """Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
@@ -49,9 +51,19 @@ class Outgoing:
 
     Attributes:
         paused: True while the transport has as much as it takes; nothing is given to it then.
+        waiting_bytes: How many bytes wait.
     """
 
-    __slots__ = ("_broker", "_counted", "_fd", "_parts", "_tls", "_transport", "paused")
+    __slots__ = (
+        "_broker",
+        "_counted",
+        "_fd",
+        "_parts",
+        "_tls",
+        "_transport",
+        "paused",
+        "waiting_bytes",
+    )
 
     def __init__(self, broker: Counter) -> None:
         self._broker = broker
@@ -61,6 +73,7 @@ class Outgoing:
         self._tls: TlsChannel | None = None
         self._transport: asyncio.Transport | None = None
         self.paused: bool = False
+        self.waiting_bytes: int = 0
 
     def open(self, transport: asyncio.Transport, fd: int, tls: TlsChannel | None) -> None:
         """Begin.
@@ -77,63 +90,56 @@ class Outgoing:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def send(self, parts: list[Buffer]) -> None:
-        """Send bytes as they are, after what waits.
+    def queue(self, parts: list[Buffer]) -> None:
+        """Keep bytes for the next :meth:`flush`, after what waits."""
+        self._parts.extend(parts)
+        for part in parts:
+            self.waiting_bytes += len(part)
 
-        Raises:
-            TlsFailed: They cannot be encrypted; the connection is to be aborted.
-        """
-        if self._tls is not None and sum(map(len, parts)) < SHARED_TLS_RECORD_BYTES:
-            self._parts.append(b"".join(part for part in parts))
-        else:
-            self._parts.extend(parts)
-        if not self.paused:
-            self._flush()
-        if self._parts:
-            self._count()
-
-    def resume(self) -> None:
-        """The transport takes more.
+    def flush(self) -> None:
+        """Send what waits, as far as the peer takes it.
 
         Raises:
             TlsFailed: It cannot be encrypted; the connection is to be aborted.
         """
-        self.paused = False
-        if self._parts:
-            self._flush()
+        transport = self._transport
+        if self._parts and not self.paused and transport is not None:
+            if len(self._parts) > 1 and self.waiting_bytes <= JOINED_BYTES_MAX:
+                joined = b"".join(self._parts)
+                self._parts.clear()
+                self._parts.append(joined)
+            if self._fd < 0:
+                self._flush_through(transport)
+            else:
+                self._flush_to_kernel(transport)
+        if self._counted != self.waiting_bytes:
             self._count()
 
     def drop(self) -> None:
         """Forget what waits."""
         self._parts.clear()
+        self.waiting_bytes = 0
         self._count()
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Forget everything: the connection is gone."""
         self._fd = -1
         self._transport = None
         self.drop()
 
     def _count(self) -> None:
         """Keep the broker's count of bytes that wait for slow readers up to date."""
-        unsent = sum(map(len, self._parts))
-        self._broker.unsent_bytes += unsent - self._counted
-        self._counted = unsent
+        self._broker.unsent_bytes += self.waiting_bytes - self._counted
+        self._counted = self.waiting_bytes
 
-    def _flush(self) -> None:
+    def _flush_to_kernel(self, transport: asyncio.Transport) -> None:
         """Hand the kernel what it takes without joining: a Fetch answer is mostly stored batches.
 
         Only called while the transport's own buffer is empty, so that bytes stay in order.
         """
-        transport = self._transport
-        if transport is None:
-            return
         outgoing = self._parts
-        if self._fd < 0:
-            self._flush_through(transport)
-            return
         while outgoing:
-            parts = [outgoing[index] for index in range(min(len(outgoing), WRITEV_PARTS_MAX))]
+            parts = list(islice(outgoing, WRITEV_PARTS_MAX))
             try:
                 sent = os.writev(self._fd, parts)
             except (BlockingIOError, InterruptedError):
@@ -141,6 +147,7 @@ class Outgoing:
             except OSError:
                 transport.abort()
                 return
+            self.waiting_bytes -= sent
             for part in parts:
                 size = len(part)
                 if sent < size:
@@ -156,6 +163,7 @@ class Outgoing:
             # The kernel is full. What the transport buffers now makes it call `pause_writing`,
             # and `resume_writing` once there is room again.
             self.paused = True
+            self.waiting_bytes -= len(rest)
             transport.write(rest)
             if transport.get_write_buffer_size():
                 return
@@ -169,4 +177,5 @@ class Outgoing:
             if len(part) > TLS_WRITE_BYTES:
                 outgoing.appendleft(memoryview(part)[TLS_WRITE_BYTES:])
                 part = memoryview(part)[:TLS_WRITE_BYTES]
+            self.waiting_bytes -= len(part)
             transport.write(part if tls is None else tls.encrypt(part))

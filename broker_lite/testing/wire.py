@@ -168,7 +168,7 @@ class WireWatch:
         """Treat the answer to a request as a rule says."""
         wire = self._open.get(context.connection_id)
         if wire is not None:
-            wire.shapes[context.correlation_id] = rule
+            wire.shapes[context.connection.correlation_id] = rule
 
     def refuses(self, node_id: int) -> bool:
         """Whether a new connection of a node is to be reset; the fault rules say."""

@@ -270,8 +270,12 @@ def _frame_parts(message: Message, version: int, head: Callable[[int], bytes]) -
     """Encode a message, put a head before it, and join all parts but the large ones."""
     pieces: list[Buffer] = []
     message.encode_into(pieces.append, version)
+    size = sum(map(len, pieces))
+    if size <= SMALL_PART:
+        pieces.insert(0, head(size))
+        return [b"".join(pieces)]
     parts: list[Buffer] = []
-    small: list[Buffer] = [head(sum(map(len, pieces)))]
+    small: list[Buffer] = [head(size)]
     for piece in pieces:
         if len(piece) <= SMALL_PART:
             small.append(piece)

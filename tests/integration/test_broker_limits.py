@@ -16,7 +16,7 @@ from broker_requests import FETCH_BY_NAME, fetch_request, fetched
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, PendingAnswer, dispatch
+from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, Dispatcher, PendingAnswer
 from onceflow.broker_lite.handlers.fetch import COUNTED_AT_ONCE_BYTES
 from onceflow.broker_lite.registry import load_handlers
 from onceflow.sdk.protocol.api.admin import (
@@ -214,11 +214,13 @@ async def test_strangers_get_one_request_a_turn(monkeypatch: pytest.MonkeyPatch)
         turn += 1
         loop.call_soon(tick)
 
+    dispatch = Dispatcher.dispatch
+
     def noted(*arguments: Any) -> PendingAnswer:
         turns.append(turn)
         return dispatch(*arguments)
 
-    monkeypatch.setattr("onceflow.broker_lite.net.connection.dispatch", noted)
+    monkeypatch.setattr(Dispatcher, "dispatch", noted)
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
         "onceflow.sasl.plain.credentials": "alice:secret",

@@ -13,7 +13,7 @@ from sim_setup import TOPICS
 from sim_work import SessionWorker
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.dispatch import dispatch
+from onceflow.broker_lite.dispatch import Dispatcher
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.request_context import ConnectionState
 from onceflow.broker_lite.topics import OFFSETS_TOPIC
@@ -43,7 +43,7 @@ def committed_offsets(sim: Simulation, group: str) -> dict[str, int] | None:
         partition = coordinator_partition(group, len(topic.partitions))
         node_id = state.placement.leader(topic.name, partition)
     connection = ConnectionState(0, "/sim", "PLAINTEXT", node_id=node_id)
-    answer = dispatch(state, connection, frame, process.wall_ms()).result
+    answer = Dispatcher(state, connection).dispatch(frame, process.wall_ms()).result
     if isinstance(answer, Deferred):
         return None
     assert isinstance(answer, OffsetFetchResponse)

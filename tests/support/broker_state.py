@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from onceflow.broker_lite.broker import BrokerState, open_broker
-from onceflow.broker_lite.dispatch import PendingAnswer, dispatch
+from onceflow.broker_lite.dispatch import Dispatcher, PendingAnswer
 from onceflow.broker_lite.log import MemoryStorage, Storage
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.request_context import ConnectionState
@@ -36,13 +36,14 @@ class SocketlessBroker:
         )
         self.state.addresses[1, "PLAINTEXT"] = ("127.0.0.1", 9092)
         self.connection = ConnectionState(1, "/127.0.0.1", "PLAINTEXT")
+        self._dispatcher = Dispatcher(self.state, self.connection)
 
     def dispatch(self, request: Request, api_version: int) -> PendingAnswer:
         """Send a request through its bytes; give what the handler gave."""
         frame = b"".join(
             encode_request(request, api_version=api_version, correlation_id=7, client_id="test")
         )[4:]
-        answer = dispatch(self.state, self.connection, frame, self.now_ms)
+        answer = self._dispatcher.dispatch(frame, self.now_ms)
         self.state.settle(self.now_ms)
         return answer
 

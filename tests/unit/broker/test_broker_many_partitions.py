@@ -43,7 +43,7 @@ def start(storage: MemoryStorage) -> BrokerState:
 
 def context(api_version: int) -> RequestContext:
     connection = ConnectionState(1, "/127.0.0.1", "PLAINTEXT")
-    return RequestContext(api_version, "", 0, 7, "/1", "User:u", "PLAINTEXT", connection)
+    return RequestContext(api_version, "", 7, "/1", "User:u", "PLAINTEXT", connection)
 
 
 def delete(state: BrokerState, name: str) -> DeleteTopicsResponse | Deferred[DeleteTopicsResponse]:

@@ -196,7 +196,7 @@ def test_a_consumer_beyond_his_rate_gets_nothing_until_he_waited(broker: Socketl
 
 
 def test_one_fetch_gives_no_more_than_all_windows_but_one(broker: SocketlessBroker) -> None:
-    context = RequestContext(9, "test", 0, 1, "/1", "User:u", "PLAINTEXT", broker.connection)
+    context = RequestContext(9, "test", 1, "/1", "User:u", "PLAINTEXT", broker.connection)
     assert broker.state.quotas.fetch_room(context) is None
     allow(broker, [("client-id", "test")], "consumer_byte_rate", 1000.0)
     assert broker.state.quotas.fetch_room(context) == 10_000
@@ -280,7 +280,7 @@ def test_measures_of_any_number_of_clients_are_bounded(
     monkeypatch.setattr("onceflow.broker_lite.quotas.enforcement.MEASURES_MAX", 10)
     monkeypatch.setattr("onceflow.broker_lite.quotas.client_quotas.LOOKUPS_MAX", 10)
     allow(broker, [("client-id", None)], RATE, 10.0)
-    context = RequestContext(9, "", 0, 1, "/1", "User:u", "PLAINTEXT", broker.connection)
+    context = RequestContext(9, "", 1, "/1", "User:u", "PLAINTEXT", broker.connection)
     measured = broker.state.quotas
     for number in range(50):
         measured.produced(context._replace(client_id=f"c{number}"), 1, broker.now_ms)

@@ -16,7 +16,7 @@ from broker_state import SocketlessBroker
 from wire_values import random_message
 
 from onceflow.broker_lite.broker import BrokerState
-from onceflow.broker_lite.dispatch import dispatch
+from onceflow.broker_lite.dispatch import Dispatcher
 from onceflow.broker_lite.registry import HandlerRegistry, Registration, load_handlers
 from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.sdk.errors import RemoteProtocolError
@@ -132,7 +132,7 @@ def test_unserved_key_or_version_is_a_protocol_error(api_key: int, api_version: 
     broker = SocketlessBroker()
     frame = struct.pack(">hhih", api_key, api_version, 1, -1) + b"\0"
     with pytest.raises(RemoteProtocolError, match="not served"):
-        dispatch(broker.state, broker.connection, frame, broker.now_ms)
+        Dispatcher(broker.state, broker.connection).dispatch(frame, broker.now_ms)
 
 
 def test_coordinator_is_this_node_for_groups_and_transactions() -> None:
