@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -95,6 +96,7 @@ class SessionCore:
         self._fences = FenceWatch(config.fence_window_ms / 1000)
         self._takeovers = FenceWatch(config.fence_window_ms / 1000, limit=3)
         self._closed = False
+        self._process_id = os.getpid()
 
     # Life ----------------------------------------------------------------------------------
 
@@ -139,6 +141,8 @@ class SessionCore:
     async def close(self, timeout_ms: int, *, leave_group: bool = True) -> None:
         """Abort what is open, leave the group if told, close both clients, within the limit."""
         self._closed = True
+        if os.getpid() != self._process_id:
+            return  # A forked child: clients and transaction are the parent's.
         deadline = self._clock() + timeout_ms / 1000
         try:
             if self.in_transaction:
@@ -166,6 +170,18 @@ class SessionCore:
 
     def _left_ms(self, deadline: float) -> int:
         return max(0, int((deadline - self._clock()) * 1000))
+
+    def _check_process(self) -> None:
+        """Refuse to work in a forked child: clients made here would fence the parent's.
+
+        Raises:
+            IllegalStateError: This process is a fork of the one that made the session.
+        """
+        if os.getpid() != self._process_id:
+            raise IllegalStateError(
+                f"session {self._name} was made before a fork; its clients belong to the parent "
+                "process: make a session with its own slot in this process"
+            )
 
     @property
     def producer(self) -> SessionProducer:
@@ -198,6 +214,7 @@ class SessionCore:
 
     async def poll_result(self, timeout_ms: int, max_records: int | None) -> PollResult:
         """Take records; rebalances happen in here, with their commits and aborts."""
+        self._check_process()
         await self._complete_clients()
         await self._positions.catch_up(self.consumer)
         await self._commit_starts()
@@ -258,6 +275,7 @@ class SessionCore:
     async def begin(self) -> None:
         """Open a transaction, unless one is open. Called at the first send or offset only."""
         if not self.in_transaction:
+            self._check_process()
             if self._producer is None:
                 await self._complete_clients()
             await settle(self.producer.begin_transaction())
@@ -295,6 +313,7 @@ class SessionCore:
         Returns:
             True if committed, False if it had to become an abort (see ``last_abort``).
         """
+        self._check_process()
         try:
             self._commit_offsets.check(offsets)
         except CommitFailedError as error:
@@ -444,6 +463,7 @@ class SessionCore:
         Raises:
             KafkaError: The cause, where going on would not help.
         """
+        self._check_process()
         if cause is None:
             if self.in_transaction or self._polled:
                 await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)

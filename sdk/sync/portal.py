@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, cast
 
+from onceflow.sdk.aio.forks import forked_error
 from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
 
 T = TypeVar("T")
@@ -100,10 +101,7 @@ class Portal:
             ClientClosedError: It is closed.
         """
         if self._pid != os.getpid():
-            raise IllegalStateError(
-                f"this {self.name} was made before a fork; its thread and sockets belong to the "
-                "parent process: make a new one in this process"
-            )
+            raise forked_error(self.name)
         if self._closed:
             raise ClientClosedError(f"this {self.name} is closed; make a new one")
         self.check_thread()

@@ -34,7 +34,7 @@ from onceflow.sdk.core.produce.appending import (
     takes_plain,
 )
 from onceflow.sdk.core.produce.batch import DeliveryHandle, locations
-from onceflow.sdk.errors import IllegalStateError, KafkaError
+from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.columns import Column, as_sequence
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
@@ -547,20 +547,6 @@ class Producer(ForeignProducerCalls):
         limit_ms = abort_timeout_at_exit(error)
         self._portal.call(lambda: self._transactions.abort_quietly(limit_ms))
 
-    def _after_fork(self) -> None:
-        """In a forked child: refuse everything, since the thread and the sockets stayed behind."""
-        engine = self._engine
-        engine.accumulator.lock = threading.Lock()  # The parent may have held it.
-        engine.accumulator.refusal = _forked_error
-        engine.accumulator.close_gate()
-
-
-def _forked_error() -> KafkaError:
-    return IllegalStateError(
-        "this producer was made before a fork; its thread and sockets belong to the parent "
-        "process: make a new one in this process"
-    )
-
 
 _LIVE: set[Producer] = set()
 """Producers that are not closed. They are kept until the end of the program, so that one that
@@ -576,11 +562,5 @@ def _close_forgotten() -> None:
             log.error("records of a producer that was not closed are lost: %s", error)
 
 
-def _after_fork_in_child() -> None:
-    for producer in list(_LIVE):
-        producer._after_fork()
-    _LIVE.clear()
-
-
 atexit.register(_close_forgotten)
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_LIVE.clear)  # They are the parent's to close.

@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from onceflow.sdk.aio import forks
 from onceflow.sdk.aio.connection.connector import DEFAULT, Connector
 from onceflow.sdk.aio.connection.transport import BrokerConnection, loop_ms
 from onceflow.sdk.core.arguments import limit_of, wait_ms
@@ -56,6 +57,7 @@ class ConnectionPool:
         config: The client's configuration.
         metadata: The newest view of the cluster; replaced, never changed.
         metadata_listeners: Called with the new view after each change.
+        is_foreign: Whether this process is a fork of the one that started the pool.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class ConnectionPool:
         self._random = random_source
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self.is_foreign: bool = False
         self._connector = Connector(config, random_source)
         self._topics: dict[str, None] = {}
         self._coordinators: dict[tuple[str, CoordinatorType], int] = {}
@@ -102,10 +105,18 @@ class ConnectionPool:
             await self._connector.close()
             raise
         self._maintenance = loop.create_task(self._maintain(), name="onceflow-pool")
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: refuse every use."""
+        self.is_foreign = True
 
     async def close(self) -> None:
         """Close every connection; requests that wait fail. Calling it again does nothing."""
         if self._closed:
+            return
+        if self.is_foreign:  # The sockets are the parent's.
+            self._closed = True
             return
         self.check_loop()
         self._closed = True
@@ -153,7 +164,9 @@ class ConnectionPool:
         self.check_loop()
 
     def check_loop(self) -> None:
-        """Raise if the pool is started and this is not its own loop."""
+        """Raise if the pool is started and this is not its own loop, or a forked child."""
+        if self.is_foreign:
+            raise forks.forked_error("client")
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:

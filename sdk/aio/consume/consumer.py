@@ -582,9 +582,10 @@ class AsyncConsumer(ForeignConsumerCalls):
         Raises:
             BaseException: What the callback raised; the consumer is closed nevertheless.
         """
-        if self._closed:
-            return
         engine = self._engine
+        if self._closed or engine.pool.is_foreign:  # A forked child: the sockets are the parent's.
+            self._closed = True
+            return
         engine.pool.check_loop()
         check_close(timeout_ms, commit, leave_group)
         deadline_ms = engine.pool.deadline_ms(timeout_ms) if engine.pool.is_started else 0

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
+from onceflow.sdk.aio import forks
 from onceflow.sdk.aio.connection.lookups import Lookups
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.consume.fetch_runner import FetchRunner
@@ -141,9 +142,14 @@ class ConsumerEngine:
             self.pool.check_usable()
             return
         await self.pool.start()
+        forks.watch(self)
         self._topics.start()
         if self._group is not None:
             self._group.start()
+
+    def after_fork(self) -> None:
+        """In a forked child: no records that were read ahead without a poll, which refuses."""
+        self._attention = True
 
     # --- what to read ---
 

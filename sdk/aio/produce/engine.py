@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar, cast
 
+from onceflow.sdk.aio import forks
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.connection.transport import AnswerCallback, loop_ms
 from onceflow.sdk.aio.produce.gate import Gate, closed_error
@@ -138,6 +139,7 @@ class ProducerEngine(Generic[D]):
         await self.pool.start(timeout_ms=self.config.max_block_ms)
         self.loop = asyncio.get_running_loop()
         self.gate.is_started = True
+        forks.watch(self)
         self.pool.metadata_listeners.append(self._topics.on_metadata)
         if not self.transactions.is_transactional:
             self.gate.update()
@@ -181,6 +183,14 @@ class ProducerEngine(Generic[D]):
             finally:  # Also when the caller is cancelled meanwhile.
                 await self.pool.close()
                 self._wake_memory_waiters()
+
+    def after_fork(self) -> None:
+        """In a forked child: take no records, and let nobody wait for those of the parent."""
+        self.accumulator.lock = threading.Lock()  # A thread of the parent may have held it.
+        self.gate.is_foreign = True
+        self.gate.update()
+        for batch in list(self.accumulator.incomplete):
+            batch.leave_to_parent(forks.forked_error("producer"))
 
     def fail_everything(self, error: KafkaError) -> None:
         """Settle every record that is not settled with an error."""

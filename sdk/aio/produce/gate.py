@@ -7,6 +7,7 @@ counts as broken is the transaction manager's decision; which batches failed is 
 
 from __future__ import annotations
 
+from onceflow.sdk.aio.forks import forked_error
 from onceflow.sdk.core.produce.accumulator import Accumulator, D
 from onceflow.sdk.core.produce.sender import Sender
 from onceflow.sdk.core.produce.transaction_manager import TransactionManager, TransactionState
@@ -19,6 +20,7 @@ class Gate:
     Attributes:
         is_started: Whether the producer runs.
         is_closing: Whether it was closed.
+        is_foreign: Whether this process is a fork of the one that started it.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Gate:
     ) -> None:
         self.is_started = False
         self.is_closing = False
+        self.is_foreign = False
         self._close_gate = accumulator.close_gate
         self._open_gate = accumulator.open_gate
         self._sender = sender
@@ -37,6 +40,8 @@ class Gate:
         """Why nothing may be appended now; the accumulator's lock is held."""
         if self.is_closing:
             return closed_error()
+        if self.is_foreign:
+            return forked_error("producer")
         if not self.is_started:
             return IllegalStateError("this producer is not started; await start() first")
         manager = self._transactions
@@ -54,7 +59,8 @@ class Gate:
     def update(self) -> None:
         """Let the accumulator ask for a reason if there is one, and only then."""
         manager = self._transactions
-        good = self.is_started and not self.is_closing and not self._sender.failures
+        good = self.is_started and not (self.is_closing or self.is_foreign)
+        good = good and not self._sender.failures
         if manager.is_transactional:
             good = good and manager.state is TransactionState.IN_TRANSACTION
         else:

@@ -194,6 +194,9 @@ class AsyncProducer(ForeignProducerCalls):
         """
         if self._closed:
             return
+        if self._engine.pool.is_foreign:  # A forked child: the sockets are the parent's.
+            self._closed = True
+            return
         self._engine.pool.check_loop()
         whole_ms(timeout_ms)
         self._closed = True

@@ -196,6 +196,19 @@ class ProducerBatch:
         self._record_errors = record_errors
         self._finish()
 
+    def leave_to_parent(self, error: KafkaError) -> None:
+        """In a forked child: the parent sends the batch, so nobody here learns its outcome.
+
+        Those who waited are the parent's threads and loops, and are not told.
+
+        Args:
+            error: Says so to those who ask.
+        """
+        if not self.done:
+            self._callbacks.clear()
+            self.error = error
+            self.done = True
+
     def split_into(self, children: Sequence[tuple[int, ProducerBatch]]) -> None:
         """Hand the records over to smaller batches; the outcome is theirs.
 

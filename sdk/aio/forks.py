@@ -1,0 +1,50 @@
+"""Clients in a forked child process: their loops, threads and sockets are the parent's.
+
+A child that used them would put its own bytes between the parent's, or wait for answers that the
+parent reads. So every client that was started before the fork refuses its calls in the child; one
+that was only made can be started there.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+from onceflow.sdk.errors import IllegalStateError
+
+
+class Inherited(Protocol):
+    """A part of a client that must know of a fork."""
+
+    def after_fork(self) -> None:
+        """In a forked child: refuse everything from now on."""
+
+
+_STARTED: weakref.WeakSet[Inherited] = weakref.WeakSet()
+
+
+def watch(part: Inherited) -> None:
+    """Have a part that was started told in every child that is forked from now on."""
+    _STARTED.add(part)
+
+
+def forked_error(what: str) -> IllegalStateError:
+    """The error of a client that was started before a fork.
+
+    Args:
+        what: The client, such as "producer".
+    """
+    return IllegalStateError(
+        f"this {what} was started before a fork; its thread, loop and sockets belong to the "
+        "parent process: make a new one in this process"
+    )
+
+
+def _after_fork() -> None:
+    for part in list(_STARTED):
+        part.after_fork()
+    _STARTED.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
