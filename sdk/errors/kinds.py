@@ -15,9 +15,11 @@ class KafkaError(Exception):
 
     Attributes:
         retriable: True if the same call may succeed later without any change.
+        place: Topic, partition and offset that could not be read, where it is about one partition.
     """
 
     retriable: ClassVar[bool] = False
+    place: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:
         return super().__str__() or self.sentence()

@@ -356,6 +356,7 @@ class Fetcher:
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
         else:
             outcome.failure = error_for(code, f"Fetch of {partition} at {state.fetch_offset}")
+            outcome.failure.place = (*partition, state.fetch_offset)
 
     def _on_out_of_range(self, state: PartitionState) -> None:
         if state.preferred_replica is not None:
@@ -374,6 +375,7 @@ class Fetcher:
             f"offset {state.position} of {state.topic_partition} is out of range, and "
             'auto_offset_reset is "none": seek to an offset that exists'
         )
+        failure.place = (*state.topic_partition, state.position)
         self._subscription.reset_by_policy(state, failure)
 
     # --- what the application gets ---
@@ -531,6 +533,7 @@ class Fetcher:
 
 def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> KafkaError:
     error.add_note(f"while reading {partition} at offset {offset}")
+    error.place = (*partition, offset)
     return error
 
 

@@ -259,8 +259,9 @@ def test_a_damaged_batch_is_reported_and_stays_reported() -> None:
     rig.answer(rig.must_plan(), answer)
     assert rig.take() == [(0, b"fine")]
     for _ in range(2):
-        with pytest.raises(RecordError, match="checksum"):
+        with pytest.raises(RecordError, match="checksum") as caught:
             rig.take()
+        assert caught.value.place == (*P0, 1)
     assert rig.subscription.state(P0).position == 1
 
 
