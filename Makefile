@@ -9,7 +9,7 @@ READY := .setup/ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo test check check-types check-rules fix conformance differential sim chaos image container-test bench dist clean
+.PHONY: help setup interpreters java demo test check check-types check-rules fix conformance differential sim chaos image container-test bench dist release-check clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -27,8 +27,8 @@ java: ## a Java 17+ runtime (on Debian as root it is installed, elsewhere you ar
 demo: $(READY) java ## exactly-once on 336,776 flights while processes are killed
 	@$(BIN)/python -m examples.flights $(ARGS)
 
-test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores
-	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
+test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores (PLAIN=1: nothing compiled)
+	@$(if $(PLAIN),$(BIN)/python tools/plain_tree.py && PYTHONPATH=$(CURDIR)/.setup/plain )$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
 
 check: $(READY) ## style, types, import contracts
 	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
@@ -72,8 +72,11 @@ interpreters: ## tests of clients, protocol and broker on every Python from 3.11
 bench: $(READY) ## side by side with the published clients; one JSON line each
 	@$(BIN)/python bench/suite.py $(ARGS)
 
-dist: $(READY) ## sdist and wheel
-	@rm -rf build && $(BIN)/python -m build
+dist: $(READY) ## source archive, and from it the wheel for the interpreter at hand
+	@rm -rf dist && $(BIN)/python -m build
+
+release-check: $(READY) ## what dist builds, in clean environments of every Python from 3.11 on, compiled and plain
+	@$(BIN)/python tools/release_check.py
 
 clean: ## caches and build output (not the virtual environment)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -314,8 +314,6 @@ def _own_folder() -> Iterator[Path]:
                 del os.environ["DIST_EXTRA_CONFIG"]
             else:
                 os.environ["DIST_EXTRA_CONFIG"] = before
-    with contextlib.suppress(OSError):
-        parent.rmdir()  # if it is empty
 
 
 # -- what is compiled in the tree ----------------------------------------------------------------

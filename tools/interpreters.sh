@@ -1,21 +1,11 @@
 #!/usr/bin/env bash
 # Clients, protocol and broker without a process, on every Python from 3.11 on that this machine has, each in an
-# environment of its own.
+# environment of its own. Nothing is compiled for them.
 #   tools/interpreters.sh [pytest arguments]     PYTHONS="python3.12 /opt/python3.13" names others
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-found() {
-    for version in 3.11 3.12 3.13 3.14; do
-        if command -v "python$version" > /dev/null && "python$version" -c '' 2> /dev/null; then
-            command -v "python$version"
-        else
-            ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$version".*/bin/python 2> /dev/null | tail -1 || true
-        fi
-    done
-}
-
-PYTHONS=${PYTHONS:-$(found)}
+PYTHONS=$(bash tools/pythons.sh)
 [ -n "$PYTHONS" ] || { echo "no Python from 3.11 on was found; name some in PYTHONS"; exit 1; }
 failed=""
 for python in $PYTHONS; do
@@ -25,7 +15,7 @@ for python in $PYTHONS; do
         echo "python $version: setting up"
         "$python" -m venv --clear "$environment"
         "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
-            confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pyarrow \
+            aiokafka build confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pyarrow \
             pydantic pytest pytest-asyncio pytest-randomly pytest-timeout pytest-xdist testcontainers types-protobuf
         "$environment/bin/pip" uninstall -q -y onceflow
         cat pyproject.toml tools/interpreters.sh > "$environment/made-from"

@@ -55,7 +55,7 @@ def pip_wheel(source: Path, into: Path, **environment: str) -> tuple[Path, str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=380,
         env=switch | environment,
     )
     printed = done.stdout + done.stderr
@@ -83,11 +83,30 @@ def files_of_the_tree() -> set[str]:
     return tree | data | {"onceflow/py.typed"}
 
 
+def smoke(wheel: Path, site: Path, engine: str) -> str:
+    """Unpack a wheel and try it there, with the libraries that are here."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(site)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "smoke.py"), engine],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=site,
+        env=os.environ | {"PYTHONPATH": str(site)},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, made as `make dist` makes it."""
+    """The source archive, made as `make dist` makes it, of a copy: setuptools works in the tree."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--sdist", "-o", str(folder), str(ROOT)]
+    left_out = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    copy = shutil.copytree(ROOT, folder / "copy", symlinks=True, ignore=left_out)
+    command = [sys.executable, "-m", "build", "--sdist", "-o", str(folder), str(copy)]
     subprocess.run(command, check=True, capture_output=True, timeout=110)
     (archive,) = folder.glob("*.tar.gz")
     return archive
@@ -131,6 +150,7 @@ def test_a_plain_install_compiles_also_from_the_source_archive(
     compiled.add(f"onceflow/sdk/compiled__mypyc{suffix}")
     assert packed_in(wheel) == files_of_the_tree() | compiled
     assert sys.implementation.cache_tag.replace("ython-", "") in wheel.name
+    assert smoke(wheel, tmp_path / "site", "compiled").endswith(": works\n")
 
 
 @pytest.mark.slow
@@ -158,6 +178,7 @@ def test_without_machine_code_the_install_is_plain_and_says_why(
     assert said in printed
     assert wheel.name.endswith("-py3-none-any.whl")
     assert packed_in(wheel) == files_of_the_tree()
+    assert smoke(wheel, tmp_path / "site", "plain").endswith(": works\n")
 
 
 def test_development_has_what_compiles() -> None:
@@ -167,6 +188,16 @@ def test_development_has_what_compiles() -> None:
     assert set(build_backend.COMPILER_REQUIRES) <= known
     for name in build_backend.COMPILED:
         assert (ROOT / f"src/onceflow/{name}.py").is_file()
+
+
+def test_wheels_are_made_for_every_interpreter_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    promised = [c.rpartition(" :: ")[2] for c in project["project"]["classifiers"]]
+    versions = {f"cp{v.replace('.', '')}-*" for v in promised if v.startswith("3.")}
+    wheels = project["tool"]["cibuildwheel"]
+    assert len(versions) >= 3
+    assert versions <= set(wheels["build"].split())
+    assert wheels["environment"] == {build_backend.SWITCH: "1"}
 
 
 @pytest.mark.parametrize(
