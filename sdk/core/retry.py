@@ -77,6 +77,9 @@ _WAIT = frozenset(
     }
 )
 
+_NEEDS_THE_CALLER = frozenset({ErrorCode.REBALANCE_IN_PROGRESS})
+"""Retriable by the application alone: only its polls bring a rebalance to its end."""
+
 
 def recovery_for_code(code: int) -> Recovery:
     """What an error code from a broker asks for.
@@ -85,9 +88,9 @@ def recovery_for_code(code: int) -> Recovery:
         code: The code; 0 (no error) asks for nothing.
 
     Returns:
-        The way to go on; NONE for codes that are not retriable.
+        The way to go on; NONE for codes that no repetition by this client mends.
     """
-    if not code:
+    if not code or code in _NEEDS_THE_CALLER:
         return Recovery.NONE
     if code in _METADATA:
         return Recovery.REFRESH_METADATA

@@ -125,8 +125,8 @@ class InvalidSessionTimeoutError(BrokerError, code=26):
     """session_timeout_ms is outside the broker's group.min/max.session.timeout.ms."""
 
 
-class RebalanceInProgressError(BrokerError, code=27):
-    """The group is rebalancing; rejoin, then repeat the call."""
+class RebalanceInProgressError(RetriableError, BrokerError, code=27):
+    """The group is rebalancing; poll until it is done, then repeat the call."""
 
 
 class InvalidCommitOffsetSizeError(BrokerError, code=28):

@@ -44,14 +44,13 @@ class Connector:
     Attributes:
         versions: What each node offered when it was last connected to.
         extra_nodes: Nodes that a coordinator answer named before the metadata did.
-        last_failures: Addresses that could not be reached lately, and why.
         traffic: What the sockets carried.
     """
 
     def __init__(self, config: ClientConfig, random_source: Callable[[], float]) -> None:
         self.versions: dict[int, BrokerVersions] = {}
         self.extra_nodes: dict[int, Node] = {}
-        self.last_failures: dict[str, str] = {}
+        self._last_failures: dict[str, str] = {}
         self._config = config
         self._random = random_source
         self._backoff = Backoff(
@@ -96,6 +95,29 @@ class Connector:
         connection = await self._open_shared(node.host, node.port, str(node), purpose)
         self.versions[node.node_id] = connection.versions
         return connection
+
+    def troubles(self) -> str:
+        """Which addresses could not be reached lately, as the end of a message; empty if none."""
+        listed = self._listed_failures()
+        return f"; not reached: {listed}" if listed else ""
+
+    def tried(self, error: Exception | None = None) -> str:
+        """What was tried to reach a broker, as a part of a message.
+
+        Args:
+            error: Why it failed although connections were made.
+        """
+        listed = self._listed_failures()
+        if listed:
+            return f"tried {listed}"
+        if error is None:
+            return "no address refused a connection"
+        why = str(error) or "no answer in time"
+        return f"connections were made, but: {why}; check security_protocol"
+
+    def _listed_failures(self) -> str:
+        failed = self._last_failures
+        return "; ".join(f"{address} ({why})" for address, why in failed.items())
 
     async def use_any(
         self, nodes: Sequence[Node], use: Callable[[BrokerConnection], Coroutine[object, object, T]]
@@ -249,7 +271,7 @@ class Connector:
                 self._hopeless.add((host, port))
             address = str(Address(host, port))
             why = str(error).removeprefix(f"{name}: ").removeprefix(f"{address}: ")
-            self.last_failures[address] = why
+            self._last_failures[address] = why
             tries = count + 1
             loud = tries >= TRIES_BEFORE_WARNING and tries & (tries - 1) == 0
             level = logging.WARNING if loud else logging.DEBUG
@@ -260,7 +282,7 @@ class Connector:
         self._reached.add((host, port))
         self._hopeless.discard((host, port))
         self._failures.pop((host, port), None)
-        self.last_failures.pop(str(Address(host, port)), None)
+        self._last_failures.pop(str(Address(host, port)), None)
         self._open[key] = connection
         return connection
 

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from onceflow.sdk.aio import forks
 from onceflow.sdk.aio.connection.connector import DEFAULT, Connector
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("onceflow.pool")
 
 T = TypeVar("T")
+
+COORDINATOR: Final = "coordinator"
+"""Name of the socket for requests to coordinators, beside those that wait there for long."""
 
 
 class ConnectionPool:
@@ -228,15 +231,29 @@ class ConnectionPool:
             RequestTimedOutError: No answer came in time.
             UnsupportedVersionError: There is no common version.
         """
-        self.check_usable()
-        if node_id is None:
-            channel = await self._ask_any(_itself)
-        else:
-            channel = await self.connect(node_id, connection)
-        wait_ms = channel.muted_until_ms - self.now_ms()
-        if wait_ms > 0:
-            await asyncio.sleep(wait_ms / 1000)
+        channel = await self.ready(node_id, connection)
         return await channel.send(request, timeout_ms=timeout_ms, max_version=max_version)
+
+    async def ready(self, node_id: int | None, connection: str = DEFAULT) -> BrokerConnection:
+        """A connection on which a request may be written at once.
+
+        Args:
+            node_id: The broker; None takes any that answers.
+            connection: Name of the socket.
+
+        Raises:
+            BrokerConnectionError: The broker cannot be reached.
+        """
+        self.check_usable()
+        while True:
+            if node_id is None:
+                channel = await self._ask_any(_itself)
+            else:
+                channel = await self.connect(node_id, connection)
+            wait_ms = channel.muted_until_ms - self.now_ms()
+            if wait_ms <= 0:
+                return channel
+            await asyncio.sleep(wait_ms / 1000)
 
     async def connect(self, node_id: int, connection: str = DEFAULT) -> BrokerConnection:
         """The open connection to a node, made if needed.
@@ -318,7 +335,7 @@ class ConnectionPool:
             node_id: int | None = await self.find_coordinator(
                 target.key, target.key_type, timeout_ms=left_ms
             )
-            purpose = "coordinator"
+            purpose = COORDINATOR
         else:
             node_id, purpose = target, DEFAULT
         # The connection's own limit stays: that this caller runs out of time says nothing about
@@ -421,14 +438,14 @@ class ConnectionPool:
     ) -> None:
         limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         names = tuple(self._topics) if wanted is None else wanted
+        listed = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(
-            topics=None
-            if all_topics
-            else [MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            topics=None if all_topics else listed,
             allow_auto_topic_creation=allow_auto_topic_creation,
         )
         began_ms = self.now_ms()
         failures = 0
+        reason: KafkaError | None = None
         while True:
             left_ms = max(1, began_ms + limit_ms - self.now_ms())
             try:
@@ -444,13 +461,16 @@ class ConnectionPool:
             except (KafkaError, TimeoutError) as error:
                 failures += 1
                 delay_ms = self.backoff.delay_ms(failures)
-                if isinstance(error, KafkaError) and not error.retriable:
-                    raise
+                if isinstance(error, KafkaError):
+                    if not error.retriable:
+                        raise
+                    reason = error  # It says more than that the last try ran out of time.
                 waits_ms, setting = self._patience(limit_ms)
                 if self.now_ms() + delay_ms >= began_ms + waits_ms:
+                    tried = self._connector.tried(reason or error)
                     # Not chained: the message says of each address what the causes would say.
                     raise NoBrokersAvailableError(
-                        f"no broker answered within {waits_ms} ms{setting}; {self._tried(error)}"
+                        f"no broker answered within {waits_ms} ms{setting}; {tried}"
                     ) from None
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
@@ -467,21 +487,7 @@ class ConnectionPool:
 
     def troubles(self) -> str:
         """Which addresses could not be reached lately, as the end of a message; empty if none."""
-        listed = self._listed_failures()
-        return f"; not reached: {listed}" if listed else ""
-
-    def _listed_failures(self) -> str:
-        tried = self._connector.last_failures
-        return "; ".join(f"{address} ({why})" for address, why in tried.copy().items())
-
-    def _tried(self, error: Exception | None = None) -> str:
-        listed = self._listed_failures()
-        if listed:
-            return f"tried {listed}"
-        if error is None:
-            return "no address refused a connection"
-        why = str(error) or "no answer in time"
-        return f"connections were made, but: {why}; check security_protocol"
+        return self._connector.troubles()
 
     async def _ask_any(self, ask: Callable[[BrokerConnection], Coroutine[object, object, T]]) -> T:
         """Ask any broker: known nodes first, then the bootstrap list."""
@@ -536,7 +542,7 @@ class ConnectionPool:
             except TimeoutError:
                 raise RequestTimedOutError(
                     f"the coordinator of {key!r} was not found within {limit_ms} ms; "
-                    f"{self._tried()}"
+                    f"{self._connector.tried()}"
                 ) from None
         return self._coordinators[key, kind]
 

@@ -552,8 +552,8 @@ class ConsumerEngine:
             return None
         member = self._member()
         lost = member is not None and not member.is_member
-        if commit and self._commits is not None and not lost and timeout_ms > 0:
-            await self._commits.commit_before_revoke(timeout_ms)
+        if self._commits is not None and not lost and timeout_ms > 0:
+            await self._commits.commit_before_revoke(timeout_ms, automatic=commit)
         held = self.subscription.assignment()
         self.subscription.mark_revoking(held)
         if member is None or not held:

@@ -1,7 +1,8 @@
 """Offset commits of one consumer: on request, automatic, and before partitions are given up.
 
 It decides which offsets a commit stores, under which membership, when the automatic commit runs,
-and what is asked again. Whether the consumer still owns the partitions is known to the group
+and what is asked again. One request is on its way at a time, and what a repetition may still store
+is decided by `CommitOrder`. Whether the consumer still owns the partitions is known to the group
 member and the subscription.
 """
 
@@ -12,13 +13,15 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.aio.connection.pool import COORDINATOR, ConnectionPool
+from onceflow.sdk.aio.connection.transport import BrokerConnection
 from onceflow.sdk.aio.group.runner import GroupRunner
 from onceflow.sdk.core.arguments import limit_of, offsets_by_partition
 from onceflow.sdk.core.consume import offset_lookup
 from onceflow.sdk.core.consume.subscription import Subscription
 from onceflow.sdk.core.consume.topic_change import forget_old_positions, gone
 from onceflow.sdk.core.flow import CoordinatorType
+from onceflow.sdk.core.group.commit_order import CommitOrder, PendingCommit
 from onceflow.sdk.core.group.membership import EXPELLED
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutError
@@ -67,6 +70,9 @@ class OffsetCommits:
         self._automatic: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._stored: dict[TopicPartition, _Stored] = {}
+        self._order = CommitOrder(subscription.get)
+        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()
 
     def identity(self) -> ConsumerGroupMetadata:
         """Under which membership commits are sent; none with partitions assigned by hand."""
@@ -112,18 +118,20 @@ class OffsetCommits:
             if self._automatic is None or self._automatic.done():
                 self._automatic = self._start()
 
-    async def commit_before_revoke(self, limit_ms: int) -> None:
-        """Automatic commit of everything, waited for, while the partitions are still ours."""
-        if not self._config.enable_auto_commit:
-            return
-        if self._automatic is not None and not self._automatic.done():
-            # An older commit must not arrive after the last one.
-            await asyncio.wait([self._automatic], timeout=limit_ms / 1000)
-        task = self._start()
-        if task is not None:
-            _, unfinished = await asyncio.wait([task], timeout=limit_ms / 1000)
-            for late in unfinished:
-                late.cancel()
+    async def commit_before_revoke(self, limit_ms: int, *, automatic: bool = True) -> None:
+        """See what is under way to its end, and commit everything, while the partitions are ours.
+
+        Args:
+            limit_ms: Longest wait.
+            automatic: Whether the automatic commit is wanted, if the settings have one.
+        """
+        last = self._start() if automatic and self._config.enable_auto_commit else None
+        tasks = [*self._background, *(t for t in (self._automatic, last) if t is not None)]
+        unfinished = {task for task in tasks if not task.done()}
+        if unfinished:
+            _, unfinished = await asyncio.wait(unfinished, timeout=limit_ms / 1000)
+        if last in unfinished and last is not None:
+            last.cancel()
 
     def _start(self) -> asyncio.Task[None] | None:
         positions = self._positions()
@@ -197,78 +205,112 @@ class OffsetCommits:
         if not offsets:
             return
         begun_ms = self._pool.now_ms()
+        commit = self._order.begin(offsets)
+        failure: KafkaError | None = RequestTimedOutError(
+            "the caller of a later commit of the same partitions gave up"
+        )
         try:
-            await commit_offsets(self._pool, self._present_identity, offsets, timeout_ms)
-        except CommitFailedError:
-            self._counters.commit_errors += 1
-            if self._subscription.uses_group:
+            await self._commit_in_turn(commit, timeout_ms)
+            failure = None
+        except KafkaError as error:
+            failure = error
+            if isinstance(error, CommitFailedError) and self._subscription.uses_group:
                 self._group.member.expect_expulsion()
                 self._group.wake()
             raise
-        except BaseException:
-            self._counters.commit_errors += 1
-            raise
+        finally:
+            self._counters.commit_errors += failure is not None
+            self._order.end(commit, failure)
+            self._ended.set()
+            self._ended = asyncio.Event()
         now_ms = self._pool.now_ms()
         self._counters.commit_ms.add(now_ms - begun_ms, now_ms)
-        self._on_commit(offsets)
-        held = self._subscription.assignment()
-        self._stored.update({p: self._entry(p, o) for p, o in offsets.items() if p in held})
 
+    async def _commit_in_turn(self, commit: PendingCommit, timeout_ms: int | None) -> None:
+        """Commit offsets, asking again while the failure may pass (a commit may be repeated).
 
-async def commit_offsets(
-    pool: ConnectionPool,
-    identity: Callable[[], ConsumerGroupMetadata],
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    timeout_ms: int | None = None,
-) -> None:
-    """Commit offsets, asking again while the failure may pass (a commit may be repeated).
+        Raises:
+            CommitFailedError: The group went on without this member.
+            RequestTimedOutError: Time ran out; the offsets may or may not be stored.
+            KafkaError: The coordinator refused for good; the error names the partition.
+        """
+        limit_ms = limit_of(timeout_ms, self._pool.config.default_api_timeout_ms)
+        deadline_ms = self._pool.now_ms() + limit_ms
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(max(1, deadline_ms - self._pool.now_ms()) / 1000):
+                    failed = await self._try_once(commit)
+                    if failed is None:
+                        await self._await_later_ones(commit)
+                        return
+            except TimeoutError:
+                raise RequestTimedOutError(
+                    f"the coordinator of group {self._group_id!r} did not answer an offset commit "
+                    f"within {limit_ms} ms{self._pool.troubles()}"
+                ) from None
+            recovery = recovery_for(failed, coordinator=True)
+            if isinstance(failed, CommitFailedError) or recovery is Recovery.NONE:
+                raise failed
+            if recovery is Recovery.FIND_COORDINATOR:
+                self._pool.forget_coordinator(self._group_id, CoordinatorType.GROUP)
+            failures += 1
+            delay_ms = self._pool.backoff.delay_ms(failures)
+            if self._pool.now_ms() + delay_ms >= deadline_ms:
+                raise RequestTimedOutError(
+                    f"offsets of group {self._group_id!r} were not committed within {limit_ms} ms: "
+                    f"{failed}"
+                ) from failed
+            await asyncio.sleep(delay_ms / 1000)
 
-    Args:
-        pool: Connections.
-        identity: Group and membership under which to commit, asked anew for each try: a member
-            epoch may rise meanwhile (STALE_MEMBER_EPOCH, KIP-848).
-        offsets: What to store.
-        timeout_ms: Limit, default ``default_api_timeout_ms``.
+    async def _try_once(self, commit: PendingCommit) -> KafkaError | None:
+        """Send what is left of a commit; returns why some of it is not stored."""
+        # One request at a time, in the order of the calls: two that wait for the same connection
+        # could otherwise be sent in any order.
+        async with self._turn:
+            try:
+                self._present_identity()
+                channel = await self._coordinator()
+                # From here to the writing of the request nothing else runs.
+                offsets = self._order.take(commit)
+                if not offsets:
+                    return None
+                # The membership of now: an epoch may have risen meanwhile (STALE_MEMBER_EPOCH,
+                # KIP-848). The partitions were ours without interruption.
+                request = offset_lookup.commit_request(self._present_identity(), offsets)
+                reply = await channel.send(request, max_version=offset_lookup.NAMES_UNTIL)
+                codes = offset_lookup.read_commit_codes(reply)
+            except KafkaError as error:
+                return error
+            stored = {p: o for p, o in offsets.items() if codes.get(p) == ErrorCode.NONE}
+            self._order.stored(commit, stored)
+            self._note_stored(stored)
+        return _worst_commit_error(self._group_id, codes)
 
-    Raises:
-        CommitFailedError: The group went on without this member.
-        RequestTimedOutError: Time ran out; the offsets may or may not be stored.
-        KafkaError: The coordinator refused for good; the error names the partition.
-    """
-    if not offsets:
-        return
-    limit_ms = limit_of(timeout_ms, pool.config.default_api_timeout_ms)
-    deadline_ms = pool.now_ms() + limit_ms
-    group_id = identity().group_id
-    failures = 0
-    while True:
-        try:
-            async with asyncio.timeout(max(1, deadline_ms - pool.now_ms()) / 1000):
-                codes = await pool.run(
-                    offset_lookup.commit_offsets(identity(), offsets), timeout_ms=limit_ms
-                )
-            failed = _worst_commit_error(group_id, codes)
-        except TimeoutError:
-            raise RequestTimedOutError(
-                f"the coordinator of group {group_id!r} did not answer an offset commit within "
-                f"{limit_ms} ms"
-            ) from None
-        except KafkaError as error:
-            failed = error
-        if failed is None:
-            return
-        recovery = recovery_for(failed, coordinator=True)
-        if isinstance(failed, CommitFailedError) or recovery is Recovery.NONE:
-            raise failed
-        if recovery is Recovery.FIND_COORDINATOR:
-            pool.forget_coordinator(group_id, CoordinatorType.GROUP)
-        failures += 1
-        delay_ms = pool.backoff.delay_ms(failures)
-        if pool.now_ms() + delay_ms >= deadline_ms:
-            raise RequestTimedOutError(
-                f"offsets of group {group_id!r} were not committed within {limit_ms} ms: {failed}"
-            ) from failed
-        await asyncio.sleep(delay_ms / 1000)
+    async def _coordinator(self) -> BrokerConnection:
+        """A connection to the group's coordinator on which a request can be written at once."""
+        node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
+        return await self._pool.ready(node_id, COORDINATOR)
+
+    async def _await_later_ones(self, commit: PendingCommit) -> None:
+        """End as the later commits do that took the place of this one."""
+        for later in commit.replaced_by:
+            while not later.is_over:
+                await self._ended.wait()
+            if later.failure is not None:
+                raise later.failure.with_traceback(None)
+        if commit.lost:
+            raise CommitFailedError(
+                f"offsets of {', '.join(map(str, sorted(commit.lost)))} in group "
+                f"{self._group_id!r} were not committed: the partitions were given up before the "
+                "coordinator could store them, and may belong to others; their records come again"
+            )
+
+    def _note_stored(self, offsets: Offsets) -> None:
+        if offsets:
+            self._on_commit(offsets)
+            held = self._subscription.assignment()
+            self._stored.update({p: self._entry(p, o) for p, o in offsets.items() if p in held})
 
 
 def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:

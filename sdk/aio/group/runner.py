@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from onceflow.sdk.aio import unclosed
-from onceflow.sdk.aio.connection.pool import ConnectionPool
+from onceflow.sdk.aio.connection.pool import COORDINATOR, ConnectionPool
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.group.classic_member import GroupMember
@@ -41,8 +41,6 @@ logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 GROUP_CONNECTION: Final = "group"
 """For JoinGroup, SyncGroup and heartbeats; everything else uses another one."""
-
-OTHER_CONNECTION: Final = "coordinator"
 
 
 class GroupRunner:
@@ -109,7 +107,7 @@ class GroupRunner:
         # Not on the group's connection: a JoinGroup may still be waiting there.
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
-                await self._ask(request, OTHER_CONNECTION, timeout_ms)
+                await self._ask(request, COORDINATOR, timeout_ms)
 
     async def _ask(self, request: Request, connection: str, timeout_ms: int | None) -> Response:
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
@@ -187,9 +185,7 @@ class GroupRunner:
                 f"{expected.generation_id} became {held.generation_id}"
             )
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
-        reply = await self._pool.request(
-            node_id, member.probe_request(), connection=OTHER_CONNECTION
-        )
+        reply = await self._pool.request(node_id, member.probe_request(), connection=COORDINATOR)
         if not isinstance(reply, HeartbeatResponse | ConsumerGroupHeartbeatResponse):
             raise BrokerConnectionError("the coordinator answered something else")
         if member.is_member and member.metadata() == held:

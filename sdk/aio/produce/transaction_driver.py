@@ -7,6 +7,7 @@ end has no answer. States are the transaction manager's, conversations are flows
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
@@ -77,6 +78,7 @@ class TransactionDriver(Generic[D]):
         self._pool = engine.pool
         self._backoff = engine.pool.backoff
         self._unanswered = False
+        self._offsets_turn = asyncio.Lock()
 
     # life
 
@@ -335,10 +337,22 @@ class TransactionDriver(Generic[D]):
         plain = offsets_by_partition(offsets)
         if not plain:
             return
+        deadline_ms = self._deadline_ms(timeout_ms)
+        # One call at a time: a repetition of an earlier one would overwrite a later one's offsets.
+        async with self._offsets_turn:
+            await self._send_offsets(plain, group, deadline_ms)
+
+    async def _send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: ConsumerGroupMetadata,
+        deadline_ms: int,
+    ) -> None:
+        manager, engine = self._manager, self._engine
+        manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
         identity = manager.identity
         assert identity is not None
         number = manager.number
-        deadline_ms = self._deadline_ms(timeout_ms)
         await engine.wait_complete(deadline_ms)
         engine.gate.raise_failure()
         manager.has_content = True
@@ -346,7 +360,7 @@ class TransactionDriver(Generic[D]):
             await self._pool.run(
                 commit_offsets(
                     identity,
-                    plain,
+                    offsets,
                     group,
                     self._backoff,
                     protocol_version=manager.protocol_version,

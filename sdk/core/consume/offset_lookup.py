@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from onceflow.sdk.core.connection.metadata import ClusterMetadata
 from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.errors import BrokerConnectionError
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     IsolationLevel,
@@ -30,6 +31,7 @@ from onceflow.sdk.protocol.api.offsets import (
     OffsetForLeaderEpochResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.schema import Response
 
 STABLE_FROM = 7
 """From this version of OffsetFetch on a commit in progress can be waited for (KIP-447)."""
@@ -278,17 +280,14 @@ def _committed(
     return CommittedOffset(error_code, OffsetAndMetadata(offset, metadata or "", leader_epoch))
 
 
-def commit_offsets(
+def commit_request(
     member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
-) -> Flow[dict[TopicPartition, int]]:
-    """Send an OffsetCommit to the group's coordinator.
+) -> OffsetCommitRequest:
+    """An OffsetCommit for the group's coordinator, in a version up to ``NAMES_UNTIL``.
 
     Args:
         member: Group and membership; generation -1 commits from outside of the group.
         offsets: What to store.
-
-    Returns:
-        Error code by partition.
     """
     topics: dict[str, OffsetCommitRequest.OffsetCommitRequestTopic] = {}
     for partition, offset in offsets.items():
@@ -306,17 +305,46 @@ def commit_offsets(
                 committed_metadata=offset.metadata,
             )
         )
-    request = OffsetCommitRequest(
+    return OffsetCommitRequest(
         group_id=member.group_id,
         generation_id_or_member_epoch=member.generation_id,
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         topics=list(topics.values()),
     )
-    coordinator = Coordinator(member.group_id, CoordinatorType.GROUP)
-    reply = yield from ask(request, OffsetCommitResponse, coordinator, max_version=NAMES_UNTIL)
+
+
+def read_commit_codes(reply: Response) -> dict[TopicPartition, int]:
+    """Error code by partition of an answer to OffsetCommit.
+
+    Args:
+        reply: The answer.
+
+    Raises:
+        BrokerConnectionError: It is the answer to something else.
+    """
+    if not isinstance(reply, OffsetCommitResponse):
+        raise BrokerConnectionError("the coordinator answered something else")
     return {
         TopicPartition(topic_answer.name, answer.partition_index): answer.error_code
         for topic_answer in reply.topics
         for answer in topic_answer.partitions
     }
+
+
+def commit_offsets(
+    member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+) -> Flow[dict[TopicPartition, int]]:
+    """Send an OffsetCommit to the group's coordinator.
+
+    Args:
+        member: Group and membership; generation -1 commits from outside of the group.
+        offsets: What to store.
+
+    Returns:
+        Error code by partition.
+    """
+    coordinator = Coordinator(member.group_id, CoordinatorType.GROUP)
+    request = commit_request(member, offsets)
+    reply = yield from ask(request, OffsetCommitResponse, coordinator, max_version=NAMES_UNTIL)
+    return read_commit_codes(reply)

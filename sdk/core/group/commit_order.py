@@ -1,0 +1,114 @@
+"""Which of a consumer's offset commits may still be sent, when several are under way.
+
+A commit that is repeated has old content. It must never overwrite a later commit of the same
+partition, and never the commits of whoever owns the partition by then. So each repetition asks
+here what is left to send. Sending, waiting and retrying are done elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+
+Owner = object
+"""Stands for one uninterrupted assignment of a partition; compared by identity."""
+
+
+class PendingCommit:
+    """The offsets of one call, until each is stored, replaced by a later call, or void.
+
+    Attributes:
+        number: Rises with each call.
+        left: Offsets that are to be sent still, by partition.
+        replaced_by: Commits that were sent later for some of its partitions.
+        lost: Partitions that were given up since the call.
+        is_over: Whether the call has ended.
+        failure: Why it failed, None if it did not.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        owners: Mapping[TopicPartition, Owner | None],
+    ) -> None:
+        self.number: int = number
+        self.left: dict[TopicPartition, OffsetAndMetadata] = dict(offsets)
+        self.replaced_by: set[PendingCommit] = set()
+        self.lost: set[TopicPartition] = set()
+        self.owners: Mapping[TopicPartition, Owner | None] = owners
+        self.is_over: bool = False
+        self.failure: KafkaError | None = None
+
+
+class CommitOrder:
+    """The order of one consumer's commits: the order of the calls."""
+
+    def __init__(self, owner_of: Callable[[TopicPartition], Owner | None]) -> None:
+        """Make it; there are no commits yet.
+
+        Args:
+            owner_of: The present assignment of a partition, None while it is not assigned.
+        """
+        self._owner_of = owner_of
+        self._count = 0
+        self._pending: set[PendingCommit] = set()
+        self._last_sent: dict[TopicPartition, PendingCommit] = {}
+
+    def begin(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> PendingCommit:
+        """Note a call.
+
+        Args:
+            offsets: What it is to store.
+        """
+        self._count += 1
+        owners = {partition: self._owner_of(partition) for partition in offsets}
+        commit = PendingCommit(self._count, offsets, owners)
+        self._pending.add(commit)
+        return commit
+
+    def take(self, commit: PendingCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit sends now; the caller sends it before it takes for any other commit.
+
+        Partitions that a later commit was sent for, or that were given up since the call, are left
+        out from now on.
+
+        Args:
+            commit: From `begin`.
+        """
+        for partition in list(commit.left):
+            later = self._last_sent.get(partition)
+            if later is not None and later.number > commit.number:
+                commit.replaced_by.add(later)
+                del commit.left[partition]
+            elif self._owner_of(partition) is not commit.owners[partition]:
+                commit.lost.add(partition)
+                del commit.left[partition]
+            else:
+                self._last_sent[partition] = commit
+        return dict(commit.left)
+
+    def stored(self, commit: PendingCommit, partitions: Iterable[TopicPartition]) -> None:
+        """The coordinator stored some of it.
+
+        Args:
+            commit: From `begin`.
+            partitions: Which ones.
+        """
+        for partition in partitions:
+            commit.left.pop(partition, None)
+
+    def end(self, commit: PendingCommit, failure: KafkaError | None = None) -> None:
+        """The call is over, one way or another.
+
+        Args:
+            commit: From `begin`.
+            failure: Why it failed, None if it did not.
+        """
+        commit.is_over, commit.failure = True, failure
+        self._pending.discard(commit)
+        if not self._pending:
+            # Nothing older than what was sent can be sent any more.
+            self._last_sent.clear()
