@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry as AsyncSchemaRegistry
     from onceflow.sdk.schema_registry.avro import avro_serde as avro_serde
+    from onceflow.sdk.schema_registry.avro import avro_type_name as avro_type_name
     from onceflow.sdk.schema_registry.client import SchemaRegistry as SchemaRegistry
     from onceflow.sdk.schema_registry.config import SchemaRegistryConfig as SchemaRegistryConfig
     from onceflow.sdk.schema_registry.json_schema import json_schema_serde as json_schema_serde
@@ -29,6 +30,7 @@ _HOMES = {
     "SchemaRegistry": "client",
     "SchemaRegistryConfig": "config",
     "avro_serde": "avro",
+    "avro_type_name": "avro",
     "json_schema_serde": "json_schema",
     "protobuf_serde": "protobuf",
 }
@@ -42,6 +44,7 @@ __all__ = [
     "RegisteredSchema",
     "RegistrySerde",
     "avro_serde",
+    "avro_type_name",
     "json_schema_serde",
     "protobuf_serde",
 ]

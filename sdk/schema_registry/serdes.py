@@ -9,7 +9,7 @@ written is decided by the languages' own modules.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -32,7 +32,6 @@ from onceflow.sdk.serde import (
     Serde,
     TopicDeserializer,
     TopicSerializer,
-    model_to_mapping,
 )
 
 T = TypeVar("T")
@@ -285,7 +284,7 @@ def compiled(make: Callable[[], T], about: str) -> T:
     except KafkaError:
         raise
     except Exception as error:
-        raise SerializationError(f"{about}: the schema cannot be used: {error!r}") from error
+        raise SerializationError(f"{about}: the schema cannot be used: {_told(error)}") from error
 
 
 def _guarded(work: Callable[[V], T], value: V, about: str) -> T:
@@ -294,27 +293,12 @@ def _guarded(work: Callable[[V], T], value: V, about: str) -> T:
     except KafkaError:
         raise
     except Exception as error:  # the codecs' libraries raise whatever comes to hand
-        raise SerializationError(f"{about}: {type(error).__name__}: {error}") from error
+        raise SerializationError(f"{about}: {_told(error)}") from error
 
 
-def as_plain(value: object) -> object:
-    """A value as mappings, lists and plain values; dates, decimals, uuids and bytes stay.
-
-    Args:
-        value: A dataclass, ``msgspec`` struct, pydantic model, or what is plain already.
-    """
-    if value is None or isinstance(value, Mapping | str | bytes | int | float | list | tuple):
-        return value
-    if hasattr(value, "model_dump"):
-        return model_to_mapping(value)
-    import datetime
-    import decimal
-    import uuid
-
-    import msgspec
-
-    kept = (bytes, datetime.datetime, datetime.date, datetime.time, decimal.Decimal, uuid.UUID)
-    return msgspec.to_builtins(value, builtin_types=kept, enc_hook=model_to_mapping)
+def _told(error: Exception) -> str:
+    """An error in words; those of values speak for themselves."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def as_kind(kind: type[object] | None) -> Callable[[object], object]:

@@ -332,7 +332,7 @@ OPTIONAL = {
     "sdk/model/columns.py": "arrow",
     "sdk/observe/prometheus.py": "prometheus",
     "sdk/observe/tracing.py": "opentelemetry",
-    "sdk/schema_registry/avro.py": "avro",
+    "sdk/schema_registry/avro/serde.py": "avro",
     "sdk/schema_registry/cache.py": "registry",
     "sdk/schema_registry/http.py": "registry",
     "sdk/schema_registry/json_schema.py": "json-schema",

@@ -1,0 +1,437 @@
+"""Values made ready for writing with an Avro schema: checked, completed, branches chosen.
+
+Decides which Python values fit which type. A value that its type cannot hold is refused and never
+changed; a missing field gets its default. The branch of a union is the one that the value says it
+is of, or the only one that fits; where several fit, the value must say. What comes out is written
+by fastavro, which has nothing left to guess.
+"""
+
+from __future__ import annotations
+
+import decimal
+import enum
+import numbers
+import operator
+import struct
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Final
+
+import msgspec
+
+from onceflow.sdk.schema_registry.avro.logical import Misfit, raw_of, shown
+from onceflow.sdk.schema_registry.avro.names import avro_type_name, code_name
+from onceflow.sdk.schema_registry.avro.schemas import MISSING, Field, Type
+from onceflow.sdk.serde import model_to_mapping
+
+Fit = Callable[[object], object]
+
+_RANGES: Final = {"int": 31, "long": 63}
+_NULL: Final = ("null", None)
+_PREFERRED: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
+    (bool, ("boolean",)),
+    (int, ("int", "long")),
+    (float, ("double",)),
+    (str, ("string",)),
+    (bytes, ("bytes",)),
+    (decimal.Decimal, ("bytes",)),
+    (uuid.UUID, ("string",)),
+)
+"""Which branches a plain value means where others would take it as well."""
+
+
+class Fitter:
+    """Makes values ready for one schema.
+
+    Args:
+        root: The schema.
+    """
+
+    def __init__(self, root: Type) -> None:
+        self._made: dict[int, Fit] = {}
+        self._fit = self._of(root)
+
+    def fit(self, value: object) -> object:
+        """The value as fastavro writes it.
+
+        Raises:
+            Misfit: It does not fit the schema; the message says where and why.
+        """
+        return self._fit(value)
+
+    def _of(self, type_: Type) -> Fit:
+        made = self._made.get(id(type_))
+        if made is None:
+            made = self._made[id(type_)] = self._make(type_)
+        return made
+
+    def _make(self, type_: Type) -> Fit:
+        simple = _SIMPLE.get(type_.kind)
+        if simple is not None:
+            return _logical(type_, simple)
+        match type_.kind:
+            case "fixed":
+                return _logical(type_, lambda value: _fixed(value, type_))
+            case "enum":
+                return lambda value: _symbol(value, type_)
+            case "array":
+                items = self._of(type_.inner)
+                return lambda value: _array(value, items)
+            case "map":
+                values = self._of(type_.inner)
+                return lambda value: _map(value, values)
+            case "union":
+                return self._union(type_)
+        return self._record(type_)
+
+    def _record(self, type_: Type) -> Fit:
+        fields: list[tuple[str, Fit, Callable[[], object]]] = []
+
+        def fit(value: object) -> object:
+            if not fields:  # only now, as a record may hold itself
+                fields.extend(
+                    (each.name, self._of(each.type), self._default(each)) for each in type_.fields
+                )
+            given = value if type(value) is dict else fields_of(value)
+            if given is None:
+                raise Misfit(f"{shown(value)} is no record {type_.name}")
+            out, left, name = {}, len(given), ""
+            try:
+                for name, inner, default in fields:
+                    if name in given:
+                        out[name] = inner(given[name])
+                        left -= 1
+                    else:
+                        out[name] = default()
+            except Misfit as error:
+                error.path.append(f".{name}")
+                raise
+            if left:
+                extra = ", ".join(repr(name) for name in given if name not in out)
+                raise Misfit(f"the schema's record {type_.name} has no field {extra}")
+            return out
+
+        return fit
+
+    def _default(self, each: Field) -> Callable[[], object]:
+        if each.default is MISSING:
+            return lambda: _refuse("the field is missing and has no default")
+        made: list[object] = []  # at its first use, when all types are made
+
+        def default() -> object:
+            if not made:
+                made.append(raw_default(each.type, each.default, each.name))
+            return made[0]
+
+        return default
+
+    def _union(self, type_: Type) -> Fit:
+        branches = [(each, code_name(each), self._of(each)) for each in type_.branches]
+        by_label = {each.label: (code, fit) for each, code, fit in branches}
+        rest = [entry for entry in branches if entry[0].kind != "null"]
+        nullable = len(rest) < len(branches)
+        single = rest[0] if len(rest) == 1 else None
+
+        def fit(value: object) -> object:
+            if value is None and nullable:
+                return _NULL
+            if single is not None and type(value) is not tuple:
+                return single[1], single[2](value)
+            label = _said_label(value, by_label, type_)
+            if label is not None:
+                if type(value) is tuple:
+                    value = value[1]
+                code, inner = by_label[label]
+                return code, inner(value)
+            return _only_branch(value, rest)
+
+        return fit
+
+
+def _said_label(value: object, by_label: Mapping[str, object], union: Type) -> str | None:
+    """The branch that a value says it is of: by a pair, a read value's type, or its class."""
+    if type(value) is tuple and len(value) == 2 and isinstance(value[0], str):
+        if value[0] in by_label:
+            return value[0]
+        ends = [label for label in by_label if label.rpartition(".")[2] == value[0]]
+        return ends[0] if len(ends) == 1 else None
+    named = avro_type_name(value)
+    if named is not None:
+        return named if named in by_label else None
+    if isinstance(value, dict | str | bytes | int | float | list) and not isinstance(
+        value, enum.Enum
+    ):
+        return None
+    called = type(value).__name__
+    ends = [each.name for each in union.branches if each.name.rpartition(".")[2] == called]
+    return ends[0] if len(ends) == 1 else None
+
+
+def _only_branch(value: object, branches: list[tuple[Type, str, Fit]]) -> tuple[str, object]:
+    """The one branch that a value fits."""
+    fitting: list[tuple[Type, str, object]] = []
+    reasons = []
+    for type_, code, fit in branches:
+        try:
+            fitting.append((type_, code, fit(value)))
+        except Misfit as error:
+            reasons.append(f"{type_.label}: {error}")
+    if len(fitting) > 1:
+        fitting = _narrowed(value, fitting)
+    if not fitting:
+        raise Misfit(f"{shown(value)} fits no type of the union ({'; '.join(reasons)})")
+    if len(fitting) > 1:
+        labels = ", ".join(type_.label for type_, _, _ in fitting)
+        raise Misfit(
+            f"{shown(value)} fits several types of the union ({labels}): give a pair of the name "
+            f"and the value, as ({fitting[0][0].label!r}, ...), or an object of a class of that "
+            "name"
+        )
+    return fitting[0][1], fitting[0][2]
+
+
+def _narrowed(
+    value: object, fitting: list[tuple[Type, str, object]]
+) -> list[tuple[Type, str, object]]:
+    for kind, preferred in _PREFERRED:
+        if isinstance(value, kind):
+            # A raw value means a logical type only where nothing else takes it.
+            fitting = [entry for entry in fitting if not entry[0].logical] or fitting
+            best = [entry for entry in fitting if entry[0].kind in preferred]
+            return best[:1] or fitting
+    given = fields_of(value)
+    if given is not None and all(entry[0].kind == "record" for entry in fitting):
+        exact = [entry for entry in fitting if len(entry[0].fields) == len(given)]
+        return exact or fitting
+    return fitting
+
+
+def fields_of(value: object) -> Mapping[object, object] | None:
+    """A value as a mapping by field names, its values as they are; None if it has no fields."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, msgspec.Struct):
+        found: dict[object, object] = {
+            each.encode_name: getattr(value, each.name) for each in msgspec.structs.fields(value)
+        }
+        config = value.__struct_config__
+        return found if config.tag is None else {config.tag_field: config.tag, **found}
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
+    if hasattr(kind, "model_dump"):
+        dumped = model_to_mapping(value)
+        return dumped if isinstance(dumped, dict) else None
+    return None
+
+
+# --- simple types
+
+
+def _logical(type_: Type, fit: Fit) -> Fit:
+    if not type_.logical:
+        return fit
+    raw = raw_of(type_)
+    return lambda value: fit(raw(value))
+
+
+def _refuse(reason: str) -> object:
+    raise Misfit(reason)
+
+
+def _null(value: object) -> object:
+    return value if value is None else _refuse(f"{shown(value)} is not null")
+
+
+def _boolean(value: object) -> object:
+    return value if isinstance(value, bool) else _refuse(f"{shown(value)} is no boolean")
+
+
+def _integer(kind: str) -> Fit:
+    bits = _RANGES[kind]
+    least, most = -(2**bits), 2**bits - 1
+
+    def fit(value: object) -> object:
+        if type(value) is not int:
+            value = _as_int(value, kind)
+        if not least <= value <= most:
+            raise Misfit(f"{value} does not fit into {kind}")
+        return value
+
+    return fit
+
+
+def _as_int(value: object, kind: str) -> int:
+    if isinstance(value, bool):
+        raise Misfit(f"{shown(value)} is no {kind}")
+    try:
+        return operator.index(_unwrapped(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise Misfit(f"{shown(value)} is no {kind}") from None
+
+
+def _double(value: object) -> object:
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Misfit(f"{shown(value)} is no number")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = float("inf")
+    if found != value and value == value:
+        raise Misfit(f"{value} cannot be held exactly by a floating-point number")
+    return found
+
+
+def _float(value: object) -> object:
+    found = _double(value)
+    assert isinstance(found, float)
+    try:
+        (held,) = struct.unpack("<f", struct.pack("<f", found))
+    except OverflowError:
+        raise Misfit(f"{value} is too large for float; use double") from None
+    if held != found and not isinstance(value, float):
+        raise Misfit(f"{value} cannot be held exactly by float; use double")
+    return found
+
+
+def _bytes(value: object) -> object:
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise Misfit(f"{shown(value)} is no bytes")
+
+
+def _string(value: object) -> object:
+    value = _unwrapped(value)
+    return value if isinstance(value, str) else _refuse(f"{shown(value)} is no text")
+
+
+def _unwrapped(value: object) -> object:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+_SIMPLE: Final[Mapping[str, Fit]] = {
+    "null": _null,
+    "boolean": _boolean,
+    "int": _integer("int"),
+    "long": _integer("long"),
+    "float": _float,
+    "double": _double,
+    "bytes": _bytes,
+    "string": _string,
+}
+
+
+def _fixed(value: object, type_: Type) -> object:
+    data = _bytes(value)
+    assert isinstance(data, bytes)
+    if len(data) != type_.size:
+        raise Misfit(f"{len(data)} bytes, where {type_.name} has {type_.size}")
+    return data
+
+
+def _symbol(value: object, type_: Type) -> object:
+    symbol = _unwrapped(value)
+    if not isinstance(symbol, str) or symbol not in type_.symbols:
+        raise Misfit(f"{shown(value)} is no symbol of {type_.name}")
+    return str(symbol)
+
+
+def _array(value: object, items: Fit) -> object:
+    if not isinstance(value, list | tuple | Set):
+        raise Misfit(f"{shown(value)} is no list")
+    out: list[object] = []
+    try:
+        for each in value:
+            out.append(items(each))
+    except Misfit as error:
+        error.path.append(f"[{len(out)}]")
+        raise
+    return out
+
+
+def _map(value: object, values: Fit) -> object:
+    if not isinstance(value, Mapping):
+        raise Misfit(f"{shown(value)} is no mapping")
+    out, key = {}, None
+    try:
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise Misfit("the key is no text")
+            out[key] = values(each)
+    except Misfit as error:
+        error.path.append(f"[{key!r}]")
+        raise
+    return out
+
+
+# --- defaults
+
+
+def raw_default(type_: Type, default: object, name: str) -> object:
+    """A default of a schema's JSON as fastavro writes it, with the branch of each union.
+
+    Args:
+        type_: Type of the field.
+        default: The default.
+        name: Name of the field, for the message.
+
+    Raises:
+        Misfit: The default does not fit the type.
+    """
+    found = _raw_default(type_, default)
+    if found is MISSING:
+        raise Misfit(f"the default {default!r} of the field {name!r} does not fit its type")
+    return found
+
+
+def _raw_default(type_: Type, default: object) -> object:
+    """The same, MISSING where it does not fit."""
+    kind = type_.kind
+    if kind == "union":
+        for branch in type_.branches:  # the first that fits, as in Java since 1.9
+            found = _raw_default(branch, default)
+            if found is not MISSING:
+                return code_name(branch), found
+        return MISSING
+    if kind == "array" and isinstance(default, list):
+        return _all_fit([_raw_default(type_.inner, each) for each in default])
+    if kind == "map" and isinstance(default, dict):
+        found = {key: _raw_default(type_.inner, each) for key, each in default.items()}
+        return found if _all_fit(found.values()) is not MISSING else MISSING
+    if kind == "record" and isinstance(default, dict):
+        members = {
+            each.name: _raw_default(each.type, default.get(each.name, each.default))
+            for each in type_.fields
+        }
+        return members if _all_fit(members.values()) is not MISSING else MISSING
+    if kind in ("bytes", "fixed"):
+        return _default_bytes(type_, default)
+    if kind in ("float", "double"):
+        default = _WORDS.get(default, default) if isinstance(default, str) else default
+    try:
+        return _symbol(default, type_) if kind == "enum" else _SIMPLE[kind](default)
+    except (Misfit, KeyError):
+        return MISSING
+
+
+_WORDS: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+def _all_fit(values: Iterable[object]) -> object:
+    found = list(values)
+    return MISSING if any(each is MISSING for each in found) else found
+
+
+def _default_bytes(type_: Type, default: object) -> object:
+    """Bytes stand in JSON as text of which each character is one byte."""
+    if not isinstance(default, str):
+        return MISSING
+    try:
+        data = default.encode("latin-1")
+    except UnicodeEncodeError:
+        return MISSING
+    return MISSING if type_.kind == "fixed" and len(data) != type_.size else data

@@ -1,0 +1,88 @@
+"""Names of Avro types: as fastavro gets them, and as values of unions carry them.
+
+Two records of a union may look the same, and a symbol looks like text. What is read from a union of
+such types is a mapping, text or bytes that knows its type, so that it can be told and written again
+as what it was.
+"""
+
+from __future__ import annotations
+
+import decimal
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from onceflow.sdk.schema_registry.avro.schemas import Type
+
+
+class _NamedRecord(dict[str, object]):
+    """A record that knows its type; equal to any mapping with the same fields."""
+
+    __slots__ = ("avro_type",)
+
+
+class _NamedText(str):
+    """A symbol of an enum that knows its type."""
+
+    __slots__ = ("avro_type",)
+
+
+class _NamedBytes(bytes):
+    """Bytes of a fixed that know their type."""
+
+
+class _NamedDecimal(decimal.Decimal):
+    """A decimal of a fixed that knows its type."""
+
+    __slots__ = ("avro_type",)
+
+
+class _NamedUuid(uuid.UUID):
+    """A UUID of a fixed that knows its type."""
+
+    __slots__ = ("avro_type",)
+
+    def __init__(self, value: uuid.UUID) -> None:
+        super().__init__(int=value.int)
+
+
+_NAMED: Final[Mapping[type, Callable[[Any], object]]] = {
+    dict: _NamedRecord,
+    str: _NamedText,
+    bytes: _NamedBytes,
+    decimal.Decimal: _NamedDecimal,
+    uuid.UUID: _NamedUuid,
+}
+_NAMED_TYPES: Final = frozenset(_NAMED.values())
+
+
+def avro_type_name(value: object) -> str | None:
+    """The full name of the Avro type of a value that was read from a union.
+
+    Args:
+        value: A record, symbol or fixed that ``avro_serde`` gave, from a union in which its type
+            could not be told by the value alone.
+
+    Returns:
+        Such as ``shop.Order``, or "map" for a mapping that is no record; None for any other value.
+    """
+    return getattr(value, "avro_type", None) if type(value) in _NAMED_TYPES else None
+
+
+def with_name(value: object, name: str) -> object:
+    """The value so that it knows its type.
+
+    Args:
+        value: A record, symbol or fixed.
+        name: Full name of its type.
+    """
+    found = _NAMED[type(value)](value)
+    object.__setattr__(found, "avro_type", name)  # a UUID refuses its own way of setting
+    return found
+
+
+def code_name(type_: Type) -> str:
+    """What fastavro calls a type: with a namespace, so that none is looked up around it."""
+    if not type_.name:
+        return type_.kind
+    return type_.name if "." in type_.name else f"_.{type_.name}"

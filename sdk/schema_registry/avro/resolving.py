@@ -1,0 +1,375 @@
+"""Values read with an Avro schema: typed, and turned into those of the reader's schema.
+
+fastavro reads bytes by the schema that they were written with. Decided here is what an application
+gets: logical types as Python's types, the branch of a union that would be lost, and by the rules of
+schema resolution what a reader's schema asks for, with the logical types and defaults of that one.
+Rules are those of Java's library; where it would give another number in silence (a decimal of
+another scale), the value is refused. Parts of a value that need nothing are left as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+from onceflow.sdk.schema_registry.avro.fitting import raw_default
+from onceflow.sdk.schema_registry.avro.logical import Misfit, typed_of
+from onceflow.sdk.schema_registry.avro.names import code_name, with_name
+from onceflow.sdk.schema_registry.avro.schemas import MISSING, Field, SchemaFault, Type, affected
+
+Change = Callable[[object], object]
+
+_PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_LOOK: Final = {"record": "mapping", "map": "mapping", "enum": "text", "string": "text",
+                "fixed": "bytes", "bytes": "bytes"}  # fmt: skip
+"""What raw values of a kind look like in Python, where others look the same."""
+
+
+class Mismatch(SchemaFault):
+    """What was written cannot be read by the reader's schema."""
+
+
+def needs_pairs(union: Type) -> bool:
+    """Whether raw values of a union do not tell by themselves which branch they are of."""
+    looks = [_LOOK[each.kind] for each in union.branches if each.kind in _LOOK]
+    return len(set(looks)) < len(looks)
+
+
+def _needs_name(branch: Type, union: Type) -> bool:
+    """Whether typed values of a branch must know their type, to be told from another branch's.
+
+    Text and bytes without a name need none: they are what a plain value means.
+    """
+    if not branch.name and branch.kind != "map":
+        return False
+    return any(
+        each is not branch and _typed_look(each) == _typed_look(branch) for each in union.branches
+    )
+
+
+def _typed_look(type_: Type) -> str:
+    if type_.logical in ("decimal", "big-decimal"):
+        return "decimal"
+    return type_.logical or _LOOK.get(type_.kind, type_.kind)
+
+
+class Resolver:
+    """Makes the function that turns what fastavro read into what the application gets.
+
+    Args:
+        pairs: Which values within unions are pairs of the branch's name and the value: "none",
+            "named" types (as fastavro gives them on demand), or "all" (as in a default).
+    """
+
+    def __init__(self, pairs: Literal["none", "named", "all"]) -> None:
+        self._pairs = pairs
+        self._made: dict[tuple[int, int], Change | None] = {}
+        self._open: set[tuple[int, int]] = set()
+        self._changed: set[int] = set()
+
+    def change(self, writer: Type, reader: Type) -> Change | None:
+        """The function; None where values stay as they are.
+
+        Args:
+            writer: Schema that the bytes were written with.
+            reader: Schema of what is wanted, the same for none of its own.
+
+        Raises:
+            Mismatch: No value of the one is a value of the other.
+        """
+        key = (id(writer), id(reader))
+        if not self._made and not self._open:
+            self._changed = affected(writer, self._needs_change)
+        if writer is reader and id(writer) not in self._changed:
+            return None
+        if key in self._open:  # a type within itself: what it becomes is known later
+            return self._later(key)
+        if key not in self._made:
+            self._open.add(key)
+            try:
+                self._made[key] = self._make(writer, reader)
+            finally:
+                self._open.remove(key)
+        return self._made[key]
+
+    def _later(self, key: tuple[int, int]) -> Change:
+        def apply(value: object) -> object:
+            change = self._made[key]
+            return value if change is None else change(value)
+
+        return apply
+
+    def _needs_change(self, type_: Type) -> bool:
+        union = type_.kind == "union"
+        return bool(type_.logical) or (
+            union
+            and (self._paired(type_) or any(_needs_name(each, type_) for each in type_.branches))
+        )
+
+    def _paired(self, union: Type) -> bool:
+        """Whether values of a union may come as pairs of the branch's name and the value."""
+        named = any(each.name for each in union.branches)
+        return self._pairs == "all" or (self._pairs == "named" and named)
+
+    def _make(self, writer: Type, reader: Type) -> Change | None:
+        if writer.kind == "union":
+            return self._from_union(writer, reader)
+        if reader.kind == "union":
+            branch = self._branch_for(writer, reader)
+            change = self.change(writer, branch)
+            return _naming(change, branch) if _needs_name(branch, reader) else change
+        if writer.kind != reader.kind:
+            return _promotion(writer, reader)
+        _check_alike(writer, reader)
+        match writer.kind:
+            case "record":
+                return self._record(writer, reader)
+            case "array":
+                items = self.change(writer.inner, reader.inner)
+                return None if items is None else lambda value: _all(value, items)
+            case "map":
+                values = self.change(writer.inner, reader.inner)
+                return None if values is None else lambda value: _all_values(value, values)
+            case "enum":
+                return None if writer is reader else _enum(writer, reader)
+        return typed_of(reader)
+
+    # unions
+
+    def _from_union(self, writer: Type, reader: Type) -> Change | None:
+        changes: dict[str, Change | None] = {}
+        for branch in writer.branches:
+            if reader is writer:
+                changes[code_name(branch)] = self._kept_branch(branch, reader)
+                continue
+            try:
+                changes[code_name(branch)] = self.change(branch, reader)
+            except Mismatch as error:
+                changes[code_name(branch)] = _refusing(str(error))
+        if not self._paired(writer) and all(each is None for each in changes.values()):
+            return None
+        kinds = {branch.kind: code_name(branch) for branch in writer.branches}
+
+        def change(value: object) -> object:
+            if type(value) is tuple:
+                code, value = value
+            else:
+                code = _code_of(value, kinds)
+            found = changes[code]
+            return value if found is None else found(value)
+
+        return change
+
+    def _kept_branch(self, branch: Type, union: Type) -> Change | None:
+        change = self.change(branch, branch)
+        return _naming(change, branch) if _needs_name(branch, union) else change
+
+    def _branch_for(self, writer: Type, union: Type) -> Type:
+        """The branch of a reader's union that a type is read as (Java's Resolver)."""
+        alike = [each for each in union.branches if each.kind == writer.kind]
+        if writer.name:
+            for each in alike:
+                if _same_name(writer, each, full=True):
+                    return each
+            alike = [each for each in alike if self._fits(writer, each)]
+            by_short_name = [each for each in alike if _same_name(writer, each, full=False)]
+            if writer.kind != "record":
+                alike = by_short_name
+            alike = by_short_name or alike
+        if alike:
+            return alike[0]
+        for each in union.branches:
+            if each.kind in _PROMOTED.get(writer.kind, ()):
+                return each
+        raise Mismatch(f"a {writer.label} was written, which the reader's union does not have")
+
+    def _fits(self, writer: Type, reader: Type) -> bool:
+        try:
+            self.change(writer, reader)
+        except Mismatch:
+            return False
+        return True
+
+    # records
+
+    def _record(self, writer: Type, reader: Type) -> Change | None:
+        if writer is reader:
+            return self._kept_record(writer)
+        written = {each.name: each for each in writer.fields}
+        parts: list[tuple[str, str, Change | None]] = []
+        defaults: list[tuple[str, Callable[[], object]]] = []
+        for each in reader.fields:
+            source = next((written[n] for n in (each.name, *each.aliases) if n in written), None)
+            if source is None:
+                defaults.append((each.name, self._default(each, reader)))
+            else:
+                parts.append((each.name, source.name, self.change(source.type, each.type)))
+        if not defaults and len(parts) == len(written):
+            changed = [(name, change) for name, source, change in parts if change is not None]
+            if not changed and all(name == source for name, source, _ in parts):
+                return None
+
+        def change(value: object) -> object:
+            assert isinstance(value, dict)
+            out = {}
+            for name, source, inner in parts:
+                out[name] = value[source] if inner is None else inner(value[source])
+            for name, default in defaults:
+                out[name] = default()
+            return out
+
+        return change
+
+    def _kept_record(self, record: Type) -> Change | None:
+        found = [(each.name, self.change(each.type, each.type)) for each in record.fields]
+        changes = [(name, change) for name, change in found if change is not None]
+        if not changes:
+            return None
+
+        def change(value: object) -> object:
+            assert isinstance(value, dict)
+            for name, inner in changes:
+                value[name] = inner(value[name])
+            return value
+
+        return change
+
+    def _default(self, each: Field, record: Type) -> Callable[[], object]:
+        """Gives the typed default; each record its own, as the application may change it."""
+        if each.default is MISSING:
+            raise Mismatch(
+                f"the field {each.name!r} of the reader's {record.name} was not written and has "
+                "no default"
+            )
+        try:
+            raw = raw_default(each.type, each.default, each.name)
+        except Misfit as error:
+            raise Mismatch(str(error)) from None
+        change = Resolver("all").change(each.type, each.type)
+        if change is None:
+            return lambda: copy.deepcopy(raw)
+        return lambda: change(copy.deepcopy(raw))
+
+
+def _naming(change: Change | None, type_: Type) -> Change:
+    if change is None:
+        return lambda value: with_name(value, type_.label)
+    return lambda value: with_name(change(value), type_.label)
+
+
+def _refusing(reason: str) -> Change:
+    def refuse(value: object) -> object:
+        raise Mismatch(reason)
+
+    return refuse
+
+
+def _code_of(value: object, kinds: Mapping[str, str]) -> str:
+    """The branch of a value that fastavro gives without its name."""
+    for kind in _KINDS_OF[type(value)]:
+        if kind in kinds:
+            return kinds[kind]
+    raise Mismatch(f"a {type(value).__name__} is no value of the union")
+
+
+_KINDS_OF: Final[Mapping[type, tuple[str, ...]]] = {
+    type(None): ("null",),
+    bool: ("boolean",),
+    int: ("int", "long"),
+    float: ("double", "float"),
+    str: ("string", "enum"),
+    bytes: ("bytes", "fixed"),
+    list: ("array",),
+    dict: ("map", "record"),
+}
+
+
+# one type after the other
+
+
+def _promotion(writer: Type, reader: Type) -> Change | None:
+    if reader.kind not in _PROMOTED.get(writer.kind, ()):
+        wanted = f"where the reader's schema has {reader.label}"
+        raise Mismatch(f"a {writer.label} was written, {wanted}")
+    _check_alike(writer, reader)
+    typed = typed_of(reader)
+    if reader.kind == "float":
+        return _to_float
+    if reader.kind == "double":
+        return float if writer.kind != "float" else None  # type: ignore[return-value]
+    if reader.kind == "bytes":
+        return _then(lambda value: value.encode(), typed)  # type: ignore[attr-defined]
+    if reader.kind == "string":
+        return _then(lambda value: value.decode(), typed)  # type: ignore[attr-defined]
+    return typed
+
+
+def _to_float(value: object) -> object:
+    """The nearest number of 32 bits, rounded once, as Java's cast does."""
+    assert isinstance(value, int)
+    shift = max(0, value.bit_length() - 24)
+    kept, rest = divmod(value, 1 << shift)
+    half = (1 << shift) >> 1
+    kept += rest > half or (rest == half and shift > 0 and kept % 2 == 1)
+    return float(kept << shift)
+
+
+def _then(first: Change, second: Change | None) -> Change:
+    return first if second is None else lambda value: second(first(value))
+
+
+def _check_alike(writer: Type, reader: Type) -> None:
+    """Refuse what would be another value in silence."""
+    if writer is reader:
+        return
+    if writer.kind == "fixed" and writer.size != reader.size:
+        raise Mismatch(f"{writer.name} has {writer.size} bytes, the reader's {reader.size}")
+    if writer.kind in ("enum", "fixed") and not _same_name(writer, reader, full=False):
+        raise Mismatch(f"a {writer.name} was written, where the reader's schema has {reader.name}")
+    if writer.logical and reader.logical and _meaning(writer) != _meaning(reader):
+        raise Mismatch(
+            f"{_meaning(writer)} was written, where the reader's schema has {_meaning(reader)}"
+        )
+
+
+def _meaning(type_: Type) -> str:
+    return f"{type_.logical} of scale {type_.scale}" if type_.precision else type_.logical
+
+
+def _same_name(writer: Type, reader: Type, *, full: bool) -> bool:
+    names = {reader.name, *reader.aliases}
+    if full or writer.name in names:
+        return writer.name in names
+    return writer.name.rpartition(".")[2] in {name.rpartition(".")[2] for name in names}
+
+
+def _enum(writer: Type, reader: Type) -> Change | None:
+    if set(writer.symbols) <= set(reader.symbols):
+        return None
+    known, default = frozenset(reader.symbols), reader.default
+
+    def change(value: object) -> object:
+        if value in known:
+            return value
+        if not default:
+            raise Mismatch(f"the reader's {reader.name} has no symbol {value!r} and no default")
+        return default
+
+    return change
+
+
+def _all(value: object, items: Change) -> object:
+    assert isinstance(value, list)
+    return [items(each) for each in value]
+
+
+def _all_values(value: object, values: Change) -> object:
+    assert isinstance(value, dict)
+    return {key: values(each) for key, each in value.items()}
