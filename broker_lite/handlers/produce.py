@@ -7,6 +7,7 @@ being served, because librdkafka looks for them before it compresses (KAFKA-1865
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.log import AppendError
@@ -15,13 +16,16 @@ from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.batch_header import (
-    HEADER_SIZE,
+    CODEC_MASK,
+    LENGTH_END,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     InvalidBatchError,
     parse_batch_header,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.services import Services
@@ -31,13 +35,18 @@ PartitionData = ProduceRequest.PartitionProduceData
 PartitionResult = ProduceResponse.PartitionProduceResponse
 TopicResult = ProduceResponse.TopicProduceResponse
 
+_LENGTH = struct.Struct(">i")
+LENGTH_AT = 8
+MAGIC_AT = 16
+OLD_LENGTH_MIN = 14
+"""Least length of a record of format version 0 behind its length field."""
+
 ZSTD = 4
 ZSTD_MIN_VERSION = 7
-CODEC_MASK = 0x07
-TRANSACTIONAL_BIT = 0x10
 TOPIC_ID_MIN_VERSION = 13
 IMPLICIT_ADD_MIN_VERSION = 12
 ACKS_ALL = -1
+ACKS = (ACKS_ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"
 """The one client id that may write to internal topics, as in Apache Kafka."""
 
@@ -49,28 +58,20 @@ class _Item:
         data: The partition's part of the request.
         topic: The topic; None when it is unknown.
         header: Header of the batch; only together with a known partition.
+        transactional: Whether a transaction must hold the partition for it to be appended.
         code: Why it is not appended; NONE while it may be.
         message: The same in words, or None.
     """
 
-    __slots__ = ("code", "data", "header", "message", "topic")
+    __slots__ = ("code", "data", "header", "message", "topic", "transactional")
 
     def __init__(self, data: PartitionData, topic: Topic | None) -> None:
         self.data = data
         self.topic = topic
         self.header: BatchHeader | None = None
+        self.transactional = False
         self.code = ErrorCode.NONE
         self.message: str | None = None
-
-    @property
-    def transactional(self) -> bool:
-        """Whether a transaction must hold the partition for this batch to be appended."""
-        header = self.header
-        return (
-            header is not None
-            and bool(header.attributes & TRANSACTIONAL_BIT)
-            and header.producer_id >= 0
-        )
 
     def refuse(self, code: ErrorCode, message: str | None = None) -> None:
         """Do not append it."""
@@ -87,16 +88,28 @@ def produce(
     Raises:
         CloseConnection: With ``acks=0`` something failed: the only way to tell (trap 14).
     """
-    by_topic = [
-        (topic_data, _items(state, context, request, topic_data))
-        for topic_data in request.topic_data
-    ]
-    transactional = [item for _, items in by_topic for item in items if item.transactional]
+    by_id = context.api_version >= TOPIC_ID_MIN_VERSION
+    by_topic: list[tuple[ProduceRequest.TopicProduceData, list[_Item]]] = []
+    transactional: list[_Item] = []
+    for topic_data in request.topic_data:
+        topics = state.topics
+        topic = topics.get_by_id(topic_data.topic_id) if by_id else topics.get(topic_data.name)
+        items = []
+        for data in topic_data.partition_data:
+            item = _Item(data, topic)
+            _judge(state, context, request.acks, item)
+            items.append(item)
+            if item.transactional:
+                transactional.append(item)
+        by_topic.append((topic_data, items))
     if transactional:
         _check_transaction(state, context, request, transactional, now_ms)
-    if request.acks not in (ACKS_ALL, 0, 1):
-        for item in (item for _, items in by_topic for item in items if not item.code):
-            item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is not -1, 0 or 1.")
+    if request.acks not in ACKS:
+        for _, items in by_topic:
+            for item in items:
+                if not item.code:
+                    message = f"acks={request.acks} is not -1, 0 or 1."
+                    item.refuse(ErrorCode.INVALID_REQUIRED_ACKS, message)
     responses = []
     failed: list[str] = []
     for topic_data, items in by_topic:
@@ -118,44 +131,33 @@ def produce(
     return ProduceResponse(responses=responses)
 
 
-def _items(
-    state: Services,
-    context: RequestContext,
-    request: ProduceRequest,
-    topic_data: ProduceRequest.TopicProduceData,
-) -> list[_Item]:
-    """The batches for one topic, those that this module refuses marked as such."""
-    by_id = context.api_version >= TOPIC_ID_MIN_VERSION
-    topics = state.topics
-    topic = topics.get_by_id(topic_data.topic_id) if by_id else topics.get(topic_data.name)
-    items = []
-    for data in topic_data.partition_data:
-        item = _Item(data, topic)
-        items.append(item)
-        if topic is None:
-            item.refuse(
-                ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        elif not 0 <= data.index < len(topic.partitions):
-            item.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif topic.internal and context.client_id != INTERNAL_WRITER:
-            item.refuse(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{topic.name}' is written by the broker only.",
-            )
-        elif request.acks == ACKS_ALL and (missing := _missing_replicas(state, topic, data.index)):
-            item.refuse(ErrorCode.NOT_ENOUGH_REPLICAS, missing)
-        else:
-            _read_header(context, item)
-    return items
+def _judge(state: Services, context: RequestContext, acks: int, item: _Item) -> None:
+    """Refuse what this module refuses, and read the header of the others."""
+    topic, index = item.topic, item.data.index
+    if topic is None:
+        by_id = context.api_version >= TOPIC_ID_MIN_VERSION
+        item.refuse(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    elif not 0 <= index < len(topic.partitions):
+        item.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    elif topic.internal and context.client_id != INTERNAL_WRITER:
+        item.refuse(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' is written by the broker only.",
+        )
+    elif (
+        acks == ACKS_ALL
+        and topic.config.min_insync_replicas > 1
+        and (missing := _missing_replicas(state, topic, index))
+    ):
+        item.refuse(ErrorCode.NOT_ENOUGH_REPLICAS, missing)
+    else:
+        _read_header(context, item)
 
 
 def _missing_replicas(state: Services, topic: Topic, partition: int) -> str | None:
     """What keeps ``acks=all`` from being served; a topic needs no more replicas than it has."""
-    wanted = topic.config.min_insync_replicas
-    if wanted <= 1:
-        return None
     placement = state.placement
+    wanted = topic.config.min_insync_replicas
     wanted = min(wanted, len(placement.replicas(topic.name, partition)))
     found = len(placement.in_sync(topic.name, partition))
     if found >= wanted:
@@ -168,25 +170,51 @@ def _read_header(context: RequestContext, item: _Item) -> None:
     if not records:
         item.refuse(ErrorCode.INVALID_RECORD, "There is no record batch for this partition.")
         return
-    if len(records) < HEADER_SIZE:
-        item.refuse(ErrorCode.CORRUPT_MESSAGE, "The record batch is cut within its header.")
-        return
     try:
         header = parse_batch_header(records, 0)
     except InvalidBatchError as error:
-        item.refuse(error.code, str(error))
+        item.refuse(*_unreadable(records, error))
         return
-    if header.attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
+    attributes = header.attributes
+    if attributes & CODEC_MASK == ZSTD and context.api_version < ZSTD_MIN_VERSION:
         item.refuse(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"zstd needs Produce version {ZSTD_MIN_VERSION} or later.",
         )
         return
-    if header.size_bytes < len(records):
+    if header.batch_length + LENGTH_END < len(records):
         # Before a transaction takes the partition in: this batch is never stored.
         item.refuse(ErrorCode.INVALID_RECORD, "There is more than one record batch.")
         return
     item.header = header
+    item.transactional = bool(attributes & TRANSACTIONAL_BIT) and header.producer_id >= 0
+
+
+def _unreadable(records: Buffer, error: InvalidBatchError) -> tuple[ErrorCode, str]:
+    """Why records have no batch header that can be read, as Apache Kafka looks at them.
+
+    It tells records of the formats before version 2, which have no such header and may be shorter
+    than one, from damaged ones: only what is damaged is worth sending again.
+    """
+    size = len(records)
+    if size < MAGIC_AT + 1:
+        return ErrorCode.INVALID_RECORD, f"{size} bytes are too few for a record batch."
+    length: int = _LENGTH.unpack_from(records, LENGTH_AT)[0]
+    magic = records[MAGIC_AT]
+    if length < OLD_LENGTH_MIN or magic > MAGIC:
+        return ErrorCode.CORRUPT_MESSAGE, str(error)
+    if LENGTH_END + length > size:
+        return (
+            ErrorCode.INVALID_RECORD,
+            f"The record batch is cut: it is to have {LENGTH_END + length} bytes, not {size}.",
+        )
+    if magic < MAGIC:
+        return (
+            ErrorCode.INVALID_RECORD,
+            f"Records of format version {magic} are not supported: send record batches (version "
+            f"{MAGIC}), which clients for Kafka 0.11 and later do.",
+        )
+    return ErrorCode.CORRUPT_MESSAGE, str(error)
 
 
 def _check_transaction(
@@ -282,6 +310,7 @@ def _append(context: RequestContext, item: _Item, now_ms: int) -> PartitionResul
         result = log.append(
             records,
             now_ms=now_ms,
+            header=item.header,
             # Transactions of version 2 begin each epoch at sequence 0 (KAFKA-18202, trap 4).
             first_sequence_zero=(
                 context.api_version >= IMPLICIT_ADD_MIN_VERSION and item.transactional

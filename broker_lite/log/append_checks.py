@@ -65,13 +65,16 @@ class IncomingBatch(NamedTuple):
     log_append_time_ms: int
 
 
-def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBatch:
+def client_batch(
+    records: Buffer, config: LogConfig, now_ms: int, header: BatchHeader | None = None
+) -> IncomingBatch:
     """Check what a client wants to append.
 
     Args:
         records: The records field of a Produce request: exactly one batch (KIP-98).
         config: The topic's settings.
         now_ms: The broker's clock.
+        header: Header of the batch, if the caller has read it.
 
     Raises:
         AppendError: With the code and the sentences that Kafka answers.
@@ -84,6 +87,7 @@ def client_batch(records: Buffer, config: LogConfig, now_ms: int) -> IncomingBat
             require_keys=config.compacts,
             max_record_bytes=config.max_decompressed_message_bytes,
             timestamp_range=_timestamp_range(config, now_ms),
+            header=header,
         )
     except InvalidBatchError as error:
         raise AppendError(error.code, str(error), error.record_issues) from None

@@ -29,7 +29,7 @@ from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT
+from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, TRANSACTIONAL_BIT, BatchHeader
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch, set_log_append_time
 
@@ -174,6 +174,7 @@ class PartitionLog(LogView):
         from_client: bool = True,
         verified_transaction: bool = True,
         first_sequence_zero: bool = False,
+        header: BatchHeader | None = None,
     ) -> AppendResult:
         """Append a client's batch, or a coordinator's batches.
 
@@ -185,6 +186,7 @@ class PartitionLog(LogView):
                 part of the producer's transaction (KIP-890).
             first_sequence_zero: Whether a producer without state here must begin with sequence
                 0, as transactions of version 2 do.
+            header: Header of a client's batch, if the caller has read it.
 
         Raises:
             AppendError: Nothing was appended.
@@ -196,7 +198,7 @@ class PartitionLog(LogView):
             for batch in batches:
                 self._producers.check_epoch(batch.header.producer_id, batch.header.producer_epoch)
             return self._append_batches(batches, now_ms)
-        batch = client_batch(records, self.config, now_ms)
+        batch = client_batch(records, self.config, now_ms, header)
         header = batch.header
         if header.producer_id >= 0:
             repeated = self._producers.check(

@@ -208,6 +208,7 @@ class ProducerState:
         if entry is None:
             if transactional and not verified_transaction:
                 raise _unverified(producer_id)
+            self.check_epoch(producer_id, producer_epoch)
             if first_sequence_zero and base_sequence != 0:
                 raise AppendError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -237,12 +238,17 @@ class ProducerState:
         return None
 
     def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        """Refuse an epoch that was fenced.
+        """Refuse an epoch that was fenced, or that no producer can have.
 
         Raises:
             AppendError: INVALID_PRODUCER_EPOCH.
         """
         entry = self.entries.get(producer_id)
+        if entry is None and producer_epoch < NO_PRODUCER_EPOCH:
+            raise AppendError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {producer_epoch} of producer {producer_id} is below {NO_PRODUCER_EPOCH}",
+            )
         if entry is not None and producer_epoch < entry.producer_epoch:
             raise AppendError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,

@@ -81,6 +81,7 @@ def validate_batch(
     require_keys: bool = False,
     timestamp_range: tuple[int, int] | None = None,
     max_record_bytes: int = RECORD_BYTES_MAX,
+    header: BatchHeader | None = None,
 ) -> ValidBatch:
     """Check the records that a producer sent for one partition: exactly one batch.
 
@@ -91,6 +92,7 @@ def validate_batch(
             CreateTime and the limits `message.timestamp.before.max.ms` and `.after.max.ms`.
         max_record_bytes: Bound on one record of a compressed batch, behind its length
             (`max.decompressed.message.bytes`); uncompressed batches have no such bound.
+        header: What `parse_batch_header` gives for the data, if the caller has it.
 
     Returns:
         The header, and what the log needs to know of the records.
@@ -100,7 +102,7 @@ def validate_batch(
             (INVALID_RECORD, CORRUPT_MESSAGE, INVALID_TIMESTAMP or
             UNSUPPORTED_COMPRESSION_TYPE), `record_issues` names single records at fault.
     """
-    header = _checked_header(data)
+    header = _checked_header(data, header)
     check = _RecordCheck(header, _Rules(require_keys, timestamp_range))
     try:
         if header.codec != Codec.NONE and max_record_bytes < RECORD_BYTES_MAX:
@@ -129,11 +131,12 @@ def _held_records(data: Buffer, header: BatchHeader) -> bytes | None:
         return None
 
 
-def _checked_header(data: Buffer) -> BatchHeader:
+def _checked_header(data: Buffer, header: BatchHeader | None) -> BatchHeader:
     """Judge everything that the header alone tells, and the checksum."""
-    if len(data) < HEADER_SIZE:
-        raise InvalidBatchError("a partition's records must hold one batch, and hold none")
-    header = parse_batch_header(data)
+    if header is None:
+        if len(data) < HEADER_SIZE:
+            raise InvalidBatchError("a partition's records must hold one batch, and hold none")
+        header = parse_batch_header(data)
     size = header.batch_length + LENGTH_END
     if size > len(data):
         raise InvalidBatchError("a partition's records must hold one batch, and hold a cut one")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 import real_kafka
+import record_verdicts
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from record_bytes import batch, record
@@ -291,3 +292,9 @@ def test_what_kafka_corrects_before_it_stores_we_correct_alike(
 def fetched_header(wire: Wire, offset: int) -> BatchHeader:
     records = wire.fetch("rules-plain", offset)
     return next(h for _, h in iter_batch_headers(records) if h.base_offset == offset)
+
+
+@pytest.mark.parametrize("case", record_verdicts.cases(NOW))
+def test_kafka_answers_what_our_broker_is_tested_for(case: str, wire: Wire) -> None:
+    data, expected = record_verdicts.cases(NOW)[case]
+    assert ErrorCode(wire.produce("rules-plain", data).error_code) is expected
