@@ -24,6 +24,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("onceflow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("onceflow")
 
+# Most installations have no uvloop; ONCEFLOW_UVLOOP=1 runs the suite with it. Inherited by every
+# process that a test starts.
+os.environ.setdefault("ONCEFLOW_UVLOOP", "0")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in a job that a shell has put into the background, and so it would be in every
     # process that a test starts and interrupts.

@@ -33,6 +33,7 @@ from onceflow.broker_lite.settings.listeners import (
     read_listeners,
 )
 from onceflow.sdk.errors import ConfigError, KafkaError
+from onceflow.sdk.event_loops import new_event_loop
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.commands")
 
@@ -174,7 +175,8 @@ def broker(
             raise click.UsageError(f"{FOR_TESTS} are served by the command onceflow broker only")
         opener = context.obj
     try:
-        asyncio.run(serve(options, listeners, config, opener))
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(options, listeners, config, opener))
     except (KafkaError, OSError) as error:
         click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from onceflow.sdk.aio.forks import forked_error
 from onceflow.sdk.errors import ClientClosedError, IllegalStateError, RequestTimedOutError
+from onceflow.sdk.event_loops import new_event_loop
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class Portal:
         self._calls: set[_Call[Any]] = set()
         self._stopping = False
         self.at_end: Callable[[], Coroutine[object, object, None]] | None = at_end
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(
             target=self._run,

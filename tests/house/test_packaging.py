@@ -329,6 +329,7 @@ OPTIONAL = {
     "broker_lite/security/stores.py": "security",
     "broker_lite/testing/container.py": "testcontainers",
     "broker_lite/testing/control.py": "testing",
+    "sdk/event_loops.py": "uvloop",
     "sdk/model/columns.py": "arrow",
     "sdk/observe/prometheus.py": "prometheus",
     "sdk/observe/tracing.py": "opentelemetry",

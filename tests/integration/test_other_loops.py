@@ -1,19 +1,27 @@
 """Goal: clients and broker work on any event loop, such as uvloop, which web servers bring along.
 
 Method: uvloop for the asyncio clients; and as the process's policy, in a process of its own, for
-the blocking clients and the broker, which make loops of their own.
+the blocking clients and the broker, which make loops of their own. Which loop these choose is
+asked for under each value of the switch, with uvloop and without it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.daemon import commands
 from onceflow.sdk import AsyncAdmin, AsyncConsumer, AsyncProducer, NewTopic
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.event_loops import SWITCH, new_event_loop
+from onceflow.sdk.sync.portal import Portal
 
 uvloop = pytest.importorskip("uvloop", reason="uvloop has no wheel for this platform")
 
@@ -82,3 +90,65 @@ def test_blocking_clients_and_broker_where_uvloop_is_the_policy() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[b'kept', b'kept']"
     assert done.stderr == ""
+
+
+def loop_of_a_portal() -> str:
+    portal = Portal("test")
+    try:
+        return type(portal.loop).__module__.partition(".")[0]
+    finally:
+        portal.close()
+
+
+@pytest.mark.parametrize(
+    ("switch", "installed", "expected"),
+    [
+        ("", True, "uvloop"),
+        ("1", True, "uvloop"),
+        ("0", True, "asyncio"),
+        ("", False, "asyncio"),
+        ("0", False, "asyncio"),
+    ],
+)
+def test_threads_of_blocking_clients_run_uvloop_where_it_is_installed(
+    switch: str, installed: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, switch)
+    if not installed:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert loop_of_a_portal() == expected
+
+
+def test_a_loop_that_cannot_be_had_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SWITCH, "yes")
+    with pytest.raises(ConfigError, match=r"ONCEFLOW_UVLOOP='yes': must be 0 .* or 1"):
+        new_event_loop()
+    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(ConfigError, match=r"not installed: pip install 'onceflow\[uvloop\]'"):
+        new_event_loop()
+
+
+@pytest.mark.parametrize(("switch", "expected"), [("1", "uvloop"), ("0", "asyncio")])
+def test_the_daemon_runs_on_uvloop_too(
+    switch: str, expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def serve(*_: object) -> None:
+        loops.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
+
+    loops: list[str] = []
+    monkeypatch.setenv(SWITCH, switch)
+    monkeypatch.setattr(commands, "serve", serve)
+    done = CliRunner().invoke(commands.broker, ["--data", str(tmp_path)])
+    assert (done.exit_code, loops) == (0, [expected]), done.output
+
+
+def test_the_daemon_refuses_a_switch_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(SWITCH, "yes")
+    done = CliRunner().invoke(commands.broker, ["--data", str(tmp_path)])
+    assert done.exit_code == commands.EXIT_CANNOT_START
+    assert "cannot start: ONCEFLOW_UVLOOP='yes'" in done.output
