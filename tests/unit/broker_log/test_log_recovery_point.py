@@ -16,7 +16,7 @@ from log_batches import NOW_MS, batch, open_log, read_all
 from power_loss import disk_after_power_loss
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog
-from onceflow.broker_lite.log.failing_storage import Change, FailingStorage
+from onceflow.broker_lite.testing.failing_storage import Change, FailingStorage
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 FOLDER = "orders-0"
