@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from produce import KEYS, Clock, broker, make_topic, make_values, settings_of
+from produce import Clock, broker, make_keys, make_topic, make_values, settings_of
 
 Times = list[float]
 """Milliseconds of records, in the order in which they were sent."""
@@ -48,7 +48,7 @@ def at_rate(args: argparse.Namespace, topic: str) -> Times:
         }
     )
     producer.list_topics(topic, timeout=30)
-    values = make_values(args.size)
+    values, keys = make_values(args.size), make_keys("some", 0)
     begin = time.perf_counter()
     sent = 0
     while (spent := time.perf_counter() - begin) < args.seconds:
@@ -56,7 +56,7 @@ def at_rate(args: argparse.Namespace, topic: str) -> Times:
         for number in range(sent, due):
             report = partial(delivered, time.perf_counter()) if number % 10 == 0 else None
             producer.produce(
-                topic, values[number % 1000], KEYS[number % len(KEYS)], on_delivery=report
+                topic, values[number % 1000], keys[number % len(keys)], on_delivery=report
             )
         sent = max(sent, due)
         producer.poll(0.001)
@@ -68,9 +68,9 @@ class OneByOne:
     """The moments of records that are sent one after the other, and the processor time of them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        values = make_values(args.size)
+        values, keys = make_values(args.size), make_keys("some", 0)
         self._total, self._warm_up = args.records + args.warm_up, args.warm_up
-        self._records = [(values[n % 1000], KEYS[n % len(KEYS)]) for n in range(self._total)]
+        self._records = [(values[n % 1000], keys[n % len(keys)]) for n in range(self._total)]
         self._clock = Clock()
         self.taken: Times = []
 

@@ -1,4 +1,4 @@
-"""Produce rate: records of one size into six partitions, keyed, acks=all, idempotent.
+"""Produce rate: records of one size into six partitions, acks=all, idempotent.
 
 Prints one JSON line. The clock runs from the first send to the last acknowledgement. The clients:
 
@@ -7,6 +7,8 @@ Prints one JSON line. The clock runs from the first send to the last acknowledge
   or from Arrow columns that exist already;
 - ``confluent``, ``aiokafka``, ``kafka-python``: the published clients, tuned by ``--set``;
   ``confluent-batch``: its ``produce_batch`` with ``--batch`` records a call.
+
+Keys are 10,000 in turn; with ``--keys once`` each is used once, as ids of events are.
 
 The processor time is that of the client's process with all its threads, user and system.
 
@@ -30,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 PARTITIONS = 6
-KEYS = [b"key-%05d" % number for number in range(10_000)]
+KEYS_COUNT = 10_000
 FIRST = b"first"
 """A record before the clock runs: librdkafka waits up to half a second for its producer id."""
 WORDS = [
@@ -65,6 +67,13 @@ def make_values(size: int) -> list[bytes]:
         )
         values.append(text.encode()[:size])
     return values
+
+
+def make_keys(kind: str, records: int) -> list[bytes | None]:
+    """The keys that records take in turn: some of them again and again, each once, or none."""
+    if kind == "none":
+        return [None]
+    return [b"key-%05d" % n for n in range(records if kind == "once" else KEYS_COUNT)]
 
 
 class Clock:
@@ -114,7 +123,7 @@ def run_onceflow(args: argparse.Namespace, values: list[bytes], clock: Clock) ->
         **settings,  # type: ignore[arg-type]
     ) as producer:
         producer.send(args.topic, FIRST, key=FIRST).result()
-        send, topic, keys = producer.send, args.topic, KEYS
+        send, topic, keys = producer.send, args.topic, args.keys
         key_count, value_count = len(keys), len(values)
         clock.start()
         for i in range(args.records):
@@ -136,7 +145,7 @@ def run_onceflow_async(args: argparse.Namespace, values: list[bytes], clock: Clo
             **settings,  # type: ignore[arg-type]
         ) as producer:
             await producer.send_and_wait(args.topic, FIRST, key=FIRST)
-            send, topic, keys = producer.send, args.topic, KEYS
+            send, topic, keys = producer.send, args.topic, args.keys
             key_count, value_count = len(keys), len(values)
             clock.start()
             for i in range(args.records):
@@ -148,14 +157,17 @@ def run_onceflow_async(args: argparse.Namespace, values: list[bytes], clock: Clo
     asyncio.run(run())
 
 
-def chunks(args: argparse.Namespace, values: list[bytes]) -> Iterator[tuple[list[bytes], ...]]:
+def chunks(
+    args: argparse.Namespace, values: list[bytes]
+) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
     """What one call takes: values and the keys beside them."""
+    every = args.keys
     for first in range(0, args.records, args.batch):
         count = min(args.batch, args.records - first)
-        start = first % len(KEYS)
-        keys = KEYS[start : start + count]
+        start = first % len(every)
+        keys = every[start : start + count]
         if len(keys) < count:
-            keys = [KEYS[(start + at) % len(KEYS)] for at in range(count)]
+            keys = [every[(start + at) % len(every)] for at in range(count)]
         yield (values * (count // len(values) + 1))[:count], keys
 
 
@@ -169,8 +181,8 @@ def run_onceflow_columns(args: argparse.Namespace, values: list[bytes], clock: C
     import pyarrow
 
     # A table is sliced, as a program would do; the records of the bench repeat themselves.
-    count = args.batch * max(1, len(KEYS) // args.batch)
-    one = argparse.Namespace(records=count, batch=count)
+    count = args.batch * max(1, len(args.keys) // args.batch)
+    one = argparse.Namespace(records=count, batch=count, keys=args.keys)
     table_values, table_keys = (pyarrow.array(column) for column in next(chunks(one, values)))
 
     def columns() -> Iterator[tuple[object, ...]]:
@@ -206,7 +218,7 @@ def run_confluent(args: argparse.Namespace, values: list[bytes], clock: Clock) -
     """librdkafka by its Python binding."""
     failures: list[object] = []
     producer = confluent_producer(args, failures)
-    topic, keys = args.topic, KEYS
+    topic, keys = args.topic, args.keys
     key_count, value_count = len(keys), len(values)
     clock.start()
     for i in range(args.records):
@@ -279,7 +291,7 @@ def run_aiokafka(args: argparse.Namespace, values: list[bytes], clock: Clock) ->
         )
         await producer.start()
         await producer.send_and_wait(args.topic, FIRST, FIRST)
-        topic, keys = args.topic, KEYS
+        topic, keys = args.topic, args.keys
         key_count, value_count = len(keys), len(values)
         clock.start()
         for i in range(args.records):
@@ -305,7 +317,7 @@ def run_kafka_python(args: argparse.Namespace, values: list[bytes], clock: Clock
         **{"linger_ms": 20, "batch_size": 262_144, **settings_of(args.set)},
     )
     producer.send(args.topic, FIRST, FIRST).get(30)
-    topic, keys = args.topic, KEYS
+    topic, keys = args.topic, args.keys
     clock.start()
     for i in range(args.records):
         last = producer.send(topic, values[i % len(values)], keys[i % len(keys)])
@@ -369,9 +381,16 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--compression", default="none")
+    parser.add_argument(
+        "--keys",
+        choices=("some", "once", "none"),
+        default="some",
+        help=f"{KEYS_COUNT} keys in turn, each key once, or no keys",
+    )
     parser.add_argument("--batch", type=int, default=1_000, help="records a call, in bulk")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     args = parser.parse_args()
+    kind, args.keys = args.keys, make_keys(args.keys, args.records)
     clock = Clock()
     with broker(args.bootstrap) as args.bootstrap:
         args.topic = f"bench-produce-{time.time_ns()}"
@@ -383,6 +402,7 @@ def main() -> None:
         "client": args.client,
         "records": args.records,
         "size": args.size,
+        "keys": kind,
         "compression": args.compression,
         "rec_s": round(rate),
         "mb_s": round(rate * args.size / 1e6, 1),

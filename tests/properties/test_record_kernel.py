@@ -6,6 +6,7 @@ is in use here; records and hashes against aiokafka's, and against the stream th
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from record_bytes import batch
 
 from onceflow.sdk.core.produce import key_hash
+from onceflow.sdk.core.produce.accumulator import TopicState
 from onceflow.sdk.protocol import batch_building, record_kernel, record_validation
 from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError, parse_batch_header
 from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch
@@ -202,6 +204,26 @@ def test_hashes_agree(key: bytes) -> None:
     assert key_hash.murmur2(key) == plain_modules.key_hash.murmur2(key) == expected
     # What is compiled is tested as plain Python too.
     assert plain_modules.key_hash._murmur2(key) == expected
+
+
+def test_keys_are_remembered_within_bounds() -> None:
+    """Some megabytes in a process, whatever is sent: in plain Python only, and no long ones."""
+    plain = plain_modules.key_hash
+    for number in range(plain.REMEMBERED_KEYS_MAX + 1_000):
+        plain.murmur2_partition(b"%d" % number, 6)
+        assert len(plain._remembered) <= plain.REMEMBERED_KEYS_MAX
+    assert plain._remembered
+    long_key = b"k" * (plain.REMEMBERED_BYTES_MAX + 1)
+    assert plain.murmur2(long_key) == murmur2(long_key) & 0xFFFFFFFF
+    assert long_key not in plain._remembered
+    if key_hash.COMPILED:
+        state = TopicState("t", 6, range(6), lambda: 0.0)
+        tracemalloc.start()
+        for number in range(50_000):
+            state.partition_for(b"%d" % number)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert held < 100_000
 
 
 @pytest.mark.parametrize("engine", plain_modules.ENGINES)

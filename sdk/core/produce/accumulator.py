@@ -26,8 +26,6 @@ NEVER_MS = 1 << 62
 BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 36
 """Most that a record takes beyond key, value and headers: lengths, time, offset, attributes."""
-KEY_CACHE_MAX = 100_000
-"""Keys whose partition is remembered per topic; the memory starts anew beyond that."""
 STICKY = -1
 """Partition number that stands for "whichever takes records without a key now"."""
 
@@ -142,7 +140,6 @@ class TopicState:
         topic: Topic name.
         queues: Queue of each partition; never fewer than there were.
         partition_count: How many partitions records go to.
-        partition_of_key: Partition by key, filled as keys appear.
         sticky: The partition for records without a key.
         available: Partitions that have a leader.
         topic_id: The topic's id, all zero while unknown; another one means that the topic was
@@ -152,7 +149,6 @@ class TopicState:
     __slots__ = (
         "available",
         "partition_count",
-        "partition_of_key",
         "queues",
         "sticky",
         "topic",
@@ -171,7 +167,6 @@ class TopicState:
             PartitionQueue(topic, number) for number in range(partition_count)
         ]
         self.partition_count: int = partition_count
-        self.partition_of_key: dict[bytes, int] = {}
         self.topic_id: uuid.UUID = ZERO_UUID
         self.available: Sequence[int] = tuple(available) or range(partition_count)
         self.sticky: StickyPartition = StickyPartition(self.available, random)
@@ -199,16 +194,10 @@ class TopicState:
         first = len(self.queues)
         self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, partition_count))
         self.partition_count = partition_count
-        self.partition_of_key = {}
 
     def partition_for(self, key: bytes) -> int:
         """The partition of a key by Kafka's hash."""
-        found = self.partition_of_key.get(key)
-        if found is None:
-            if len(self.partition_of_key) >= KEY_CACHE_MAX:
-                self.partition_of_key = {}
-            found = self.partition_of_key[key] = murmur2_partition(key, self.partition_count)
-        return found
+        return murmur2_partition(key, self.partition_count)
 
 
 class Accumulator(Generic[D]):
@@ -327,7 +316,7 @@ class Accumulator(Generic[D]):
         if key is None:
             partition = state.sticky.current
         elif type(key) is bytes:
-            partition = state.partition_for(key)
+            partition = murmur2_partition(key, state.partition_count)
         else:
             return None
         queue = state.queues[partition]

@@ -6,7 +6,7 @@ is decided by the face, which can block or await.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from onceflow.sdk.core.produce import key_hash
@@ -321,19 +321,8 @@ def resolve_partitions(
             for i in range(count)
         ]
     assert keys is not None
-    if key_hash.COMPILED:  # else to remember a key is cheaper than to hash it again
-        return key_hash.murmur2_partitions(
-            cast("list[bytes | None]", keys), state.partition_count, STICKY
-        )
-    remembered = cast("dict[bytes | None, int]", state.partition_of_key)
-    known = list(map(remembered.get, keys))
-    if None not in known:
-        return cast("list[int]", known)
-    find: Callable[[bytes], int] = state.partition_for
-    return [
-        number if number is not None else STICKY if key is None else find(key)
-        for number, key in zip(known, keys, strict=True)
-    ]
+    data = cast("list[bytes | None]", keys)
+    return key_hash.murmur2_partitions(data, state.partition_count, STICKY)
 
 
 def all_to_bytes(

@@ -2,6 +2,9 @@
 
 Records of one key meet in one partition whichever client wrote them, so the hash is the one of
 Kafka's own clients. Which partition takes a record without a key is decided in `partitioner`.
+
+Compiled, a hash costs less than to look it up, so no key is remembered. As plain Python it costs
+ten times as much, so a bounded number of short keys is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ from mypy_extensions import i64
 COMPILED: Final = not __file__.endswith(".py")
 """Whether this module runs as machine code."""
 
+REMEMBERED_KEYS_MAX: Final = 16_384
+REMEMBERED_BYTES_MAX: Final = 64
+"""Most keys whose hash plain Python remembers in a process, and the longest of them: some
+megabytes, whatever is sent."""
 _SEED: Final = 0x9747_B28C
 _FACTOR: Final = 0x5BD1_E995
 _MASK: Final = 0xFFFF_FFFF
@@ -29,7 +36,7 @@ def murmur2(data: bytes) -> int:
     Returns:
         The hash as an unsigned number.
     """
-    return _murmur2(data) if COMPILED else _murmur2_plain(data)
+    return _murmur2(data) if COMPILED else _murmur2_remembered(data)
 
 
 def murmur2_partition(key: bytes, partition_count: int) -> int:
@@ -42,7 +49,13 @@ def murmur2_partition(key: bytes, partition_count: int) -> int:
     Returns:
         A partition number.
     """
-    return (murmur2(key) & 0x7FFF_FFFF) % partition_count
+    if COMPILED:
+        hashed: i64 = _murmur2(key)
+        return (hashed & 0x7FFF_FFFF) % partition_count
+    found = _remembered.get(key)
+    if found is None:
+        found = _murmur2_remembered(key)
+    return (found & 0x7FFF_FFFF) % partition_count
 
 
 def murmur2_partitions(keys: list[bytes | None], partition_count: i64, keyless: i64) -> list[int]:
@@ -54,11 +67,20 @@ def murmur2_partitions(keys: list[bytes | None], partition_count: i64, keyless: 
         keyless: What stands for the partition of records without a key.
     """
     found: list[int] = []
+    if not COMPILED:
+        for key, known in zip(keys, map(_remembered.get, keys), strict=True):
+            if known is not None:
+                found.append((known & 0x7FFF_FFFF) % partition_count)
+            elif key is None:
+                found.append(keyless)
+            else:
+                found.append((_murmur2_remembered(key) & 0x7FFF_FFFF) % partition_count)
+        return found
     for key in keys:
         if key is None:
             found.append(keyless)
         else:
-            hashed: i64 = _murmur2(key) if COMPILED else _murmur2_plain(key)
+            hashed: i64 = _murmur2(key)
             found.append((hashed & 0x7FFF_FFFF) % partition_count)
     return found
 
@@ -87,6 +109,21 @@ def _murmur2(data: bytes) -> i64:
         h = ((h ^ tail) * factor) & mask
     h = ((h ^ (h >> 13)) * factor) & mask
     return h ^ (h >> 15)
+
+
+_remembered: dict[bytes | None, int] = {}
+
+
+def _murmur2_remembered(data: bytes) -> int:
+    """The hash by plain Python, remembered for a short key."""
+    found = _remembered.get(data)
+    if found is None:
+        found = _murmur2_plain(data)
+        if len(data) <= REMEMBERED_BYTES_MAX:
+            if len(_remembered) >= REMEMBERED_KEYS_MAX:
+                _remembered.clear()
+            _remembered[data] = found
+    return found
 
 
 def _murmur2_plain(data: bytes) -> int:

@@ -10,7 +10,6 @@ import itertools
 import pytest
 from producer_rig import ModelLog, Rig, values_of
 
-from onceflow.sdk.core.produce.accumulator import KEY_CACHE_MAX
 from onceflow.sdk.core.produce.appending import BulkAppend, choose_partition, resolve_partitions
 from onceflow.sdk.core.produce.batch import DeliveryGroup
 from onceflow.sdk.errors import (
@@ -153,13 +152,6 @@ def test_new_partitions_change_where_keys_go_and_keep_the_old_queues() -> None:
     assert len(rig.state.queues) == 7
     assert before < 2
     assert rig.state.partition_for(b"foobar") == (-790332482 & 0x7FFFFFFF) % 7
-
-
-def test_the_memory_of_keys_is_bounded() -> None:
-    rig = Rig()
-    rig.state.partition_of_key = {b"%d" % n: 0 for n in range(KEY_CACHE_MAX)}
-    rig.state.partition_for(b"one more")
-    assert len(rig.state.partition_of_key) == 1
 
 
 def test_a_bulk_call_knows_where_each_record_went() -> None:
