@@ -332,7 +332,9 @@ class ConsumerConfig(ClientConfig):
         check_crcs: ``check.crcs``, default True.
         client_rack: ``client.rack``, default "": read from a follower in the same rack (KIP-392).
         allow_auto_create_topics: ``allow.auto.create.topics``, default True.
-        exclude_internal_topics: ``exclude.internal.topics``, default True.
+        exclude_internal_topics: ``exclude.internal.topics``, default True: a pattern leaves out
+            Kafka's internal topics. With ``group_protocol="consumer"`` the coordinator assigns
+            what matches all the same; this consumer then does not read it, and shows it nowhere.
         key_deserializer: ``key.deserializer``: function of the bytes, not called for None.
         value_deserializer: ``value.deserializer``, likewise.
         interceptors: ``interceptor.classes``: objects that see every record and commit.

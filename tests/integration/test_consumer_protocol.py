@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consumer_worlds import BROKERS, fresh, make_topic, poll_until, read, running_broker, write
@@ -182,6 +183,84 @@ def test_pattern_is_resolved_by_the_coordinator(bootstrap: str) -> None:
             consumer.subscribe([f"{prefix}-c"])
             wanted = {TopicPartition(f"{prefix}-c", 0)}
             poll_until(lambda: consumer.assignment() == wanted, consumer)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_internal_topics_are_left_out_of_a_pattern_unless_asked_for(
+    bootstrap: str, protocol: str
+) -> None:
+    """A coordinator that resolves the pattern assigns them; the application never sees them."""
+    topic, group = make_topic(bootstrap), fresh("group")
+    pattern = rf"{re.escape(topic)}|__consumer_offsets"
+    write(bootstrap, topic, ["x"])
+    with Consumer(topic, bootstrap_servers=bootstrap, group_id=fresh("other")) as first:
+        poll_until(lambda: bool(first.assignment()), first)  # Now there are internal topics.
+        first.commit({TopicPartition(topic, 0): 0})
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap,
+        "auto_offset_reset": "earliest",
+        "group_protocol": protocol,
+    }
+    heard: list[TopicPartition] = []
+    with Consumer(group_id=group, **settings) as consumer:
+        consumer.subscribe(
+            pattern=pattern, on_assigned=heard.extend, on_revoked=heard.extend, on_lost=heard.extend
+        )
+        assert read(consumer, 1) == ["x"]
+        consumer.commit()
+        assert consumer.subscription() == {topic}
+        assert consumer.assignment() == {TopicPartition(topic, 0)}
+        consumer.unsubscribe()
+    assert {p.topic for p in heard} == {topic}
+    with Consumer(group_id=group, exclude_internal_topics=False, **settings) as consumer:
+        consumer.subscribe(pattern=pattern)
+        seen: set[str] = set()
+        while "__consumer_offsets" not in seen:
+            seen |= {partition.topic for partition in consumer.poll(100)}
+        assert consumer.subscription() == {topic, "__consumer_offsets"}
+
+
+@pytest.mark.parametrize("divided_by", ["range", "cooperative-sticky", "coordinator"])
+@pytest.mark.parametrize("form", ["poll", "iteration", "columns"])
+def test_no_record_of_a_topic_comes_after_it_was_unsubscribed(
+    bootstrap: str, divided_by: str, form: str
+) -> None:
+    kept, dropped = make_topic(bootstrap), make_topic(bootstrap)
+    back = TopicPartition(dropped, 0)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest"}
+    if divided_by == "coordinator":
+        settings["group_protocol"] = "consumer"
+    else:
+        settings["partition_assignment_strategy"] = [divided_by]
+    for topic in (kept, dropped):
+        write(bootstrap, topic, ["0"])
+    with (
+        Producer(bootstrap_servers=bootstrap) as producer,
+        Consumer(bootstrap_servers=bootstrap, group_id=fresh("group"), **settings) as consumer,
+    ):
+        consumer.subscribe([kept, dropped])
+        poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        for number in range(3):
+            producer.send_many(dropped, [b"%d" % number] * 3, partition=0)
+            while not consumer.poll(100, max_records=1).get(back):
+                pass  # The others of these records wait in the client from now on.
+            consumer.subscribe([kept])
+            mark = b"mark %d" % number
+            producer.send(kept, mark).result(20)
+            seen: list[tuple[str, bytes]] = []
+            while mark not in [value for _, value in seen]:
+                if form == "iteration":
+                    record = next(consumer)
+                    seen.append((record.topic, record.value))
+                elif form == "poll":
+                    polled = consumer.poll(50)
+                    seen += [(r.topic, r.value) for rs in polled.values() for r in rs]
+                else:
+                    columns = consumer.poll_columns(50)
+                    seen += [(p.topic, v) for p, c in columns.items() for v in c.values]
+            assert {topic for topic, _ in seen} == {kept}
+            consumer.subscribe([kept, dropped])
+            poll_until(lambda: back in consumer.assignment(), consumer)
 
 
 def test_pattern_that_the_coordinator_refuses_is_raised_by_the_poll(bootstrap: str) -> None:

@@ -21,7 +21,7 @@ from onceflow.sdk.aio import forks
 from onceflow.sdk.aio.connection.lookups import Lookups
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.consume.fetch_runner import FetchRunner
-from onceflow.sdk.aio.consume.listeners import Listeners, PendingCallback, RebalanceCallback
+from onceflow.sdk.aio.consume.listeners import Listeners, PendingCallback
 from onceflow.sdk.aio.consume.topic_watch import TopicWatch
 from onceflow.sdk.aio.group.offset_commits import OffsetCommits
 from onceflow.sdk.aio.group.options import group_settings, re2_text
@@ -420,10 +420,11 @@ class ConsumerEngine:
             self._group.wake()
             if event is None:
                 return None
-            await self._begin_event(event)
-            callback = self._listeners.for_kind(event.kind)
-            if callback is not None:
-                return PendingCallback(event, callback, list(event.partitions))
+            shown = self._topics.shown(event)
+            await self._begin_event(shown)
+            pending = self._listeners.pending(event, shown)
+            if pending is not None:
+                return pending
             self.finish_event(event)
         return None
 
@@ -591,12 +592,3 @@ class ConsumerEngine:
             parts.push_async_callback(self._topics.close)
             if self._commits is not None:
                 parts.push_async_callback(self._commits.close)
-
-
-__all__ = [
-    "ConsumerEngine",
-    "Listeners",
-    "PendingCallback",
-    "Polled",
-    "RebalanceCallback",
-]

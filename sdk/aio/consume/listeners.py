@@ -47,6 +47,19 @@ class Listeners:
             return self.on_assigned
         return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
 
+    def pending(self, event: RebalanceEvent, shown: RebalanceEvent) -> PendingCallback | None:
+        """What has to be called for an event, None for nothing.
+
+        Args:
+            event: What happened.
+            shown: The part of it that the application may see.
+        """
+        callback = self.for_kind(event.kind)
+        is_news = shown.partitions or event.kind is RebalanceKind.ASSIGNED
+        if callback is None or not is_news:
+            return None
+        return PendingCallback(event, callback, list(shown.partitions))
+
 
 @dataclass(frozen=True, slots=True)
 class PendingCallback:

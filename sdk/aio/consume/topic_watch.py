@@ -17,6 +17,7 @@ from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.waker import Waker
 from onceflow.sdk.core.connection.metadata import ClusterMetadata
 from onceflow.sdk.core.consume.subscription import Subscription
+from onceflow.sdk.core.group.steps import RebalanceEvent
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import ConsumerConfig
@@ -120,6 +121,27 @@ class TopicWatch:
             if topic.error_code == ErrorCode.NONE
             and not (topic.is_internal and self._config.exclude_internal_topics)
         ]
+
+    def shown(self, event: RebalanceEvent) -> RebalanceEvent:
+        """The event without what ``exclude_internal_topics`` keeps from the application.
+
+        A coordinator that resolves a pattern (KIP-848) assigns internal topics like any others.
+
+        Args:
+            event: From the group's member.
+        """
+        by_coordinator = self._config.group_protocol == "consumer"
+        by_pattern = self._subscription.pattern is not None
+        if not (by_coordinator and by_pattern and self._config.exclude_internal_topics):
+            return event
+        known = self._pool.metadata.topics
+        internal = {name for name, topic in known.items() if topic.is_internal}
+        hidden = {p for p in (*event.assignment, *event.partitions) if p.topic in internal}
+        if not hidden:
+            return event
+        logger.info("not read, as exclude_internal_topics is set: %s", sorted(map(str, hidden)))
+        left = tuple(p for p in event.partitions if p not in hidden)
+        return RebalanceEvent(event.kind, left, event.assignment - hidden)
 
     def _missing(self) -> bool:
         view = self._pool.metadata

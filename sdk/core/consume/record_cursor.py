@@ -164,7 +164,7 @@ class RecordCursor:
         return records
 
     def _current(self, values_only: bool = False) -> _Run | None:
-        """First run with records for the application; those of paused partitions wait.
+        """First run with records for the application; those of partitions held back wait.
 
         A run that holds less than what is wanted is read again, from where it stands.
         """
@@ -178,7 +178,7 @@ class RecordCursor:
                 partition = state.topic_partition
                 self._subscription.seek(partition, state.position, state.position_epoch)
                 self._runs.popleft()
-            elif state.paused or state.revoking:
+            elif state.held_back:
                 self._runs.rotate(-1)
             else:
                 return run

@@ -81,6 +81,7 @@ class PartitionState:
         failure: What every poll raises while FAILED.
         paused: The user asked for a pause.
         revoking: The partition is about to be given up; nothing more is delivered.
+        unsubscribed: Its topic is no longer subscribed; the group has not taken it away yet.
         high_watermark: End of the replicated log as of the last fetch, -1 if unknown.
         last_stable_offset: First offset of the earliest open transaction as of the last fetch.
         log_start_offset: Start of the log as of the last fetch.
@@ -110,6 +111,7 @@ class PartitionState:
         "stamp",
         "topic_id",
         "topic_partition",
+        "unsubscribed",
         "validated_epoch",
     )
 
@@ -126,6 +128,7 @@ class PartitionState:
         self.failure: KafkaError | None = None
         self.paused: bool = False
         self.revoking: bool = False
+        self.unsubscribed: bool = False
         self.high_watermark: int = -1
         self.last_stable_offset: int = -1
         self.log_start_offset: int = -1
@@ -140,9 +143,14 @@ class PartitionState:
         return self.phase in (PartitionPhase.READY, PartitionPhase.VALIDATING)
 
     @property
+    def held_back(self) -> bool:
+        """Whether the user must not see records of the partition at present."""
+        return self.paused or self.revoking or self.unsubscribed
+
+    @property
     def deliverable(self) -> bool:
         """Whether records of the partition may reach the user now."""
-        return self.phase is PartitionPhase.READY and not self.paused and not self.revoking
+        return self.phase is PartitionPhase.READY and not self.held_back
 
     def fetchable(self, now_ms: int) -> bool:
         """Whether the partition may be part of a fetch now."""
@@ -194,7 +202,9 @@ class Subscription:
             IllegalStateError: Partitions were assigned by hand.
         """
         self._enter(SubscriptionMode.TOPICS)
-        return self._set_topics(frozenset(topics))
+        changed = self._set_topics(frozenset(topics))
+        self._hold_what_is_not_subscribed()
+        return changed
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
         """Choose topics by a regular expression that must match the whole name.
@@ -204,6 +214,7 @@ class Subscription:
         """
         self._enter(SubscriptionMode.PATTERN)
         self.pattern = pattern
+        self._hold_what_is_not_subscribed()
 
     def match_topics(self, known_topics: Iterable[str]) -> bool:
         """Apply the pattern to the topics of the cluster.
@@ -263,6 +274,20 @@ class Subscription:
         if mode is not SubscriptionMode.PATTERN:
             self.pattern = None
 
+    def _hold_what_is_not_subscribed(self) -> None:
+        """Deliver nothing of partitions that the group is still to take away.
+
+        Under the consumer protocol (KIP-848), and with cooperative assignors, it does so some time
+        after the subscription was changed.
+        """
+        for partition, state in self._states.items():
+            state.unsubscribed = not self._is_subscribed(partition.topic)
+
+    def _is_subscribed(self, topic: str) -> bool:
+        if self.mode is SubscriptionMode.PATTERN:
+            return self.pattern is not None and self.pattern.fullmatch(topic) is not None
+        return self.mode is not SubscriptionMode.TOPICS or topic in self.topics
+
     def _set_topics(self, topics: frozenset[str]) -> bool:
         changed = topics != self.topics
         self.topics = topics
@@ -297,6 +322,7 @@ class Subscription:
             partition: former.get(partition) or PartitionState(partition, self.next_stamp())
             for partition in partitions
         }
+        self._hold_what_is_not_subscribed()
 
     def next_stamp(self) -> int:
         """A stamp that no partition has had yet."""

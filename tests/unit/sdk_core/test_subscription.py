@@ -232,6 +232,43 @@ def test_left_over_records_vanish_when_their_partition_moves(event: str) -> None
     assert subscription.state(P0).position == (9 if event == "seek" else -1)
 
 
+def test_nothing_is_delivered_of_topics_that_are_no_longer_subscribed() -> None:
+    """The group may take some time to take their partitions away (KIP-848)."""
+    subscription = Subscription("latest")
+    subscription.subscribe(["t", "u"])
+    other = TopicPartition("u", 0)
+    subscription.assign_from_group([P0, other])
+    for partition in (P0, other):
+        subscription.seek(partition, 0)
+    cursor = RecordCursor(subscription)
+    cursor.load({P0: [ConsumerRecord("t", 0, 0)], other: [ConsumerRecord("u", 0, 0)]})
+    subscription.subscribe(["u"])
+    assert not subscription.state(P0).deliverable
+    assert subscription.state(other).deliverable
+    assert cursor.take(10).keys() == {other}
+    subscription.assign_from_group([P0, other])
+    assert not subscription.state(P0).deliverable, "an assignment that was under way"
+    assert P0 in subscription.positions(), "it is owned still"
+    subscription.subscribe(["t", "u"])
+    assert cursor.take(10).keys() == {P0}
+
+
+def test_so_it_is_with_patterns() -> None:
+    subscription = Subscription("latest")
+    subscription.subscribe_pattern(re.compile("t|u"))
+    other = TopicPartition("u", 0)
+    subscription.assign_from_group([P0, other])
+    for partition in (P0, other):
+        subscription.seek(partition, 0)
+    subscription.subscribe_pattern(re.compile("u.?"))
+    assert [s.topic_partition for s in subscription if s.deliverable] == [other]
+    subscription.subscribe(["t"])
+    assert [s.topic_partition for s in subscription if s.deliverable] == [P0]
+    subscription.unsubscribe()
+    subscription.assign_manually([P0, other])
+    assert not any(s.unsubscribed for s in subscription)
+
+
 def test_left_over_records_of_a_paused_partition_wait() -> None:
     subscription = assigned(P0, P1)
     subscription.seek(P0, 0)
