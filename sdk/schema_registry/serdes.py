@@ -145,8 +145,8 @@ class RegistrySerializer(TopicSerializer):
     def _encoder(self, schema: Schema) -> Encode:
         """The codec of a schema; may ask the registry for what the schema uses."""
 
-    def _place(self, value: object) -> bytes:
-        """Bytes between the id and the value."""
+    def _place(self, value: object, schema_id: int) -> bytes:
+        """Bytes between the id and the value; may ask the registry for the schema of the id."""
         return b""
 
     def serialize(self, value: object, topic: str, field: str) -> bytes | None:
@@ -171,8 +171,9 @@ class RegistrySerializer(TopicSerializer):
         else:
             schema_id = registry.lookup(subject, schema, normalize=normalize).schema_id
         chosen = schema
-        prefix = write_prefix(schema_id) + compiled(lambda: self._place(value), subject)
-        encode = compiled(lambda: self._encoder(chosen), f"subject {subject!r}")
+        about = f"subject {subject!r}, schema id {schema_id}"
+        prefix = write_prefix(schema_id) + compiled(lambda: self._place(value, schema_id), about)
+        encode = compiled(lambda: self._encoder(chosen), about)
         self._prepared.put((subject, kind), Prepared(prefix, encode))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from protobuf_shapes import Line, Money, Order, Refund
+from protobuf_shapes import Label, Line, Money, Order, Parcel, Refund
 from schema_registry_fake import FakeRegistry
 
 from onceflow.sdk.schema_registry import (
@@ -103,7 +103,14 @@ def test_json_schema(theirs: Any, ours: SchemaRegistry, ours_first: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    "message", [Order(id=7, price=Money(cents=5)), Refund(reason="r"), Line(text="t")]
+    "message",
+    [
+        Order(id=7, price=Money(cents=5)),
+        Refund(reason="r"),
+        Line(text="t"),
+        Label(text="l"),
+        Parcel(sizes={"a": 1}),
+    ],
 )
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_protobuf(theirs: Any, ours: SchemaRegistry, message: Any, ours_first: bool) -> None:
@@ -118,7 +125,8 @@ def test_protobuf(theirs: Any, ours: SchemaRegistry, message: Any, ours_first: b
     ]
     written = [write() for write in (writers if ours_first else writers[::-1])]
     assert written[0] == written[1]
-    assert sorted(ours.subjects()) == ["shop/money.proto", "users-value"]
+    imported = [each.name for each in kind.DESCRIPTOR.file.dependencies]
+    assert set(ours.subjects()) == {"users-value", *imported} - {"google/protobuf/timestamp.proto"}
     assert ProtobufDeserializer(kind, {}, theirs)(written[0], context()) == message
     assert serde.deserialize(written[1], "users") == message
     assert str(protobuf_serde(ours).deserialize(written[1], "users")) == str(message)

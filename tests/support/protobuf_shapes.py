@@ -1,7 +1,8 @@
 """Protobuf messages for tests, made from descriptors, so that no compiler is needed.
 
 ``Order`` lies in ``shop/order.proto``, which imports ``shop/money.proto`` and a built-in type;
-``Line`` is nested in ``Order``; ``Refund`` is the file's second message.
+``Line`` is nested in ``Order``; ``Refund`` is the file's second message. ``Label`` is nested in
+``Parcel`` of ``shop/parcel.proto``, behind the entry of a map.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ def _pool() -> Any:
     second = order.message_type.add(name="Refund")
     _field(second, "reason", 1, STRING)
     pool.Add(order)
+    parcel = descriptor_pb2.FileDescriptorProto(
+        name="shop/parcel.proto", package="shop", syntax="proto3"
+    )
+    third = parcel.message_type.add(name="Parcel")
+    entry = third.nested_type.add(name="SizesEntry")
+    entry.options.map_entry = True
+    _field(entry, "key", 1, STRING)
+    _field(entry, "value", 2, INT64)
+    _field(third, "sizes", 1, MESSAGE, ".shop.Parcel.SizesEntry")
+    third.field[0].label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+    label = third.nested_type.add(name="Label")
+    _field(label, "text", 1, STRING)
+    pool.Add(parcel)
     return pool
 
 
@@ -61,3 +75,5 @@ Order = _message("shop.Order")
 Line = _message("shop.Order.Line")
 Refund = _message("shop.Refund")
 Money = _message("shop.Money")
+Parcel = _message("shop.Parcel")
+Label = _message("shop.Parcel.Label")
