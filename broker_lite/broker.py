@@ -16,12 +16,13 @@ from onceflow.broker_lite.features import GROUP_VERSION, Features, known_feature
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.placement import Node, Placement, SingleNode
 from onceflow.broker_lite.profiles import Profile, profile_of
-from onceflow.broker_lite.purgatory import Purgatory, Timers
+from onceflow.broker_lite.purgatory import Deferred, Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.registry import lazy_handlers
 from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
 from onceflow.broker_lite.settings.setting import LONG_MAX
 from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
+from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, PRODUCER_ID_BLOCK_FILE, TopicRegistry
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 
 RECOVERY_POINTS_MS = 1000
 """Time between two looks whether a recovery point moved."""
+
+REMOVALS_MS = 1000
+"""Time between two looks whether files that were set aside may be removed."""
 
 COMPACTION_PAUSE_MS = 1
 """Time between two steps of a compaction."""
@@ -334,10 +338,19 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
     config = state.config
     manager = state.log_manager
 
+    retention: list[Deferred[int] | int] = []
+
     def apply_retention(now_ms: int) -> None:
-        manager.apply_retention(now_ms - state.timers.ahead_ms)
+        if retention and isinstance(retention[-1], Deferred) and not retention[-1].completed:
+            return  # The last one is not over yet.
+        work = manager.retaining(now_ms - state.timers.ahead_ms)
+        retention[:] = [in_slices(state.timers, work, lambda: 0, now_ms)]
+
+    def remove_due(now_ms: int) -> None:
+        manager.remove_due(now_ms - state.timers.ahead_ms)
 
     repeat(state.timers, config.log_retention_check_interval_ms, apply_retention, now_ms)
+    repeat(state.timers, REMOVALS_MS, remove_due, now_ms)
     repeat(state.timers, config.log_flush_offset_checkpoint_interval_ms, manager.checkpoint, now_ms)
     repeat(state.timers, RECOVERY_POINTS_MS, manager.note_recovery_points, now_ms)
 

@@ -3,20 +3,25 @@
 Kafka's LogCleaner rules: nothing at or above the last stable offset, nor in the active segment, is
 touched; aborted records go; markers stay while a batch of their transaction is there and then, as
 tombstones, for ``delete.retention.ms``; the newest batch of each producer and the last batch of
-each new file stay, empty if need be. The work is cut into small steps for a caller that must not
-be held up, and each new file takes its place in one step that a crash cannot split.
+each new file stay, empty if need be. Nothing is dropped in favour of what a power loss may take.
+
+The work is cut into small steps for a caller that must not be held up: what waits for the disk is
+done in jobs, what takes the processor long is done piece by piece. Each new file takes its place in
+one step that a crash cannot split. Which log is compacted when is decided by the log manager.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from onceflow.broker_lite.log.batch_filter import empty_batch, smaller_batch
+from onceflow.broker_lite.log.disk_jobs import outcome
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import LogError
-from onceflow.broker_lite.log.producer_state import ProducerState
+from onceflow.broker_lite.log.removals import Removals, remove_later
 from onceflow.broker_lite.log.segment import (
     ABORTED_SUFFIXES,
     INDEX_SUFFIXES,
@@ -27,36 +32,63 @@ from onceflow.broker_lite.log.segment import (
 )
 from onceflow.broker_lite.log.segment_list import SegmentList
 from onceflow.broker_lite.log.segment_walk import (
+    CHUNK_BYTES,
     CLEANED_SUFFIX,
     SWAP_SUFFIX,
     FoundBatch,
-    walk,
+    SegmentWalk,
 )
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
-from onceflow.sdk.protocol.batch_header import BatchHeader, parse_batch_header
-from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.batch_header import BatchHeader, InvalidBatchError, parse_batch_header
 from onceflow.sdk.protocol.records import decode_batch, parse_control_batch
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from onceflow.broker_lite.log.producer_state import ProducerState
+
+T = TypeVar("T")
+
 STEP_BYTES = 256 * 1024
-"""Bytes that are read in one step."""
+"""Bytes that are looked at in one step."""
+
+STEP_RECORDS = 2_000
+"""Records that are looked at in one step; a batch of more is looked at in a job."""
 
 KEYS_MAX = 1_000_000
 """Keys that one round remembers; what lies behind them waits for the next round."""
 
+GROUP_SEGMENTS_MAX = 100
+"""Segments that become one; their files are renamed in one step."""
+
+_ABORTED_AT_ONCE = 10_000
 _LONG_KEY_BYTES = 24
-_logger = logging.getLogger("onceflow.broker_lite.log")
 
 
-def segments_to_compact(
+class Cleanable(NamedTuple):
+    """What compaction could do for a log now.
+
+    Attributes:
+        segments: The segments to compact: the first ones, in order.
+        dirty_ratio: Share of their bytes that were not compacted before.
+        overdue: Whether ``max.compaction.lag.ms`` has gone by for some record.
+    """
+
+    segments: list[Segment]
+    dirty_ratio: float
+    overdue: bool
+
+
+def cleanable(
     segments: SegmentList,
     config: LogConfig,
     *,
     now_ms: int,
     first_dirty_offset: int,
     last_stable_offset: int,
-) -> list[Segment]:
-    """The segments that are worth compacting now, from the first one on; perhaps none.
+) -> Cleanable | None:
+    """The segments that are worth compacting now, from the first one on; None for none.
 
     Args:
         segments: The partition's segments.
@@ -77,13 +109,13 @@ def segments_to_compact(
         if end_offset > first_dirty_offset:
             dirty.append(segment)
     if not dirty:
-        return []
-    dirty_bytes = sum(segment.size for segment in dirty)
+        return None
     total_bytes = sum(segment.size for segment in found)
+    dirty_ratio = sum(segment.size for segment in dirty) / max(1, total_bytes)
     overdue = now_ms - dirty[0].first_timestamp_ms > config.max_compaction_lag_ms
-    if not overdue and dirty_bytes < config.min_cleanable_dirty_ratio * total_bytes:
-        return []
-    return found
+    if not overdue and dirty_ratio < config.min_cleanable_dirty_ratio:
+        return None
+    return Cleanable(found, dirty_ratio, overdue)
 
 
 class _TransactionFilter:
@@ -138,11 +170,50 @@ class _TransactionFilter:
         return False
 
 
+class _Output:
+    """What a group of segments becomes; written by jobs, through handles of its own."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.size = 0
+        self._parts: list[Buffer] = []
+        self._places: list[BatchPlace] = []
+        self._aborted: list[AbortedTransaction] = []
+
+    def add(self, data: Buffer, aborts: AbortedTransaction | None) -> None:
+        """Keep a batch for the next :meth:`write`."""
+        header = parse_batch_header(data)
+        self._parts.append(data)
+        self._places.append(BatchPlace(len(data), header.last_offset, header.max_timestamp))
+        self.size += len(data)
+        if header.is_control and aborts is not None:
+            self._aborted.append(aborts)
+
+    def write(self) -> None:
+        """Write what was added since the last time."""
+        parts, self._parts = self._parts, []
+        places, self._places = self._places, []
+        aborted, self._aborted = self._aborted, []
+        for first in range(0, len(parts), _PARTS_AT_ONCE):
+            last = first + _PARTS_AT_ONCE
+            self.segment.append(parts[first:last], places[first:last])
+        for entry in aborted:
+            self.segment.aborted.append(entry)
+
+    def complete(self) -> None:
+        """Write the rest and bring all of it to the disk."""
+        self.write()
+        self.segment.finish()
+        self.segment.flush_all()
+        self.segment.close(complete=False)
+
+
 class Compaction:
     """One round over one partition.
 
     Args:
         storage: Where the files are.
+        removals: Takes the files that were replaced.
         directory: The partition's folder.
         segments: All segments of the partition; groups are replaced in it as they are done.
         chosen: The segments to compact: the first ones, in order.
@@ -160,6 +231,7 @@ class Compaction:
     def __init__(
         self,
         storage: Storage,
+        removals: Removals,
         directory: str,
         segments: SegmentList,
         chosen: list[Segment],
@@ -168,6 +240,8 @@ class Compaction:
         now_ms: int,
     ) -> None:
         self._storage = storage
+        self._removals = removals
+        self._files = storage.aside()
         self._directory = directory
         self._segments = segments
         self._chosen = chosen
@@ -176,62 +250,141 @@ class Compaction:
         self._config = config
         self._now_ms = now_ms
         self._newest: dict[bytes, int] = {}
-        self._aborted = [entry for segment in segments for entry in segment.aborted.entries_from(0)]
+        self._first_dirty_offset = 0
+        # Keys are known up to here; what lies behind stays as it is.
+        self._known_end = self._ends[len(chosen) - 1]
+        self._aborted: list[AbortedTransaction] = []
         self.removed_bases: list[int] = []
         self.cleaned_offset: int = 0
         self.swapping: bool = False
 
-    def run(self, first_dirty_offset: int) -> Iterator[None]:
-        """Do the round; each step reads about ``STEP_BYTES``.
+    def run(self, first_dirty_offset: int, unflushed: Sequence[str]) -> Iterator[None]:
+        """Do the round; each step looks at about ``STEP_BYTES``, or waits for the disk.
 
         Args:
             first_dirty_offset: End of what was compacted before.
+            unflushed: Files that hold what is not known to be on the disk. A record goes because
+                a newer one is there, and that must survive a power loss as well, with the marker
+                of its transaction.
 
         Raises:
             LogError: A segment is damaged; nothing more is replaced.
             OSError: The storage failed; nothing more is replaced.
         """
         dropped = self._segments.dropped
-        for _ in self._round(first_dirty_offset):
-            yield
-            if self._segments.dropped != dropped:
-                # Retention was faster; what is left waits for the next round.
+        for _ in self._round(first_dirty_offset, unflushed):
+            # When retention is faster, what is left waits for the next round.
+            if self._segments.dropped != dropped and not self.swapping:
                 return
-        self.cleaned_offset = self._ends[len(self._chosen) - 1]
+            yield
+            if self._segments.dropped != dropped and not self.swapping:
+                return
+        self.cleaned_offset = self._known_end
 
-    def _round(self, first_dirty_offset: int) -> Iterator[None]:
+    def _round(self, first_dirty_offset: int, unflushed: Sequence[str]) -> Iterator[None]:
+        if unflushed:
+            yield from self._job(partial(self._storage.flush_files, list(unflushed)))
+        yield from self._read_aborted()
         yield from self._remember_keys(first_dirty_offset)
         transactions = _TransactionFilter(self._aborted)
         for group in self._groups():
             yield from self._clean_group(group, transactions)
+            yield
+
+    def _job(self, work: Callable[[], T]) -> Generator[None, None, T]:
+        """Have something done that waits for the disk, or takes the processor long."""
+        result = yield from outcome(self._storage.begin(work))
+        return result
+
+    def _read_aborted(self) -> Iterator[None]:
+        """Take the aborted transactions of the log, which may be many."""
+        for segment in list(self._segments):
+            for entry in segment.aborted.entries_from(0):
+                self._aborted.append(entry)
+                if len(self._aborted) % _ABORTED_AT_ONCE == 0:
+                    yield
+
+    # Reading
+
+    def _batches(self, segment: Segment) -> Iterator[FoundBatch | None]:
+        """Batches of a segment, with a None after each step and while the disk reads.
+
+        Raises:
+            LogError: The segment is damaged.
+        """
+        file = self._files.open(segment.path(LOG_SUFFIX))
+        walk = SegmentWalk(segment.base_offset, segment.size)
+        try:
+            while not walk.ended:
+                piece = yield from self._job(partial(file.read, walk.position, walk.wanted))
+                yield from _in_steps(walk.batches(piece))
+        finally:
+            # After the job that may still read, if the round was given up.
+            self._storage.begin(file.close)
+        if walk.position != segment.size:
+            raise segment.corrupt(f"holds no sound batch at position {walk.position}")
+
+    def _decoded(
+        self, batch: FoundBatch, work: Callable[[FoundBatch], T]
+    ) -> Generator[None, None, T]:
+        """Do something with all records of a batch; many of them would hold up the loop.
+
+        Raises:
+            LogError: The batch cannot be read.
+        """
+        try:
+            if batch.header.records_count <= STEP_RECORDS:
+                return work(batch)
+            result = yield from self._job(partial(work, batch))
+            return result
+        except InvalidBatchError as error:
+            raise LogError(error.code, f"{self._directory}: {error}") from error
 
     # Which record is the newest of its key
 
     def _remember_keys(self, first_dirty_offset: int) -> Iterator[None]:
         """Note the newest offset of each key in the dirty segments, as far as memory allows."""
+        self._first_dirty_offset = first_dirty_offset
         transactions = _TransactionFilter(
             [entry for entry in self._aborted if entry.last_offset >= first_dirty_offset]
         )
         for number, segment in enumerate(list(self._chosen)):
-            if self._ends[number] > first_dirty_offset:
-                for batch in _steps(segment):
-                    if batch is None:
-                        yield
-                    else:
-                        self._note_keys(batch, transactions)
-            if len(self._newest) > KEYS_MAX:
-                del self._chosen[number + 1 :]
-                return
+            if self._ends[number] <= first_dirty_offset:
+                continue
+            for batch in self._batches(segment):
+                if batch is None:
+                    yield
+                    continue
+                full = yield from self._note_keys(batch, transactions)
+                if full:
+                    del self._chosen[number + 1 :]
+                    return
 
-    def _note_keys(self, batch: FoundBatch, transactions: _TransactionFilter) -> None:
+    def _note_keys(
+        self, batch: FoundBatch, transactions: _TransactionFilter
+    ) -> Generator[None, None, bool]:
+        """Note the keys of one batch; returns whether there is no room for more."""
         header = batch.header
         transactions.meet(header)
         if header.is_control:
             transactions.marker_may_go(batch)
-        elif not transactions.drops_data(header):
-            for record in decode_batch(batch.data, header=header, verify_crc=False):
-                if record.key is not None:
-                    self._newest[_short(record.key)] = record.offset
+        elif not transactions.drops_data(header) and header.last_offset >= self._first_dirty_offset:
+            known_end = yield from self._decoded(batch, self._take_keys)
+            if known_end is not None:
+                self._known_end = known_end
+                return True
+        return False
+
+    def _take_keys(self, batch: FoundBatch) -> int | None:
+        """Note keys; returns the offset of the first record for whose key there is no room."""
+        newest, first_dirty_offset = self._newest, self._first_dirty_offset
+        for record in decode_batch(batch.data, header=batch.header, verify_crc=False):
+            if record.key is not None and record.offset >= first_dirty_offset:
+                key = _short(record.key)
+                if len(newest) >= KEYS_MAX and key not in newest:
+                    return record.offset
+                newest[key] = record.offset
+        return None
 
     # Writing anew
 
@@ -243,6 +396,7 @@ class Compaction:
             if group and (
                 size + segment.size > self._config.segment_bytes
                 or self._ends[number] - group[0].base_offset > RELATIVE_OFFSET_MAX
+                or len(group) >= GROUP_SEGMENTS_MAX
             ):
                 yield group
                 group, size = [], 0
@@ -254,58 +408,63 @@ class Compaction:
     def _clean_group(
         self, group: list[Segment], transactions: _TransactionFilter
     ) -> Iterator[None]:
-        for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
-            self._storage.remove(group[0].path(suffix) + CLEANED_SUFFIX)
-        cleaned = self._segment(group[0].base_offset, CLEANED_SUFFIX)
+        base = group[0]
+        cleaned = [base.path(suffix) + CLEANED_SUFFIX for suffix in _SUFFIXES]
+        swapped = False
         try:
-            yield from self._fill(cleaned, group, transactions)
-            cleaned.finish()
-            cleaned.flush_all()
+            output = yield from self._job(partial(self._new_output, base, cleaned))
+            try:
+                yield from self._fill(output, group, transactions)
+                yield from self._job(output.complete)
+            finally:
+                self._storage.begin(partial(output.segment.close, complete=False))
+            swapped = yield from self._swap(group, with_aborted=len(output.segment.aborted) > 0)
         finally:
-            cleaned.close(complete=False)
-        self.swapping = True
-        self._swap(group, cleaned)
-        self.swapping = False
+            if not swapped:
+                remove_later(self._storage, cleaned)
+
+    def _new_output(self, base: Segment, leftovers: Sequence[str]) -> _Output:
+        for path in leftovers:
+            self._storage.remove(path)
+        return _Output(
+            Segment(
+                self._files,
+                self._directory,
+                base.base_offset,
+                index_interval_bytes=self._config.index_interval_bytes,
+                created_ms=self._now_ms,
+                ending=CLEANED_SUFFIX,
+            )
+        )
 
     def _fill(
-        self, cleaned: Segment, group: list[Segment], transactions: _TransactionFilter
+        self, output: _Output, group: list[Segment], transactions: _TransactionFilter
     ) -> Iterator[None]:
         """Write what stays of a group."""
         last: FoundBatch | None = None
         kept_last = False
+        written = 0
         for segment in group:
-            for batch in _steps(segment):
+            for batch in self._batches(segment):
                 if batch is None:
                     yield
                     continue
-                data = self._clean_batch(batch, transactions)
+                data = yield from self._clean_batch(batch, transactions)
                 last, kept_last = batch, data is not None
                 if data is not None:
-                    self._write(cleaned, batch, data)
+                    output.add(data, batch.aborts)
+                if output.size - written >= CHUNK_BYTES:
+                    written = output.size
+                    yield from self._job(output.write)
         if last is not None and not kept_last:
             # The end of the file stays visible, so that its range of offsets is known.
             # An empty marker would puzzle clients, so a marker stays whole.
             whole = last.header.is_control
-            self._write(cleaned, last, last.data if whole else empty_batch(last.header))
+            output.add(last.data if whole else empty_batch(last.header), last.aborts)
 
-    def _segment(self, base_offset: int, ending: str = "") -> Segment:
-        return Segment(
-            self._storage,
-            self._directory,
-            base_offset,
-            index_interval_bytes=self._config.index_interval_bytes,
-            created_ms=self._now_ms,
-            ending=ending,
-        )
-
-    def _write(self, cleaned: Segment, batch: FoundBatch, data: Buffer) -> None:
-        header = parse_batch_header(data)
-        place = BatchPlace(len(data), header.last_offset, header.max_timestamp)
-        cleaned.append([data], [place])
-        if header.is_control and batch.aborts is not None:
-            cleaned.aborted.append(batch.aborts)
-
-    def _clean_batch(self, batch: FoundBatch, transactions: _TransactionFilter) -> Buffer | None:
+    def _clean_batch(
+        self, batch: FoundBatch, transactions: _TransactionFilter
+    ) -> Generator[None, None, Buffer | None]:
         """What stays of a batch, None for nothing."""
         header = batch.header
         transactions.meet(header)
@@ -316,18 +475,28 @@ class Compaction:
             return empty_batch(header) if newest_of_producer else None
         if header.records_count == 0:
             return batch.data if newest_of_producer else None
+        kept = yield from self._decoded(batch, self._clean_records)
+        return empty_batch(header) if kept is None and newest_of_producer else kept
+
+    def _clean_records(self, batch: FoundBatch) -> Buffer | None:
+        """The batch with those of its records that stay, None for none."""
+        header = batch.header
         horizon = header.delete_horizon_ms
         tombstones_go = horizon is not None and horizon <= self._now_ms
         records = decode_batch(batch.data, header=header, verify_crc=False)
+        newest, known_end = self._newest, self._known_end
         kept = [
             record
             for record in records
-            if record.key is not None
-            and record.offset >= self._newest.get(_short(record.key), -1)
-            and not (tombstones_go and record.value is None)
+            if record.offset >= known_end
+            or (
+                record.key is not None
+                and record.offset >= newest.get(_short(record.key), -1)
+                and not (tombstones_go and record.value is None)
+            )
         ]
         if not kept:
-            return empty_batch(header) if newest_of_producer else None
+            return None
         if horizon is None and any(record.value is None for record in kept):
             horizon = self._now_ms + self._config.delete_retention_ms
         elif len(kept) == len(records):
@@ -355,44 +524,69 @@ class Compaction:
             return entry.last_offset == header.last_offset
         return header.is_control and header.producer_epoch == entry.producer_epoch
 
-    def _swap(self, group: list[Segment], cleaned: Segment) -> None:
+    def _swap(self, group: list[Segment], *, with_aborted: bool) -> Generator[None, None, bool]:
         """Put the new file in the place of the old ones.
 
-        The rename to ``.swap`` decides: before it a start drops the new file, after it a start
-        drops what is left of the old ones (see ``recovery``).
+        The rename of the log to ``.swap`` decides: before it a start drops the new files, after it
+        a start drops what is left of the old ones (see ``recovery``). Only once the new files are
+        on the disk under those names may the old ones go.
+
+        Returns:
+            False when retention took some of the old ones meanwhile, and nothing was done.
         """
-        base = group[0]
-        swap = base.path(LOG_SUFFIX) + SWAP_SUFFIX
-        self._storage.rename(base.path(LOG_SUFFIX) + CLEANED_SUFFIX, swap)
-        for segment in reversed(group):
-            segment.remove()
-        self._storage.rename(swap, base.path(LOG_SUFFIX))
-        for suffix in INDEX_SUFFIXES:
-            cleaned_index = base.path(suffix) + CLEANED_SUFFIX
-            if suffix not in ABORTED_SUFFIXES or len(cleaned.aborted):
-                self._storage.rename(cleaned_index, base.path(suffix))
-        self._segments.replace(group, [self._segment(base.base_offset)])
-        self.removed_bases += [segment.base_offset for segment in group[1:]]
-
-
-def _steps(segment: Segment) -> Iterator[FoundBatch | None]:
-    """Batches of a segment, with a None after each ``STEP_BYTES``.
-
-    Raises:
-        LogError: The segment is damaged.
-    """
-    end = step = 0
-    for batch in walk(segment, segment.base_offset):
-        yield batch
-        end = batch.position + len(batch.data)
-        if end - step >= STEP_BYTES:
-            step = end
-            yield None
-    if end != segment.size:
-        raise LogError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{segment.path(LOG_SUFFIX)} holds no sound batch at position {end}",
+        base, directory = group[0], self._directory
+        # The log comes last, so that it is never without its indexes.
+        paths = [
+            base.path(suffix)
+            for suffix in reversed(_SUFFIXES)
+            if with_aborted or suffix not in ABORTED_SUFFIXES
+        ]
+        flush_names = partial(self._storage.flush_directory, directory)
+        yield from self._job(flush_names)
+        for path in paths:
+            self._storage.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        self.swapping = True
+        dropped = self._segments.dropped
+        yield from self._job(flush_names)
+        if self._segments.dropped != dropped:
+            for path in reversed(paths):
+                self._storage.rename(path + SWAP_SUFFIX, path + CLEANED_SUFFIX)
+            self.swapping = False
+            return False
+        due_ms = self._now_ms + self._config.file_delete_delay_ms
+        for segment in group:
+            segment.close(complete=False)
+            self._removals.set_aside(directory, segment.paths(), due_ms)
+        for path in paths:
+            self._storage.rename(path + SWAP_SUFFIX, path)
+        new = Segment(
+            self._storage,
+            directory,
+            base.base_offset,
+            index_interval_bytes=self._config.index_interval_bytes,
+            created_ms=self._now_ms,
         )
+        self._segments.replace(group, [new])
+        self.removed_bases += [segment.base_offset for segment in group[1:]]
+        self.swapping = False
+        return True
+
+
+_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES)
+_PARTS_AT_ONCE = 512
+"""Batches that are written at once; the system takes 1,024 pieces in one call."""
+
+
+def _in_steps(batches: Iterator[FoundBatch]) -> Iterator[FoundBatch | None]:
+    """Batches, with a None after each step."""
+    size = records = 0
+    for batch in batches:
+        yield batch
+        size += len(batch.data)
+        records += batch.header.records_count
+        if size >= STEP_BYTES or records >= STEP_RECORDS:
+            size = records = 0
+            yield None
 
 
 def _short(key: bytes) -> bytes:

@@ -25,6 +25,7 @@ class LogConfig:
         compression_zstd_level: Level of zstd.
         compression_type: Codec of stored batches; ``producer`` keeps the client's.
         delete_retention_ms: How long tombstones of a compacted topic are kept, milliseconds.
+        file_delete_delay_ms: How long files that are out of use stay, under another name.
         flush_messages: Records after which the log is synced to the disk.
         flush_ms: Milliseconds after which the log is synced to the disk.
         index_interval_bytes: Bytes of log between two index entries.
@@ -56,6 +57,7 @@ class LogConfig:
     compression_zstd_level: int = 3
     compression_type: str = "producer"
     delete_retention_ms: int = 86_400_000
+    file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096

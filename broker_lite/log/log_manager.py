@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 
 from onceflow.broker_lite.log import checkpoints
+from onceflow.broker_lite.log.compactions import Compactions
 from onceflow.broker_lite.log.data_folder import read_overrides, settle_meta
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import DataFolderError, LogError
 from onceflow.broker_lite.log.partition_folders import STRAY_SUFFIX, PartitionFolders
 from onceflow.broker_lite.log.partition_log import PartitionLog
+from onceflow.broker_lite.log.removals import Removals
 from onceflow.broker_lite.log.root_offsets import NotedOffsets, RootOffsets
 from onceflow.broker_lite.log.shared_flush import SharedFlush
 from onceflow.broker_lite.log.storage import Storage, Volume
@@ -78,7 +80,8 @@ class LogManager:
         self._offsets = RootOffsets(storage)
         self._config_for = config_for
         self._topics: dict[str, tuple[uuid.UUID, dict[int, PartitionLog]]] = {}
-        self._compaction: tuple[PartitionLog, Iterator[None]] | None = None
+        self._compaction: Compactions = Compactions(self.partitions)
+        self._removals = Removals(storage)
         self._starts_moved = self._starts_wait = False
         self._noted_recovery_points = 0
         self.node_id = node_id
@@ -92,11 +95,12 @@ class LogManager:
         try:
             self.cluster_id: str = settle_meta(storage, node_id, cluster_id, new_uuid)
             self._overrides = read_overrides(storage, usable)
-            self._folders = PartitionFolders(storage, new_uuid)
+            self._folders = PartitionFolders(storage, new_uuid, self._removals)
             self._changes = TopicChanges(storage)
             self.clean_start: bool = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
             storage.remove(checkpoints.CLEAN_SHUTDOWN_FILE)
             self._load(now_ms)
+            self._removals.run_due(now_ms)
         except BaseException:
             storage.close()
             raise
@@ -212,6 +216,7 @@ class LogManager:
                 config,
                 now_ms=now_ms,
                 shared_flush=self.shared_flush,
+                removals=self._removals,
             )
             self._folders.name_topic_id(topic, partition, topic_id)
         except OSError:
@@ -232,10 +237,11 @@ class LogManager:
     def deleting(self, topic: str, now_ms: int = 0) -> Iterator[None]:
         """Remove a topic, in steps of one partition.
 
-        Its folders are renamed first, so that a crash cannot revive it. Also what a failed creation
-        of it left is removed. A process that dies within this, or gives up the steps, leaves the
-        whole topic, or a note of what the next start has to remove; without the note, there is no
-        step between the first rename and the last. Nobody may make a topic of that name meanwhile.
+        Its folders are renamed, so that a crash cannot revive it, and removed after
+        ``log.segment.delete.delay.ms``. Also what a failed creation of it left goes. A process that
+        dies within this, or gives up the steps, leaves the whole topic, or a note of what the next
+        start has to remove; without the note, there is no step between the first rename and the
+        last. Nobody may make a topic of that name meanwhile.
 
         Args:
             topic: Topic name; an unknown one is ignored.
@@ -255,16 +261,13 @@ class LogManager:
                 self._changes.begin(topic, topic_id, 0)
                 noted = True
             numbers = self._folders.partitions_of(topic)
-        if self._compaction is not None and self._compaction[0] in logs.values():
-            self._compaction = None
         for log in logs.values():
-            log.close(clean=False)
-            if noted:
-                yield
-        renamed = []
+            self._compaction.forget(log)
+            log.abandon()
+        due_ms = now_ms + self._config_for({}).file_delete_delay_ms
         try:
             for number in numbers:
-                renamed.append(self._folders.set_aside(topic, number))
+                self._folders.discard(topic, number, due_ms)
                 if noted:
                     yield
         except OSError:
@@ -278,9 +281,7 @@ class LogManager:
         if logs:
             self._offsets.write_recovery_points(self.partitions())
             self._offsets.write_log_starts(self.partitions())
-        for target in renamed:
-            yield
-            self._folders.remove(target)
+            self._offsets.write_compacted(self.partitions())
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
         """Settings of a topic that differ from the defaults, as text."""
@@ -356,15 +357,40 @@ class LogManager:
                 _logger.error("flush of %s: %s", log.topic_partition, error)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove old segments everywhere; returns how many went."""
+        """Remove old segments everywhere at once; returns how many went."""
+        work = self.retaining(now_ms)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                count: int = done.value
+                return count
+
+    def retaining(self, now_ms: int) -> Generator[None, None, int]:
+        """Remove old segments everywhere, in steps of one segment or one log.
+
+        Returns:
+            How many went.
+        """
         count = 0
-        with self.log_starts_together():
-            for log in self.partitions():
-                try:
-                    count += log.apply_retention(now_ms)
-                except LogError as error:
-                    _logger.warning("retention of %s: %s", log.topic_partition, error)
+        for log in self.partitions():
+            before = log.log_start_offset
+            try:
+                for _ in log.retaining(now_ms):
+                    count += 1
+                    yield
+            except LogError as error:
+                _logger.warning("retention of %s: %s", log.topic_partition, error)
+            self._starts_moved = self._starts_moved or log.log_start_offset != before
+            yield
+        if self._starts_moved and not self._starts_wait:
+            self._starts_moved = False
+            self._offsets.write_log_starts(self.partitions())
         return count
+
+    def remove_due(self, now_ms: int) -> None:
+        """Begin to remove files and folders that were set aside long enough ago."""
+        self._removals.run_due(now_ms)
 
     @contextlib.contextmanager
     def log_starts_together(self) -> Iterator[None]:
@@ -373,13 +399,13 @@ class LogManager:
         Raises:
             OSError: They moved, but that could not be noted.
         """
-        self._starts_moved = False
         self._starts_wait = True
         try:
             yield
         finally:
             self._starts_wait = False
             if self._starts_moved:
+                self._starts_moved = False
                 self._offsets.write_log_starts(self.partitions())
 
     def _keep(self, log: PartitionLog) -> None:
@@ -412,7 +438,7 @@ class LogManager:
             self._offsets.write_log_starts(self.partitions())
 
     def compact(self, now_ms: int) -> bool:
-        """Do one small step of compaction, of the log in work or of the next that needs it.
+        """Do one small step of compaction, of the log in work or of the one that needs it most.
 
         Args:
             now_ms: The broker's clock.
@@ -420,25 +446,10 @@ class LogManager:
         Returns:
             Whether there is more to do at once.
         """
-        if self._compaction is None:
-            for log in self.partitions():
-                steps = log.compaction(now_ms) if log.config.compacts else None
-                if steps is not None:
-                    self._compaction = (log, steps)
-                    break
-            else:
-                return False
-        log, steps = self._compaction
-        try:
-            next(steps)
-        except StopIteration:
-            self._compaction = None
+        log = self._compaction.step(now_ms)
+        if log is not None:
             self._offsets.write_compacted(self.partitions())
-        except LogError as error:
-            self._compaction = None
-            _logger.error("compaction of %s: %s", log.topic_partition, error)
-            return False
-        return True
+        return self._compaction.busy
 
     def close(self, clean: bool = True) -> None:
         """Close every log and give back the folder.
@@ -448,6 +459,7 @@ class LogManager:
                 would, so that the next start checks them.
         """
         sound = clean
+        self._compaction.close()
         for log in self.partitions():
             try:
                 log.close(clean)
@@ -486,7 +498,7 @@ class LogManager:
 
     def _load(self, now_ms: int) -> None:
         noted = self._offsets.read()
-        found = self._folders.by_topic()
+        found = self._folders.by_topic(now_ms)
         for topic, change in self._changes.pending().items():
             if not change.partitions:
                 self._finish_deletion(topic, change, found)
@@ -542,6 +554,7 @@ class LogManager:
             recovery_point=noted.recovery_points.get(topic_partition, 0),
             log_start_offset=noted.log_starts.get(topic_partition, 0),
             shared_flush=self.shared_flush,
+            removals=self._removals,
         )
         log.compacted_offset = min(noted.compacted.get(topic_partition, 0), log.log_end_offset)
         self._keep(log)

@@ -7,9 +7,13 @@ nothing survives the object. It decides nothing of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from onceflow.broker_lite.log.disk_jobs import Job
 from onceflow.broker_lite.log.log_errors import StorageLockedError
-from onceflow.broker_lite.log.storage import Buffer, LogFile, Volume
+from onceflow.broker_lite.log.storage import Buffer, Files, LogFile, Volume
+
+T = TypeVar("T")
 
 
 class _MemoryFile:
@@ -109,6 +113,14 @@ class MemoryStorage:
         directory, name = split_path(path)
         return _MemoryFile(self, directory, name)
 
+    def aside(self) -> Files:
+        return self
+
+    def begin(self, work: Callable[[], T]) -> Job[T]:
+        job = Job(work)
+        job.run()
+        return job
+
     def read_bytes(self, path: str) -> bytes | None:
         directory, name = split_path(path)
         data = self.content.get(directory, {}).get(name)
@@ -121,13 +133,19 @@ class MemoryStorage:
     def rename(self, old: str, new: str) -> None:
         directory, name = split_path(old)
         target_directory, target = split_path(new)
-        self.folder(target_directory)[target] = self.folder(directory).pop(name)
+        files = self.folder(directory)
+        if name not in files:
+            raise FileNotFoundError(old)
+        self.folder(target_directory)[target] = files.pop(name)
 
     def remove(self, path: str) -> None:
         directory, name = split_path(path)
         self.content.get(directory, {}).pop(name, None)
 
     def flush_directory(self, directory: str) -> None:
+        pass
+
+    def flush_files(self, paths: Sequence[str]) -> None:
         pass
 
     def flush_later(

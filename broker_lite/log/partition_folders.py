@@ -6,18 +6,16 @@ It decides by names and by the topic ids inside, and never looks at records.
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable
 
 from onceflow.broker_lite.log import checkpoints
+from onceflow.broker_lite.log.removals import Removals
 from onceflow.broker_lite.log.storage import Storage
 
 DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FILE_NAME_MAX = 255
-
-_logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class PartitionFolders:
@@ -26,21 +24,29 @@ class PartitionFolders:
     Args:
         storage: The data folder.
         new_uuid: Source of names for folders that are set aside.
+        removals: Takes the folders that are set aside.
     """
 
-    __slots__ = ("_new_uuid", "_storage")
+    __slots__ = ("_new_uuid", "_removals", "_storage")
 
-    def __init__(self, storage: Storage, new_uuid: Callable[[], uuid.UUID]) -> None:
+    def __init__(
+        self, storage: Storage, new_uuid: Callable[[], uuid.UUID], removals: Removals
+    ) -> None:
         self._storage = storage
         self._new_uuid = new_uuid
+        self._removals = removals
 
-    def by_topic(self) -> dict[str, dict[int, uuid.UUID | None]]:
-        """Topic ids by topic and partition, None where none is named; removes deleted folders."""
+    def by_topic(self, due_ms: int = 0) -> dict[str, dict[int, uuid.UUID | None]]:
+        """Topic ids by topic and partition, None where none is named.
+
+        Args:
+            due_ms: From when on folders may be removed that an earlier run set aside.
+        """
         topics: dict[str, dict[int, uuid.UUID | None]] = {}
         known: dict[bytes, uuid.UUID | None] = {b"": None}
         for directory in self._storage.directories():
             if directory.endswith(DELETED_SUFFIX):
-                self.remove(directory)
+                self._removals.remove_folder(directory, due_ms)
                 continue
             topic, _, number = directory.rpartition("-")
             if not topic or not number.isdecimal() or topic == checkpoints.METADATA_TOPIC:
@@ -83,19 +89,13 @@ class PartitionFolders:
         ending = f".{self._new_uuid().hex}{suffix}"
         target = f"{topic}-{number}"[: FILE_NAME_MAX - len(ending)] + ending
         self._storage.rename_directory(f"{topic}-{number}", target)
+        self._removals.forget_folder(f"{topic}-{number}")
         return target
 
-    def discard(self, topic: str, number: int) -> None:
-        """Set a folder aside and remove it.
+    def discard(self, topic: str, number: int, due_ms: int = 0) -> None:
+        """Set a folder aside, to be removed from a time on.
 
         Raises:
             OSError: It is as it was.
         """
-        self.remove(self.set_aside(topic, number))
-
-    def remove(self, directory: str) -> None:
-        """Remove a folder that was set aside; a failure is left to the next start."""
-        try:
-            self._storage.remove_directory(directory)
-        except OSError as error:
-            _logger.warning("%s is left to the next start: %s", directory, error)
+        self._removals.remove_folder(self.set_aside(topic, number), due_ms)

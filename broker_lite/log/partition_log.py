@@ -9,7 +9,7 @@ sizes in ``retention``. Nothing here reads a clock or opens a file.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.log import checkpoints, retention
@@ -24,6 +24,7 @@ from onceflow.broker_lite.log.log_errors import AppendError, LogError
 from onceflow.broker_lite.log.log_results import AppendResult
 from onceflow.broker_lite.log.log_view import LogView
 from onceflow.broker_lite.log.recovery import load_log
+from onceflow.broker_lite.log.removals import Removals
 from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.shared_flush import SharedFlush
@@ -34,7 +35,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import control_batch, set_log_append_time
 
 if TYPE_CHECKING:
-    from onceflow.broker_lite.log.compaction import Compaction
+    from onceflow.broker_lite.log.compaction import Cleanable, Compaction
 
 HIGH_WATERMARK = -1
 """Given to :meth:`PartitionLog.delete_records_before` for "all that can be read"."""
@@ -57,6 +58,7 @@ class PartitionLog(LogView):
             follows each append, as on a single node.
         shared_flush: With durability ``group``, whom to tell of appends; the high watermark then
             follows the flushes, so that nobody reads what a power loss may take back.
+        removals: Takes files that are out of use; one of its own by default.
 
     Attributes:
         topic_partition: Which partition it is.
@@ -78,6 +80,7 @@ class PartitionLog(LogView):
         log_start_offset: int = 0,
         replicated: bool = False,
         shared_flush: SharedFlush | None = None,
+        removals: Removals | None = None,
     ) -> None:
         directory = str(topic_partition)
         loaded = load_log(
@@ -98,6 +101,7 @@ class PartitionLog(LogView):
             loaded.log_end_offset,
         )
         self._storage = storage
+        self._removals = Removals(storage) if removals is None else removals
         self.config = config
         self.listeners: list[Callable[[], None]] = []
         self.compacted_offset: int = 0
@@ -106,7 +110,7 @@ class PartitionLog(LogView):
         self._flushes_each = config.durability == "always"
         self._on_start_moved: Callable[[], None] | None = None
         self._on_disk_failed: Callable[[OSError], None] | None = None
-        self._failed = False
+        self._failed = self._closed = False
         self._epochs_behind = False
         self._writer = SegmentWriter(
             storage,
@@ -467,6 +471,11 @@ class PartitionLog(LogView):
             )
         if offset > self._log_start_offset:
             self._move_start(offset)
+            try:
+                if self._on_start_moved is not None:
+                    self._on_start_moved()
+            except OSError as error:
+                raise self._storage_error(error) from error
         return self._log_start_offset
 
     def _move_start(self, offset: int) -> None:
@@ -475,29 +484,34 @@ class PartitionLog(LogView):
         self._settle_last_stable_offset()
         for listener in self.listeners:
             listener()
-        try:
-            if epochs_moved:
+        if epochs_moved:
+            try:
                 self._write_epochs()
-            if self._on_start_moved is not None:
-                self._on_start_moved()
-        except OSError as error:
-            raise self._storage_error(error) from error
+            except OSError as error:
+                raise self._storage_error(error) from error
 
     def when_start_moved(self, callback: Callable[[], None]) -> None:
-        """Have the log manager told when the start of the log moved, so that it is kept."""
+        """Have the log manager told when records were deleted, so that the new start is kept."""
         self._on_start_moved = callback
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove old segments by age, size and log start, and forget idle producers.
+        """Do all of :meth:`retaining` at once; returns how many segments went."""
+        before = self._segments.dropped
+        for _ in self.retaining(now_ms):
+            pass
+        return self._segments.dropped - before
+
+    def retaining(self, now_ms: int) -> Iterator[None]:
+        """Drop old segments by age, size and log start, and forget idle producers.
+
+        Readers see none of the segments from the first step on; each further step sets the files
+        of one aside. Of what a crash leaves, the next start drops what is before the log start.
 
         Args:
             now_ms: The broker's clock.
 
-        Returns:
-            Segments that were removed.
-
         Raises:
-            LogError: KAFKA_STORAGE_ERROR; what could not be removed goes after the next start.
+            LogError: KAFKA_STORAGE_ERROR; what could not be set aside goes after the next start.
         """
         self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = retention.expired_segments(
@@ -511,20 +525,41 @@ class PartitionLog(LogView):
         if count == len(self._segments):
             # The active segment is old too: what comes next begins a new one.
             self.roll(now_ms)
-        # Readers are told before anything goes, so that nobody reads what is being removed.
         first_offset = self._segments[count].base_offset
         if first_offset > self._log_start_offset:
             self._move_start(first_offset)
-        try:
-            for _ in range(count):
-                segment = self._segments.drop_first()
+        dropped = [self._segments.drop_first() for _ in range(count)]
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        for segment in dropped:
+            if self._closed:  # Another topic may have this name by now.
+                return
+            try:
                 self._writer.drop_snapshot(segment.base_offset)
-                segment.remove()
-        except OSError as error:
-            raise self._storage_error(error) from error
-        return count
+                segment.close(complete=False)
+                self._removals.set_aside(self._directory, segment.paths(), due_ms)
+            except OSError as error:
+                raise self._storage_error(error) from error
+            yield
 
-    def compaction(self, now_ms: int) -> Iterator[None] | None:
+    def cleanable(self, now_ms: int) -> Cleanable | None:
+        """What compaction could do now; None if nothing is due.
+
+        Args:
+            now_ms: The broker's clock.
+        """
+        if not self.config.compacts or self._failed or len(self._segments) < 2:
+            return None
+        from onceflow.broker_lite.log.compaction import cleanable
+
+        return cleanable(
+            self._segments,
+            self.config,
+            now_ms=now_ms,
+            first_dirty_offset=self.compacted_offset,
+            last_stable_offset=self._last_stable_offset,
+        )
+
+    def compaction(self, now_ms: int) -> Generator[None, None, None] | None:
         """Keep only the newest record of each key in the closed segments, if that is due.
 
         Args:
@@ -533,34 +568,27 @@ class PartitionLog(LogView):
         Returns:
             The work as small steps, each of which may raise LogError; None if there is none.
         """
-        if not self.config.compacts or self._failed or len(self._segments) < 2:
+        found = self.cleanable(now_ms)
+        if found is None:
             return None
-        from onceflow.broker_lite.log.compaction import Compaction, segments_to_compact
+        from onceflow.broker_lite.log.compaction import Compaction
 
-        chosen = segments_to_compact(
-            self._segments,
-            self.config,
-            now_ms=now_ms,
-            first_dirty_offset=self.compacted_offset,
-            last_stable_offset=self._last_stable_offset,
-        )
-        if not chosen:
-            return None
         return self._compact(
             Compaction(
                 self._storage,
+                self._removals,
                 self._directory,
                 self._segments,
-                chosen,
+                found.segments,
                 self._producers,
                 self.config,
                 now_ms,
             )
         )
 
-    def _compact(self, compaction: Compaction) -> Iterator[None]:
+    def _compact(self, compaction: Compaction) -> Generator[None, None, None]:
         try:
-            yield from compaction.run(self.compacted_offset)
+            yield from compaction.run(self.compacted_offset, self.unsafe_paths())
         except OSError as error:
             if compaction.swapping:
                 self._disk_failed(error)
@@ -568,6 +596,13 @@ class PartitionLog(LogView):
         for base_offset in compaction.removed_bases:
             self._writer.drop_snapshot(base_offset)
         self.compacted_offset = max(self.compacted_offset, compaction.cleaned_offset)
+
+    def abandon(self) -> None:
+        """The log's folder goes: nothing is written any more, and its handles go with it."""
+        self._closed = True
+        self.fail()
+        if self._shared_flush is not None:
+            self._shared_flush.forget(self)
 
     def close(self, clean: bool = True) -> None:
         """Give back the files.
@@ -579,6 +614,7 @@ class PartitionLog(LogView):
         Raises:
             AppendError: KAFKA_STORAGE_ERROR; the next start must check the log.
         """
+        self._closed = True
         if self._shared_flush is not None:
             self._shared_flush.forget(self)
         try:

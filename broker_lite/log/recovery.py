@@ -8,6 +8,7 @@ life of the log is the partition log's business.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from onceflow.broker_lite.log.producer_snapshot import (
     parse_snapshot,
 )
 from onceflow.broker_lite.log.producer_state import ProducerState
+from onceflow.broker_lite.log.removals import DELETED_SUFFIX, Removals, remove_later
 from onceflow.broker_lite.log.segment import (
     ABORTED_SUFFIXES,
     INDEX_SUFFIXES,
@@ -39,7 +41,7 @@ from onceflow.sdk.protocol.batch_header import BatchHeader
 from onceflow.sdk.protocol.records import parse_control_batch
 
 _SNAPSHOT_SUFFIXES = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)
-_LEFTOVER_SUFFIXES = (".tmp", ".deleted", CLEANED_SUFFIX)
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 _ONLY_THE_FIRST_EPOCH = checkpoints.render_leader_epochs([(0, 0)])
 """Of most partitions; with thousands of them, even parsing that takes its time."""
 
@@ -205,14 +207,23 @@ class _Loader:
         )
 
     def _open_segments(self, log_start_offset: int) -> list[Segment]:
-        if any(name.endswith(SWAP_SUFFIX) for name in self._names):
+        if any(name.endswith(LOG_SUFFIX + SWAP_SUFFIX) for name in self._names):
             self._finish_swaps()
         bases = {_offset_of(name) for name in self._names if name.endswith(LOG_SUFFIX)}
+        leftovers = []
         for name in list(self._names):
-            orphan = name.endswith(INDEX_SUFFIXES) and _offset_of(name) not in bases
-            if orphan or name.endswith(_LEFTOVER_SUFFIXES):
+            if name.endswith(".tmp") or (
+                name.endswith(INDEX_SUFFIXES) and _offset_of(name) not in bases
+            ):
                 self._storage.remove(self._path(name))
-                self._names.discard(name)
+            elif name.endswith(_LEFTOVER_SUFFIXES):
+                # They may be large, and nobody meets these names any more.
+                leftovers.append(self._path(name))
+            else:
+                continue
+            self._names.discard(name)
+        if leftovers:
+            remove_later(self._storage, leftovers)
         self._has_aborted = any(name.endswith(ABORTED_SUFFIXES) for name in self._names)
         self._has_snapshots = any(name.endswith(_SNAPSHOT_SUFFIXES) for name in self._names)
         segments = [self._segment(base) for base in sorted(base for base in bases if base >= 0)]
@@ -221,21 +232,34 @@ class _Loader:
     def _finish_swaps(self) -> None:
         """Complete what a crash interrupted while compacted files took their place."""
         names = sorted(self._names)
-        swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
-        for name in swaps:
+        for name in names:
+            if not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+                continue
             base_offset = _offset_of(name)
             last_offset = self._segment(base_offset, SWAP_SUFFIX).last_offset()
             replaced = range(base_offset, (base_offset if last_offset is None else last_offset) + 1)
-            for old in names:
-                if _offset_of(old) in replaced and old.endswith((LOG_SUFFIX, *INDEX_SUFFIXES)):
-                    self._storage.remove(self._path(old))
-            self._storage.rename(self._path(name), self._path(name.removesuffix(SWAP_SUFFIX)))
-        if swaps:
-            self._names = self._storage.names(self._directory)
+            old = [
+                self._path(each)
+                for each in names
+                if _offset_of(each) in replaced and each.endswith((LOG_SUFFIX, *INDEX_SUFFIXES))
+            ]
+            self._remove_files(old)
+            for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
+                path = self._path(file_name(base_offset, suffix))
+                with contextlib.suppress(FileNotFoundError):
+                    self._storage.rename(path + SWAP_SUFFIX, path)
+        self._names = self._storage.names(self._directory)
+
+    def _remove_files(self, paths: list[str]) -> None:
+        """Take files away at once by their names, and from the disk soon."""
+        removals = Removals(self._storage)
+        removals.set_aside(self._directory, paths, self._now_ms)
+        removals.run_due(self._now_ms)
 
     def _drop(self, segments: list[Segment], first: int) -> None:
         for segment in reversed(segments[first:]):
-            segment.remove()
+            segment.close(complete=False)
+            self._remove_files(segment.paths())
         del segments[first:]
 
     def _read_epochs(self) -> LeaderEpochs:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from onceflow.broker_lite.log.index import OffsetIndex, TimeIndex
 from onceflow.broker_lite.log.log_errors import ReadError
-from onceflow.broker_lite.log.storage import Buffer, Storage
+from onceflow.broker_lite.log.storage import Buffer, Files
 from onceflow.broker_lite.log.transaction_index import TransactionIndex
 from onceflow.sdk.protocol.batch_header import HEADER_SIZE, LENGTH_END
 from onceflow.sdk.protocol.error_codes import ErrorCode
@@ -79,7 +79,7 @@ class Segment:
     """A file of batches from one base offset on, with its indexes.
 
     Args:
-        storage: Where the files are.
+        files: Where its files are opened.
         directory: Folder of the partition.
         base_offset: First offset of the segment.
         index_interval_bytes: Bytes of log between two index entries.
@@ -105,7 +105,6 @@ class Segment:
         "_first_timestamp_ms",
         "_log",
         "_stem",
-        "_storage",
         "_torn",
         "aborted",
         "base_offset",
@@ -124,7 +123,7 @@ class Segment:
 
     def __init__(
         self,
-        storage: Storage,
+        files: Files,
         directory: str,
         base_offset: int,
         *,
@@ -133,23 +132,22 @@ class Segment:
         ending: str = "",
         without_aborted: bool = False,
     ) -> None:
-        self._storage = storage
         self.directory: str = directory
         self._stem = f"{directory}/{file_name(base_offset, '')}"
         self._ending = ending
         self.base_offset: int = base_offset
         self.index_interval_bytes: int = index_interval_bytes
         self.created_ms: int = created_ms
-        self._log = storage.open(self.path(LOG_SUFFIX))
+        self._log = files.open(self.path(LOG_SUFFIX))
         self.size: int = self._log.size
         self.offset_index: OffsetIndex = OffsetIndex(
-            storage.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset
+            files.open(self.path(OFFSET_INDEX_SUFFIX)), base_offset
         )
         self.time_index: TimeIndex = TimeIndex(
-            storage.open(self.path(TIME_INDEX_SUFFIX)), base_offset
+            files.open(self.path(TIME_INDEX_SUFFIX)), base_offset
         )
         self.aborted: TransactionIndex = TransactionIndex(
-            storage,
+            files,
             self.path(TRANSACTION_INDEX_SUFFIX),
             self.path(TRANSACTION_COPY_SUFFIX),
             absent=without_aborted,
@@ -332,15 +330,6 @@ class Segment:
     def _without_timestamps(self) -> bool:
         first = self.border_at(0)
         return first is None or first.max_timestamp_ms < 0
-
-    def remove(self) -> None:
-        """Remove the files; the log file goes last, so that what a crash leaves can be read."""
-        self._log.close()
-        self.offset_index.close()
-        self.time_index.close()
-        self.aborted.close()
-        for suffix in (*INDEX_SUFFIXES, LOG_SUFFIX):
-            self._storage.remove(self.path(suffix))
 
     # Reading
 

@@ -48,6 +48,61 @@ class FoundBatch:
         self.data: memoryview[int] = data
 
 
+class SegmentWalk:
+    """A walk over a segment in pieces, with a check of each batch.
+
+    Args:
+        next_offset: Least offset that the first batch may have.
+        size: Bytes of the segment.
+        position: Border to begin at.
+
+    Attributes:
+        position: Border that the walk has come to: where the next piece is to begin.
+        wanted: Bytes that the next piece is to have.
+        ended: Whether nothing sound follows: the segment's end, or what is no batch.
+    """
+
+    __slots__ = ("_next_offset", "_size", "ended", "position", "wanted")
+
+    def __init__(self, next_offset: int, size: int, position: int = 0) -> None:
+        self._next_offset = next_offset
+        self._size = size
+        self.position: int = position
+        self.wanted: int = CHUNK_BYTES
+        self.ended: bool = position >= size
+
+    def batches(self, piece: bytes) -> Iterator[FoundBatch]:
+        """Batches that are whole in a piece as long as they hold: in order, the right checksum.
+
+        Args:
+            piece: Bytes of the segment from :attr:`position` on.
+        """
+        data = memoryview(piece)
+        start = self.position
+        asked, self.wanted = self.wanted, CHUNK_BYTES
+        at = 0
+        while at + HEADER_SIZE <= len(data):
+            try:
+                header = parse_batch_header(data, at)
+                length = header.batch_length + LENGTH_END
+                if at + length > len(data):
+                    if start + at + length <= self._size and (at or length > asked):
+                        self.wanted = max(length, CHUNK_BYTES)
+                        return
+                    break
+                batch = data[at : at + length]
+                check_crc(batch, 0, header)
+            except InvalidBatchError:
+                break
+            if header.base_offset < self._next_offset or header.last_offset_delta < 0:
+                break
+            at += length
+            self._next_offset, self.position = header.next_offset, start + at
+            yield FoundBatch(start + at - length, header, batch)
+        # A piece may end within a header; the next one begins with it.
+        self.ended = at == 0 or self.position >= self._size
+
+
 def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[FoundBatch]:
     """Batches of a segment as long as they hold: whole, in order, with the right checksum.
 
@@ -56,30 +111,6 @@ def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[Foun
         next_offset: Least offset that the first batch may have.
         position: Border to begin at.
     """
-    size = segment.size
-    data = memoryview(b"")
-    start = position
-    while position + HEADER_SIZE <= size:
-        at = position - start
-        if at + HEADER_SIZE > len(data):
-            data, start, at = memoryview(segment.read(position, CHUNK_BYTES)), position, 0
-        try:
-            header = parse_batch_header(data, at)
-        except InvalidBatchError:
-            return
-        length = header.batch_length + LENGTH_END
-        if position + length > size:
-            return
-        if at + length > len(data):
-            wanted = max(length, CHUNK_BYTES)
-            data, start, at = memoryview(segment.read(position, wanted)), position, 0
-        batch = data[at : at + length]
-        try:
-            check_crc(batch, 0, header)
-        except InvalidBatchError:
-            return
-        if header.base_offset < next_offset or header.last_offset_delta < 0:
-            return
-        yield FoundBatch(position, header, batch)
-        next_offset = header.next_offset
-        position += length
+    steps = SegmentWalk(next_offset, segment.size, position)
+    while not steps.ended:
+        yield from steps.batches(segment.read(steps.position, steps.wanted))

@@ -13,20 +13,23 @@ import logging
 import os
 import resource
 import shutil
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
+from onceflow.broker_lite.log.disk_jobs import Job, Worker
 from onceflow.broker_lite.log.log_errors import StorageLockedError
+
+T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 """Bytes that are passed on as they are."""
 
 OPEN_FILES_MAX = 8192
 """Most handles that :class:`RealStorage` keeps open, and at most half of what the process may."""
+
+ASIDE_FILES_MAX = 16
+"""Most handles that a job keeps open beside those."""
 
 LOCK_FILE = ".lock"
 
@@ -93,8 +96,20 @@ class Volume(NamedTuple):
     handles_max: int = 0
 
 
+class Files(Protocol):
+    """Where files are opened: by the data folder itself, or beside it (:meth:`Storage.aside`)."""
+
+    def open(self, path: str) -> LogFile:
+        """A file to read and append to. Nothing is made on the disk yet."""
+        ...
+
+
 class Storage(Protocol):
-    """One data folder: files in its root and in one level of folders."""
+    """One data folder: files in its root and in one level of folders.
+
+    One thread uses it. From another one, or in a job, only these may be called: ``open`` of what
+    :meth:`aside` returns, ``flush_files``, ``flush_directory``, ``remove``, ``remove_directory``.
+    """
 
     def volume(self) -> Volume:
         """Where the folder is.
@@ -133,11 +148,22 @@ class Storage(Protocol):
         ...
 
     def remove_directory(self, directory: str) -> None:
-        """Remove a folder and everything in it."""
+        """Remove a folder and everything in it, all of it closed."""
         ...
 
     def open(self, path: str) -> LogFile:
         """A file to read and append to. Nothing is made on the disk yet."""
+        ...
+
+    def aside(self) -> Files:
+        """Return files with handles of their own, for a job or another thread."""
+        ...
+
+    def begin(self, work: Callable[[], T]) -> Job[T]:
+        """Begin work that waits for the disk, perhaps in another thread.
+
+        Works are done one after the other, in the order in which they were started.
+        """
         ...
 
     def read_bytes(self, path: str) -> bytes | None:
@@ -155,7 +181,11 @@ class Storage(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file that is closed; one of the new name is replaced."""
+        """Rename a file that is closed; one of the new name is replaced.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
         ...
 
     def remove(self, path: str) -> None:
@@ -164,6 +194,14 @@ class Storage(Protocol):
 
     def flush_directory(self, directory: str) -> None:
         """Return when the names of a folder's files would survive a power loss."""
+        ...
+
+    def flush_files(self, paths: Sequence[str]) -> None:
+        """Return when files and their names would survive a power loss.
+
+        Args:
+            paths: Files; one that was removed meanwhile is skipped.
+        """
         ...
 
     def flush_later(
@@ -287,76 +325,45 @@ class _HandlePool:
     def __init__(self, limit: int, *, durable: bool) -> None:
         self.limit: int = limit
         self.durable = durable
-        self._open: deque[_RealFile] = deque()
+        # In the order of opening, or of the second chance; and by folder.
+        self._open: dict[_RealFile, None] = {}
+        self._by_folder: dict[str, set[_RealFile]] = {}
 
     def admit(self, file: _RealFile) -> None:
         file.recently_used = True
         while len(self._open) >= self.limit:
-            oldest = self._open.popleft()
+            oldest = next(iter(self._open))
             if oldest.recently_used:
                 oldest.recently_used = False
-                self._open.append(oldest)
+                del self._open[oldest]
+                self._open[oldest] = None
             else:
+                self.forget(oldest)
                 oldest.release()
-        self._open.append(file)
+        self._open[file] = None
+        self._by_folder.setdefault(os.path.dirname(file.path), set()).add(file)
 
     def forget(self, file: _RealFile) -> None:
-        with contextlib.suppress(ValueError):
-            self._open.remove(file)
+        self._open.pop(file, None)
+        folder = os.path.dirname(file.path)
+        files = self._by_folder.get(folder)
+        if files is not None:
+            files.discard(file)
+            if not files:
+                del self._by_folder[folder]
 
-    def close_below(self, prefix: str) -> None:
-        """Close every file whose path starts with the prefix."""
-        for file in [file for file in self._open if file.path.startswith(prefix)]:
+    def close_folder(self, folder: str) -> None:
+        """Close every file of a folder."""
+        for file in list(self._by_folder.get(folder, ())):
+            file.close()
+
+    def close_all(self) -> None:
+        """Close every file."""
+        for file in list(self._open):
             file.close()
 
     def __len__(self) -> int:
         return len(self._open)
-
-
-class _FlushJob(NamedTuple):
-    """Files to bring to the disk, and whom to tell."""
-
-    paths: tuple[str, ...]
-    done: Callable[[], None]
-    failed: Callable[[OSError], None] | None
-
-
-class _Flusher:
-    """One thread, started at the first need, that syncs files through handles of its own."""
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._queue: SimpleQueue[_FlushJob | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, job: _FlushJob) -> None:
-        if self._thread is None:
-            # A daemon: a storage that nobody closed must not keep the process from ending.
-            self._thread = threading.Thread(
-                target=self._run, name="onceflow-log-flush", daemon=True
-            )
-            self._thread.start()
-        self._queue.put(job)
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
-            paths = [os.path.join(self._root, path) for path in job.paths]
-            try:
-                # A file that is new is only safe once its folder is.
-                for path in (*paths, *dict.fromkeys(map(os.path.dirname, paths))):
-                    _sync_path(path)
-            except OSError as error:
-                _logger.error("files could not be brought to the disk: %s", error)
-                if job.failed is not None:
-                    job.failed(error)
-            else:
-                job.done()
 
 
 def _sync_path(path: str) -> None:
@@ -373,16 +380,24 @@ def _sync_path(path: str) -> None:
 class RealStorage:
     """Files under a folder on disk.
 
+    Jobs and flushes in the background have a thread each.
+
     Args:
         root: The data folder; made if it is missing.
         open_files_max: Handles kept open at once; None takes half of what the process may have
             (``ulimit -n``), up to 8,192.
         durable: Bring every new, replaced or renamed file and folder to the disk before going on.
             What is appended is brought there by ``flush`` and ``flush_later``.
+        in_background: Do jobs in a thread; otherwise :meth:`begin` returns when one is done.
     """
 
     def __init__(
-        self, root: str | Path, *, open_files_max: int | None = None, durable: bool = False
+        self,
+        root: str | Path,
+        *,
+        open_files_max: int | None = None,
+        durable: bool = False,
+        in_background: bool = True,
     ) -> None:
         # The folder stays the same one when the process changes its own.
         self.root: str = os.path.abspath(root)
@@ -392,7 +407,9 @@ class RealStorage:
             allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             open_files_max = max(1, min(OPEN_FILES_MAX, allowed // 2))
         self._pool = _HandlePool(open_files_max, durable=durable)
-        self._flusher = _Flusher(self.root)
+        self._in_background = in_background
+        self._flusher = Worker("onceflow-log-flush")
+        self._upkeep = Worker("onceflow-log-upkeep")
         self._lock_fd = -1
 
     def _path(self, path: str) -> str:
@@ -454,17 +471,27 @@ class RealStorage:
             _sync_path(self.root)
 
     def rename_directory(self, old: str, new: str) -> None:
-        self._pool.close_below(self._path(old) + "/")
+        self._pool.close_folder(self._path(old))
         os.rename(self._path(old), self._path(new))
         if self._durable:
             _sync_path(self.root)
 
     def remove_directory(self, directory: str) -> None:
-        self._pool.close_below(self._path(directory) + "/")
         shutil.rmtree(self._path(directory), ignore_errors=False)
 
     def open(self, path: str) -> LogFile:
         return _RealFile(self._path(path), self._pool)
+
+    def aside(self) -> Files:
+        return _AsideFiles(self.root)
+
+    def begin(self, work: Callable[[], T]) -> Job[T]:
+        job = Job(work)
+        if self._in_background:
+            self._upkeep.submit(job.run)
+        else:
+            job.run()
+        return job
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
@@ -512,19 +539,49 @@ class RealStorage:
     def flush_directory(self, directory: str) -> None:
         _sync_path(self._path(directory))
 
+    def flush_files(self, paths: Iterable[str]) -> None:
+        found = [self._path(path) for path in paths]
+        # A file that is new is only safe once its folder is.
+        for path in (*found, *dict.fromkeys(map(os.path.dirname, found))):
+            _sync_path(path)
+
     def flush_later(
         self,
         paths: Sequence[str],
         done: Callable[[], None],
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
-        self._flusher.submit(_FlushJob(tuple(paths), done, failed))
+        flushed = tuple(paths)
+
+        def flush() -> None:
+            try:
+                self.flush_files(flushed)
+            except OSError as error:
+                _logger.error("files could not be brought to the disk: %s", error)
+                if failed is not None:
+                    failed(error)
+            else:
+                done()
+
+        self._flusher.submit(flush)
 
     def close(self) -> None:
         self._flusher.close()
-        self._pool.close_below(self.root)
+        self._upkeep.close()
+        self._pool.close_all()
         if self._lock_fd >= 0:
             # Said aloud: a process that was just forked may still hold a copy of the handle.
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+
+class _AsideFiles:
+    """Files of a data folder with handles of their own, for one thread at a time."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._pool = _HandlePool(ASIDE_FILES_MAX, durable=False)
+
+    def open(self, path: str) -> LogFile:
+        return _RealFile(f"{self._root}/{path}", self._pool)

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onceflow.broker_lite.log.storage import LogFile, Storage
+from onceflow.broker_lite.log.storage import Files, LogFile
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -40,27 +40,25 @@ class TransactionIndex:
     """Aborted transactions by the offset of their markers.
 
     Args:
-        storage: Where the files are.
+        files: Where they are opened.
         path: Path of the ``.txnindex`` file.
         copy_path: Path of the same once more, which a folder of Apache Kafka does not have.
         absent: Whether neither file is there, as in most segments: nothing looks for them then.
     """
 
-    __slots__ = ("_count", "_files", "_paths", "_storage")
+    __slots__ = ("_count", "_opened_files", "_opener", "_paths")
 
-    def __init__(
-        self, storage: Storage, path: str, copy_path: str, *, absent: bool = False
-    ) -> None:
-        self._storage = storage
+    def __init__(self, files: Files, path: str, copy_path: str, *, absent: bool = False) -> None:
+        self._opener = files
         self._paths = (path, copy_path)
-        self._files: tuple[LogFile, LogFile] | None = None
+        self._opened_files: tuple[LogFile, LogFile] | None = None
         self._count = 0 if absent else self._file.size // _ENTRY.size
 
     def _opened(self) -> tuple[LogFile, LogFile]:
-        if self._files is None:
+        if self._opened_files is None:
             path, copy_path = self._paths
-            self._files = self._storage.open(path), self._storage.open(copy_path)
-        return self._files
+            self._opened_files = self._opener.open(path), self._opener.open(copy_path)
+        return self._opened_files
 
     @property
     def _file(self) -> LogFile:
@@ -100,7 +98,7 @@ class TransactionIndex:
 
     def sound(self) -> bool:
         """Whether the file is a transaction index, and the one that was written."""
-        if self._files is None:
+        if self._opened_files is None:
             return True
         size, copied = self._file.size, self._copy.size
         if not size and not copied:
@@ -122,7 +120,7 @@ class TransactionIndex:
 
     def clear(self) -> None:
         """Forget every entry."""
-        if self._files is None:
+        if self._opened_files is None:
             return
         if self._count or self._file.size or self._copy.size:
             self._file.truncate(0)
@@ -137,5 +135,5 @@ class TransactionIndex:
 
     def close(self) -> None:
         """Give the handles back."""
-        for file in self._files or ():
+        for file in self._opened_files or ():
             file.close()

@@ -10,10 +10,13 @@ import enum
 import errno
 import os
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from onceflow.broker_lite.log.disk_jobs import Job
 from onceflow.broker_lite.log.memory_storage import MemoryStorage, split_path
-from onceflow.broker_lite.log.storage import Buffer, LogFile, Volume
+from onceflow.broker_lite.log.storage import Buffer, Files, LogFile, Volume
+
+T = TypeVar("T")
 
 
 class Change(enum.Enum):
@@ -250,6 +253,14 @@ class FailingStorage:
         self.check_running()
         return _FailingFile(self, path)
 
+    def aside(self) -> Files:
+        return self
+
+    def begin(self, work: Callable[[], T]) -> Job[T]:
+        job = Job(work)
+        job.run()
+        return job
+
     def read_bytes(self, path: str) -> bytes | None:
         self.check_running()
         return self.inner.read_bytes(path)
@@ -258,6 +269,9 @@ class FailingStorage:
         self.apply(Write(Change.REPLACE, path, data, durable=durable))
 
     def rename(self, old: str, new: str) -> None:
+        directory, name = split_path(old)
+        if name not in self.names(directory):
+            raise FileNotFoundError(old)
         self.apply(Write(Change.RENAME, old, target=new))
 
     def remove(self, path: str) -> None:
@@ -266,6 +280,12 @@ class FailingStorage:
     def flush_directory(self, directory: str) -> None:
         self.apply(Write(Change.FLUSH_DIRECTORY, directory, durable=True))
 
+    def flush_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.apply(Write(Change.FLUSH, path))
+        for directory in dict.fromkeys(split_path(path)[0] for path in paths):
+            self.flush_directory(directory)
+
     def flush_later(
         self,
         paths: Sequence[str],
@@ -273,10 +293,7 @@ class FailingStorage:
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
         try:
-            for path in paths:
-                self.apply(Write(Change.FLUSH, path))
-            for directory in dict.fromkeys(split_path(path)[0] for path in paths):
-                self.flush_directory(directory)
+            self.flush_files(paths)
         except StorageStoppedError:
             raise
         except OSError as error:

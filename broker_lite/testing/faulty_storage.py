@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from onceflow.broker_lite.log import Storage
-from onceflow.broker_lite.log.storage import Buffer, LogFile
+from onceflow.broker_lite.log.storage import Buffer, Files, LogFile
 
 Check = Callable[[str | None, "int | None"], None]
 """``check(topic, partition)`` raises OSError for a write that is to fail; both are None for files
@@ -74,6 +74,9 @@ class _FaultyStorage:
     def open(self, path: str) -> LogFile:
         return cast("LogFile", _FaultyFile(self._inner.open(path), self._check, path))
 
+    def aside(self) -> Files:
+        return cast("Files", _FaultyStorage(cast("Storage", self._inner.aside()), self._check))
+
     def make_directory(self, directory: str) -> None:
         self._check(*owner(directory + "/"))
         self._inner.make_directory(directory)
@@ -89,6 +92,11 @@ class _FaultyStorage:
     def flush_directory(self, directory: str) -> None:
         self._check(*owner(directory + "/"))
         self._inner.flush_directory(directory)
+
+    def flush_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._check(*owner(path))
+        self._inner.flush_files(paths)
 
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
         self._check(*owner(path))

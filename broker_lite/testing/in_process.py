@@ -240,7 +240,12 @@ class Broker:
             self._storage = (
                 MemoryStorage()
                 if self._data is None
-                else RealStorage(self._data, durable=self._config.durable)
+                else RealStorage(
+                    self._data,
+                    durable=self._config.durable,
+                    # With a clock that is moved by hand, a move waits for what it begins.
+                    in_background=not getattr(self._clock, "stands_still", False),
+                )
             )
         if self._journal_file is not None and self._wire.capture is None:
             self._wire.capture = Capture(self._journal_file)

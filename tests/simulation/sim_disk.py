@@ -15,6 +15,7 @@ from typing import Any
 from sim_world import Process, ProcessDiedError, World
 
 from onceflow.broker_lite.log import MemoryStorage
+from onceflow.broker_lite.log.disk_jobs import Job
 from onceflow.broker_lite.log.memory_storage import split_path
 from onceflow.broker_lite.log.storage import Volume
 
@@ -186,6 +187,7 @@ class SimStorage:
 
     Attributes:
         flushing: How many background flushes are on their way, by folder.
+        busy_until_us: When the jobs that were begun so far are done.
     """
 
     def __init__(self, disk: Disk, process: Process) -> None:
@@ -193,6 +195,7 @@ class SimStorage:
         self.process = process
         self.inner = disk.content
         self.flushing: Counter[str] = Counter()
+        self.busy_until_us = 0
 
     def check(self) -> None:
         """A dead process does nothing any more."""
@@ -264,7 +267,24 @@ class SimStorage:
 
         self.change(put, torn, len(data))
 
+    def aside(self) -> Any:
+        return self
+
+    def begin(self, work: Callable[[], Any]) -> Job[Any]:
+        """Another thread does it: at some time, after what was begun before."""
+        job = Job(work)
+        delay_us = self.disk.random.choice((0, 300, 3_000, 20_000))
+        now_us = self.process.world.now_us
+        self.busy_until_us = max(self.busy_until_us, now_us + delay_us)
+        run = lambda: self.process.call(job.run)  # noqa: E731
+        self.process.world.at(self.busy_until_us, run)
+        return job
+
     def rename(self, old: str, new: str) -> None:
+        directory, name = split_path(old)
+        if name not in self.inner.names(directory):
+            raise FileNotFoundError(old)
+
         def rename() -> None:
             self.inner.rename(old, new)
             self.disk.forget(new)
@@ -281,6 +301,10 @@ class SimStorage:
 
     def flush_directory(self, directory: str) -> None:
         self.check()
+
+    def flush_files(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.disk.sync(self.process, path)
 
     def flush_later(
         self,

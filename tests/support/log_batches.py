@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Sequence
 
 from onceflow.broker_lite.log import LogConfig, MemoryStorage, PartitionLog, Storage
+from onceflow.broker_lite.log.removals import Removals
 from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.records import (
     decode_batch,
@@ -67,6 +68,7 @@ def open_log(
     recovery_point: int = 0,
     log_start_offset: int = 0,
     replicated: bool = False,
+    removals: Removals | None = None,
 ) -> PartitionLog:
     """A log in memory, or on the storage given."""
     return PartitionLog(
@@ -78,6 +80,7 @@ def open_log(
         recovery_point=recovery_point,
         log_start_offset=log_start_offset,
         replicated=replicated,
+        removals=removals,
     )
 
 

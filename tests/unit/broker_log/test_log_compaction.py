@@ -8,13 +8,21 @@ committed value of each key, offsets, producers and aborted lists are compared w
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar, TypeVar
 
 import pytest
 from log_batches import NOW_MS, PARTITION, batch, open_log, read_all
+from power_loss import disk_after_power_loss
 
 from onceflow.broker_lite.log import AppendError, LogConfig, LogError, MemoryStorage, PartitionLog
+from onceflow.broker_lite.log import compaction as compaction_module
+from onceflow.broker_lite.log.disk_jobs import Job
+from onceflow.broker_lite.log.segment_walk import FoundBatch
 from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.model.partitions import IsolationLevel
+from onceflow.sdk.protocol.batch_header import pack_batch, parse_batch_header
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
     check_crc,
@@ -32,6 +40,7 @@ CONFIG = LogConfig(
     delete_retention_ms=1000,
 )
 COMMITTED = IsolationLevel.READ_COMMITTED
+T = TypeVar("T")
 
 
 def put(log: PartitionLog, *pairs: tuple[bytes, bytes | None], codec: int = 0) -> int:
@@ -456,3 +465,167 @@ def test_segments_that_retention_took_meanwhile_stay_gone() -> None:
     log = open_log(storage, both)
     assert read_all(log) == expected
     assert not any("cleaned" in name for name in storage.files(str(PARTITION)))
+
+
+@pytest.mark.parametrize("batch_records", [1, 7, 1000])
+def test_no_more_keys_are_kept_than_allowed_and_each_round_goes_further(
+    batch_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit holds within a segment and within a batch; Kafka's map is bounded as well."""
+    monkeypatch.setattr(compaction_module, "KEYS_MAX", 50)
+    most = [0]
+    take_keys = compaction_module.Compaction._take_keys
+
+    def counting(self: compaction_module.Compaction, found: FoundBatch) -> int | None:
+        result = take_keys(self, found)
+        most[0] = max(most[0], len(self._newest))
+        return result
+
+    monkeypatch.setattr(compaction_module.Compaction, "_take_keys", counting)
+    config = LogConfig(
+        cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01
+    )
+    log = open_log(config=config)
+    table: dict[bytes, bytes] = {}
+    pairs = [(b"k%d" % (number % 700), b"%d" % number) for number in range(2000)]
+    for first in range(0, len(pairs), batch_records):
+        put(log, *pairs[first : first + batch_records])
+    table.update(dict(pairs))
+    log.roll(NOW_MS)
+    put(log, (b"last", b"one"))
+    table[b"last"] = b"one"
+    rounds, before = 0, 0
+    while compact(log) >= 0:
+        rounds += 1
+        assert log.compacted_offset > before
+        before = log.compacted_offset
+        assert committed_table(log) == table
+    assert most[0] == 50
+    assert rounds >= 2000 // 50
+    assert log.compacted_offset == 2000
+    # Those whose next record lay further on than a round remembers are still there.
+    assert len(read_all(log)) <= 2001
+
+
+def test_a_batch_of_many_records_is_looked_at_in_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_module, "STEP_RECORDS", 20)
+
+    class Counting(MemoryStorage):
+        jobs: ClassVar[list[object]] = []
+
+        def begin(self, work: Callable[[], T]) -> Job[T]:
+            self.jobs.append(getattr(work, "func", work))
+            return super().begin(work)
+
+    storage = Counting()
+    log = open_log(storage, CONFIG)
+    put(log, *[(b"k%d" % (number % 9), b"%d" % number) for number in range(60)])
+    put(log, (b"k1", b"newest"))
+    log.roll(NOW_MS)
+    put(log, (b"last", b"one"))
+    table = committed_table(log)
+    assert compact(log) >= 0
+    assert committed_table(log) == table
+    assert len(read_all(log)) == 10
+    names = {getattr(job, "__name__", "") for job in storage.jobs}
+    assert {"_take_keys", "_clean_records"} <= names
+
+
+def test_a_batch_that_cannot_be_decoded_is_damage() -> None:
+    """Its checksum holds, its records do not."""
+    storage = MemoryStorage()
+    log = open_log(storage, CONFIG)
+    header = parse_batch_header(batch(b"v"))
+    log.append(
+        bytes(pack_batch(header._replace(records_count=5), batch(b"v")[61:])),
+        now_ms=NOW_MS,
+        from_client=False,
+    )
+    log.roll(NOW_MS)
+    put(log, (b"last", b"one"))
+    steps = log.compaction(NOW_MS)
+    assert steps is not None
+    with pytest.raises(LogError) as refused:
+        list(steps)
+    assert refused.value.code is not ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class SlowFlushes(FailingStorage):
+    """Background flushes do not finish, as when the disk is slow."""
+
+    def flush_later(
+        self,
+        paths: Sequence[str],
+        done: Callable[[], None],
+        failed: Callable[[OSError], None] | None = None,
+    ) -> None:
+        pass
+
+
+@pytest.mark.parametrize("marker", ["none", "in the active segment"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_loss_never_leaves_a_key_without_any_value(marker: str, seed: int) -> None:
+    """A record goes because a newer one is there: that one must not be lost instead.
+
+    The newer one may be visible by a marker that lies further on.
+    """
+    chance = random.Random(seed)
+    storage = SlowFlushes()
+    config = replace(CONFIG, min_cleanable_dirty_ratio=0.01)
+    log = open_log(storage, config)
+    put(log, (b"K", b"one"))
+    pad(log, 10)
+    log.flush()
+    if marker == "none":
+        put(log, (b"K", b"two"))
+    else:
+        log.append(
+            batch(
+                b"two",
+                key=b"K",
+                producer_id=5,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=True,
+            ),
+            now_ms=NOW_MS,
+        )
+    log.roll(NOW_MS)
+    if marker != "none":
+        log.append_control(5, 0, 0, True, NOW_MS)
+    put(log, (b"last", b"one"))
+    recovery_point = log.noted_recovery_point
+    first = len(storage.writes)
+    assert compact(log) >= 0
+    assert committed_table(log)[b"K"] == b"two"
+    assert log.compacted_offset > recovery_point
+    for count in range(first, len(storage.writes) + 1):
+        for _ in range(4):
+            disk = disk_after_power_loss(storage, count, chance)
+            after = open_log(disk, config, clean=False, recovery_point=recovery_point)
+            if after.has_open_transaction(5):
+                after.append_control(5, 1, 0, False, NOW_MS)  # As a start does.
+            assert committed_table(after)[b"K"] in (b"one", b"two")
+
+
+def test_a_round_that_is_given_up_leaves_nothing_that_hurts_the_next() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, CONFIG)
+    pad(log, 60)
+    table = committed_table(log)
+    whole = len(list(log.compaction(NOW_MS) or ()))
+    for steps_done in range(1, whole):
+        inner = MemoryStorage()
+        log = open_log(inner, CONFIG)
+        pad(log, 60)
+        steps = log.compaction(NOW_MS)
+        assert steps is not None
+        for _ in range(steps_done):
+            next(steps)
+        steps.close()
+        assert not log.failed
+        assert committed_table(log) == table
+        assert compact(log) >= -1
+        assert committed_table(log) == table
+        names = inner.files(str(PARTITION))
+        assert not any(name.endswith((".cleaned", ".swap")) for name in names)

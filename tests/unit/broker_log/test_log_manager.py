@@ -161,6 +161,9 @@ def test_a_deleted_topic_stays_deleted_whatever_write_the_crash_interrupts() -> 
     before = len(storage.writes)
     manager.delete_topic("gone", NOW_MS)
     assert set(manager.topics()) == {"kept"}
+    manager.remove_due(NOW_MS + 59_999)
+    assert [name[-7:] for name in inner.directories()] == ["-delete", "-delete", "kept-0"]
+    manager.remove_due(NOW_MS + 60_000)
     assert inner.directories() == ["kept-0"]
     complete = len(storage.writes)
     for count in range(before, complete + 1):

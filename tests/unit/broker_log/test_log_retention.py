@@ -12,6 +12,7 @@ import pytest
 from log_batches import NOW_MS, PARTITION, batch, idempotent, open_log, read_all
 
 from onceflow.broker_lite.log import LogConfig, LogError, MemoryStorage, PartitionLog
+from onceflow.broker_lite.log.removals import Removals
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 HOUR_MS = 3_600_000
@@ -111,8 +112,11 @@ def test_retention_by_time_also_empties_the_active_segment() -> None:
 
 def test_all_files_of_a_removed_segment_go() -> None:
     storage = MemoryStorage()
+    removals = Removals(storage)
     log = open_log(
-        storage, LogConfig(segment_bytes=400, index_interval_bytes=1, retention_ms=HOUR_MS)
+        storage,
+        LogConfig(segment_bytes=400, index_interval_bytes=1, retention_ms=HOUR_MS),
+        removals=removals,
     )
     for number in range(6):
         log.append(idempotent(number, b"x" * 50, transactional=True), now_ms=NOW_MS)
@@ -120,6 +124,8 @@ def test_all_files_of_a_removed_segment_go() -> None:
     kinds = {name[20:] for name in storage.files(str(PARTITION))}
     assert {".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".producers5"} <= kinds
     log.apply_retention(NOW_MS + HOUR_MS + 1)
+    assert any(name.endswith(".log.deleted") for name in storage.files(str(PARTITION)))
+    removals.run_due(NOW_MS + HOUR_MS + 60_001)
     left = sorted(storage.files(str(PARTITION)))
     end = f"{log.log_end_offset:020d}"
     assert left == [f"{end}.log", f"{end}.producers5", f"{end}.snapshot", "leader-epoch-checkpoint"]
