@@ -45,6 +45,7 @@ check-rules:
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIN)/python tools/settings_keywords.py
 	@$(BIN)/python tools/declared_types.py
 	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
 

@@ -7,9 +7,8 @@ module only chooses how it is driven: blocking, or beside an event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Unpack, cast
 
 from onceflow.processors.calls import DirectCalls, ThreadCalls
 from onceflow.processors.decorators import F, build_spec
@@ -26,7 +25,12 @@ from onceflow.processors.topology import (
     check_topology,
 )
 from onceflow.processors.values import Format
+from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
+
+if TYPE_CHECKING:
+    from onceflow.processors.keywords import AppKeywords
+    from onceflow.sdk.settings.sources import ClientSource
 
 NO_LIMITS = DeadLetterLimits()
 
@@ -51,27 +55,11 @@ class App:
 
     Args:
         name: Names the group, the transactional ids and the changelog topics: keep it.
-        bootstrap_servers: Addresses as ``host:port``.
-        group_id: Consumer group, the name by default.
-        state_dir: Directory for state and process identity; a relative one lies in the present
-            working directory, also when the process goes elsewhere later.
-        slot: This process's name in the group; found by lock files in ``state_dir`` by default.
-        commit_interval_ms: Longest time between commits.
-        commit_records: Most records in one transaction.
-        transaction_timeout_ms: After this the coordinator aborts.
-        session_timeout_ms: ``session.timeout.ms``.
-        max_poll_interval_ms: ``max.poll.interval.ms``.
-        max_poll_records: ``max.poll.records``.
-        revoke_budget_ms: Time for the commit within a rebalance.
-        operation_timeout_ms: Bound of each call to the brokers.
-        start_from: ``earliest`` or ``latest``, for partitions without a committed offset.
-        auto_offset_reset: ``none`` stops when a committed offset is gone.
-        create_inputs: Create missing input topics.
-        partitions: Partition count of inputs that are created.
-        replication_factor: Replication of topics that are created.
-        shutdown_timeout_ms: Time from the first signal to a forced end.
-        consumer_settings: Further settings of the consumer, by the SDK's names.
-        producer_settings: Further settings of the producer, by the SDK's names.
+        bootstrap_servers: Addresses as ``host:port``; default ``localhost:9092``.
+        **settings: Settings of applications, and of the sessions, producers and consumers under
+            them, such as ``client``, ``security``, ``commit_interval_ms`` or ``linger_ms``:
+            docs/configuration.md. ``client`` is for every client that the application makes, also
+            for topics and changelogs: ``ClientSettings``, Kafka's names, or the path of a file.
 
     Raises:
         ConfigError: A setting cannot work.
@@ -81,52 +69,13 @@ class App:
     def __init__(
         self,
         name: str,
-        bootstrap_servers: str | Sequence[str] = "localhost:9092",
-        *,
-        group_id: str | None = None,
-        state_dir: str | Path = ".onceflow",
-        slot: str | None = None,
-        commit_interval_ms: int = 100,
-        commit_records: int = 10_000,
-        transaction_timeout_ms: int = 10_000,
-        session_timeout_ms: int = 45_000,
-        max_poll_interval_ms: int = 300_000,
-        max_poll_records: int = 1_000,
-        revoke_budget_ms: int = 5_000,
-        operation_timeout_ms: int = 30_000,
-        start_from: str = "earliest",
-        auto_offset_reset: str = "none",
-        create_inputs: bool = False,
-        partitions: int = -1,
-        replication_factor: int = -1,
-        shutdown_timeout_ms: int = 10_000,
-        consumer_settings: Mapping[str, object] | None = None,
-        producer_settings: Mapping[str, object] | None = None,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        **settings: Unpack[AppKeywords],
     ) -> None:
         check_name("application name", name)
         self.name = name
-        self.settings: AppSettings = AppSettings(
-            bootstrap_servers=bootstrap_servers,
-            group_id=group_id,
-            state_dir=Path(state_dir) if isinstance(state_dir, str) else state_dir,
-            slot=slot,
-            commit_interval_ms=commit_interval_ms,
-            commit_records=commit_records,
-            transaction_timeout_ms=transaction_timeout_ms,
-            session_timeout_ms=session_timeout_ms,
-            max_poll_interval_ms=max_poll_interval_ms,
-            max_poll_records=max_poll_records,
-            revoke_budget_ms=revoke_budget_ms,
-            operation_timeout_ms=operation_timeout_ms,
-            start_from=start_from,
-            auto_offset_reset=auto_offset_reset,
-            create_inputs=create_inputs,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            shutdown_timeout_ms=shutdown_timeout_ms,
-            consumer_settings={} if consumer_settings is None else consumer_settings,
-            producer_settings={} if producer_settings is None else producer_settings,
-        )
+        address = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
+        self.settings: AppSettings = AppSettings.build({**settings, **address})
         self._specs: list[ProcessorSpec] = []
         self._runner: Runner | None = None
 
@@ -181,7 +130,6 @@ class App:
                 limits=limits,
                 format=format,
                 store=store,
-                scope_depth=2,
             )
             check_topology(self.name, [*self._specs, spec])
             self._specs.append(spec)
@@ -196,10 +144,16 @@ class App:
     def configure(self, **changes: object) -> None:
         """Change settings of a declared application, as the command line does.
 
+        Args:
+            **changes: Settings as for the constructor; those that ``client`` holds win too.
+
         Raises:
             ConfigError: A setting cannot work.
         """
-        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        if "client" in changes:
+            client = ClientSettings.of(cast("ClientSource", changes["client"]))
+            changes["client"] = self.settings.client.merged(client)
+        self.settings = self.settings.replace(**changes)
 
     # Running -------------------------------------------------------------------------------
 

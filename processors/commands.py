@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from onceflow.processors.app import App
-from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.errors import ConfigError, KafkaError
 
 
 def load_app(target: str) -> App:
@@ -56,6 +56,11 @@ def _missing(wanted: str, missing: str) -> str:
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Settings of all clients, *.toml or Java's properties; they replace the App's own.",
+)
 @click.option("--bootstrap", help="Brokers as HOST:PORT[,HOST:PORT]; replaces the App's own.")
 @click.option(
     "--state-dir",
@@ -67,6 +72,7 @@ def _missing(wanted: str, missing: str) -> str:
 @click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
 def run(
     target: str,
+    config: Path | None,
     bootstrap: str | None,
     state_dir: Path | None,
     slot: str | None,
@@ -80,8 +86,16 @@ def run(
     Exit status: 0 after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was forced.
     """
     app = load_app(target)
-    changes = {"bootstrap_servers": bootstrap, "state_dir": state_dir, "slot": slot}
-    app.configure(**{name: value for name, value in changes.items() if value is not None})
+    changes = {
+        "client": config,
+        "bootstrap_servers": bootstrap,
+        "state_dir": state_dir,
+        "slot": slot,
+    }
+    try:
+        app.configure(**{name: value for name, value in changes.items() if value is not None})
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
     if topology:
         click.echo(app.topology().describe())
         return
@@ -90,8 +104,7 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     reads = ", ".join(app.topology().input_topics)
-    servers = app.settings.bootstrap_servers
-    brokers = servers if isinstance(servers, str) else ",".join(servers)
+    brokers = ",".join(map(str, app.settings.admin_config().addresses))
     click.echo(f"onceflow run {target}: {app.name} reads {reads} at {brokers}", err=True)
     try:
         app.run()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import inspect
-import sys
 import typing
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -41,7 +40,6 @@ def build_spec(
     limits: DeadLetterLimits,
     format: Format | str,
     store: StoreKind | str,
-    scope_depth: int,
 ) -> ProcessorSpec:
     """Read a function's signature and put its processor together.
 
@@ -66,8 +64,7 @@ def build_spec(
         )
     if not isinstance(limits, DeadLetterLimits):
         raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
-    localns = sys._getframe(scope_depth).f_locals
-    signature = read_signature(function, localns)
+    signature = read_signature(function)
     _check_returns(called, signature.returns, to)
     layout = _choice(Format, called, "format", format)
     for argument in signature.arguments:

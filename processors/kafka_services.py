@@ -20,14 +20,13 @@ from onceflow.transactions import SessionConfig, SessionListener, TransactionSes
 
 CREATE_WAIT_S = 10.0
 CREATE_CHECK_S = 0.05
-RESTORE_RECORDS_MAX = 10_000
 
 
 class KafkaTopicAdmin:
     """Topics by the SDK's ``Admin``."""
 
     def __init__(self, settings: AppSettings) -> None:
-        self._admin = Admin(bootstrap_servers=settings.bootstrap_servers)
+        self._admin = Admin(config=settings.admin_config())
 
     def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
         """Facts of those topics that exist."""
@@ -71,14 +70,8 @@ class KafkaChangelogReader:
     """Changelogs by a consumer outside of any group."""
 
     def __init__(self, settings: AppSettings) -> None:
-        self._admin = Admin(bootstrap_servers=settings.bootstrap_servers)
-        self._consumer = Consumer(
-            bootstrap_servers=settings.bootstrap_servers,
-            isolation_level="read_committed",
-            auto_offset_reset="none",  # A gap must not pass unnoticed.
-            enable_auto_commit=False,
-            max_poll_records=RESTORE_RECORDS_MAX,
-        )
+        self._admin = Admin(config=settings.admin_config())
+        self._consumer = Consumer(config=settings.restoring_config())
 
     def bounds(
         self, partitions: Sequence[TopicPartition]

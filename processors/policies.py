@@ -9,13 +9,12 @@ from __future__ import annotations
 import enum
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tenacity
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-from onceflow.sdk.settings.checks import check_callable, check_range
+from onceflow.sdk.settings.declare import FUNCTION, Settings, given, number, whole
 
 TRACEBACK_BYTES_MAX = 8_192
 """Longest traceback, and longest message, that a dead letter carries."""
@@ -45,38 +44,27 @@ def exponential(backoff_ms: int, backoff_max_ms: int) -> Wait:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Retries:
+class Retries(Settings, kw_only=False, in_kafka=False):
     """How a failing record is tried again.
 
     The partition waits meanwhile, so that order is kept; the consumer stays in its group.
-
-    Attributes:
-        count_max: Further attempts after the first one.
-        backoff_ms: Wait before the first of them; doubles each time.
-        backoff_max_ms: Longest wait.
-        only: Exceptions worth another attempt; others go to the policy at once.
-        wait: A tenacity wait strategy that replaces the exponential one.
     """
 
-    count_max: int = 0
-    backoff_ms: int = 100
-    backoff_max_ms: int = 10_000
-    only: tuple[type[Exception], ...] = (Exception,)
-    wait: Wait | None = None
+    count_max: int = whole(0, "Further attempts after the first one.")
+    backoff_ms: int = whole(100, "Wait before the first of them; doubles each time.")
+    backoff_max_ms: int = whole(10_000, "Longest wait.")
+    only: tuple[type[Exception], ...] = given(
+        (Exception,), "Exceptions worth another attempt; others go to the policy at once.", type
+    )
+    wait: Wait | None = given(
+        None, "A tenacity wait strategy that replaces the exponential one.", FUNCTION
+    )
 
-    def __post_init__(self) -> None:
-        check_range("retries", self.count_max, 0)
-        check_range("backoff_max_ms", self.backoff_max_ms, 0)
-        check_range("backoff_ms", self.backoff_ms, 0)
+    def _check(self) -> None:
         if self.backoff_ms > self.backoff_max_ms:
             raise ConfigError("backoff_ms", self.backoff_ms, "must be 0 up to backoff_max_ms")
-        given: object = self.only
-        if not isinstance(given, tuple) or not all(
-            isinstance(kind, type) and issubclass(kind, Exception) for kind in given
-        ):
-            raise ConfigError("only", given, "give a tuple of exception classes")
-        check_callable("wait", self.wait)
+        if not all(issubclass(kind, Exception) for kind in self.only):
+            raise ConfigError("only", self.only, "must be a tuple of exception classes")
 
     def delay_ms(self, attempt: int) -> int:
         """Milliseconds to wait after the given attempt (1 for the first).
@@ -90,26 +78,16 @@ class Retries:
         return int(wait(state) * 1000)
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterLimits:
-    """When dead letters are so many that the application stops instead.
+class DeadLetterLimits(Settings, kw_only=False, in_kafka=False):
+    """When dead letters are so many that the application stops instead."""
 
-    Attributes:
-        consecutive_max: Dead letters of one partition in a row.
-        ratio_max: Share of dead letters among the latest ``ratio_window`` records.
-        ratio_window: Records over which the share is measured; it counts once they are seen.
-    """
-
-    consecutive_max: int = 100
-    ratio_max: float = 0.5
-    ratio_window: int = 1_000
-
-    def __post_init__(self) -> None:
-        check_range("consecutive_max", self.consecutive_max, 0)
-        check_range("ratio_window", self.ratio_window, 1)
-        ratio: object = self.ratio_max
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
-            raise ConfigError("ratio_max", ratio, "give a share from 0 to 1")
+    consecutive_max: int = whole(100, "Dead letters of one partition in a row.")
+    ratio_max: float = number(
+        0.5, "Share of dead letters among the latest `ratio_window` records.", 0, 1
+    )
+    ratio_window: int = whole(
+        1_000, "Records over which the share is measured; it counts once they are seen.", 1
+    )
 
 
 class DeadLetterMeter:

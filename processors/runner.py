@@ -204,7 +204,8 @@ class Runner:
         tasks, session = self._parts()
         pacing = self._pacing
         self._redo = False
-        limit = min(self._settings.max_poll_records, max(1, pacing.limit - pacing.uncommitted))
+        most = session.config.consumer.max_poll_records
+        limit = min(most, max(1, pacing.limit - pacing.uncommitted))
         try:
             batches = await call(session.poll, self._poll_ms(), limit)
         except RecordError as error:  # From outputs that a rebalance made us send.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from onceflow.processors.context import Context
@@ -63,12 +63,11 @@ class Signature:
         return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
 
 
-def read_signature(function: Handler, localns: Mapping[str, object] | None = None) -> Signature:
+def read_signature(function: Handler) -> Signature:
     """Inspect a handler.
 
     Args:
         function: The decorated function.
-        localns: Names of the scope in which it was declared, for annotations kept as text.
 
     Returns:
         What its parameters get.
@@ -78,9 +77,12 @@ def read_signature(function: Handler, localns: Mapping[str, object] | None = Non
     """
     name = getattr(function, "__qualname__", repr(function))
     try:
-        hints = typing.get_type_hints(function, localns=dict(localns or {}), include_extras=True)
+        hints = typing.get_type_hints(function, include_extras=True)
     except NameError as error:
-        raise DeclarationError(f"{name}: annotation cannot be resolved: {error}") from error
+        raise DeclarationError(
+            f"{name}: annotation cannot be resolved: {error}; define the type at the top of the "
+            "module, or leave out `from __future__ import annotations`"
+        ) from error
     arguments: list[Argument] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

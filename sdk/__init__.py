@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.settings.oauth import ClientCredentials as ClientCredentials
     from onceflow.sdk.settings.security import OAuthToken as OAuthToken
     from onceflow.sdk.settings.security import SecurityConfig as SecurityConfig
+    from onceflow.sdk.settings.sources import ClientSettings as ClientSettings
     from onceflow.sdk.sync.admin import Admin as Admin
     from onceflow.sdk.sync.consumer import Consumer as Consumer
     from onceflow.sdk.sync.delivery import Deliveries as Deliveries
@@ -146,6 +147,7 @@ _HOMES = {
     "RecordMetadata": "model.partitions",
     "ResourceType": "model.admin",
     "ClientCredentials": "settings.oauth",
+    "ClientSettings": "settings.sources",
     "OAuthToken": "settings.security",
     "SecurityConfig": "settings.security",
     "Serde": "serde",
@@ -220,6 +222,7 @@ __all__ = [
     "TransactionListing",
     # configuration
     "AdminConfig",
+    "ClientSettings",
     "ConsumerConfig",
     "ProducerConfig",
     "SecurityConfig",

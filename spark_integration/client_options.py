@@ -11,7 +11,7 @@ from typing import cast
 
 from onceflow.sdk import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.sdk.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 
 
 def boolean(name: str, value: str) -> bool:
@@ -109,7 +109,7 @@ def _named(error: ConfigError, found: Mapping[str, str]) -> ConfigError:
     return ConfigError(options.get(error.field, error.field), error.value, error.remedy)
 
 
-def admin_settings(found: Mapping[str, str]) -> AdminSettings:
+def admin_settings(found: Mapping[str, str]) -> AdminKeywords:
     """Settings of an admin client.
 
     Args:
@@ -121,24 +121,24 @@ def admin_settings(found: Mapping[str, str]) -> AdminSettings:
     return _checked(found, {}, AdminConfig.from_settings)
 
 
-def consumer_settings(found: Mapping[str, str]) -> ConsumerSettings:
+def consumer_settings(found: Mapping[str, str]) -> ConsumerKeywords:
     """Settings of a task's consumer; see ``admin_settings``."""
-    return cast(ConsumerSettings, _checked(found, _CONSUMER, ConsumerConfig.from_settings))
+    return cast(ConsumerKeywords, _checked(found, _CONSUMER, ConsumerConfig.from_settings))
 
 
-def producer_settings(found: Mapping[str, str]) -> ProducerSettings:
+def producer_settings(found: Mapping[str, str]) -> ProducerKeywords:
     """Settings of a producer; see ``admin_settings``."""
-    return cast(ProducerSettings, _checked(found, _PRODUCER, ProducerConfig.from_settings))
+    return cast(ProducerKeywords, _checked(found, _PRODUCER, ProducerConfig.from_settings))
 
 
 def _checked(
     found: Mapping[str, str],
     own: Mapping[str, Reader],
     check: Callable[[Mapping[str, object]], object],
-) -> AdminSettings:
+) -> AdminKeywords:
     try:
         settings = _settings(found, own)
         check(settings)
     except ConfigError as error:
         raise _named(error, found) from error
-    return cast(AdminSettings, settings)
+    return cast(AdminKeywords, settings)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from onceflow.sdk import IsolationLevel, TopicPartition
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminSettings, ConsumerSettings, ProducerSettings
+from onceflow.sdk.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from onceflow.spark_integration.client_options import (
     CONSUMER_OPTIONS,
     PRODUCER_OPTIONS,
@@ -210,8 +210,8 @@ class SourceOptions:
     group_id: str | None
     isolation_level: IsolationLevel
     poll_timeout_ms: int
-    consumer: ConsumerSettings
-    admin: AdminSettings
+    consumer: ConsumerKeywords
+    admin: AdminKeywords
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -273,8 +273,8 @@ class SinkOptions:
     transactional_id: str
     group_id: str
     checkpoint_location: str | None
-    producer: ProducerSettings
-    admin: AdminSettings
+    producer: ProducerKeywords
+    admin: AdminKeywords
 
     @property
     def progress_group_id(self) -> str:

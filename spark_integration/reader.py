@@ -31,7 +31,7 @@ from onceflow.spark_integration.positions import MissingPartitionsError, Positio
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
-    from onceflow.sdk.settings.keywords import ConsumerSettings
+    from onceflow.sdk.settings.keywords import ConsumerKeywords
 
 ROWS_PER_BATCH_MAX = 10_000
 OffsetDict = dict[str, dict[str, int]]
@@ -114,7 +114,7 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
 
     tp = range_.topic_partition
     schema = _arrow_schema(options.include_headers)
-    settings: ConsumerSettings = {
+    settings: ConsumerKeywords = {
         **options.consumer,
         "isolation_level": options.isolation_level,
         "auto_offset_reset": "none" if options.fail_on_data_loss else "earliest",

@@ -17,7 +17,7 @@ from pyspark.sql.types import IntegerType
 
 from onceflow.sdk import Admin, murmur2_partition
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminSettings
+from onceflow.sdk.settings.keywords import AdminKeywords
 from onceflow.spark_integration.client_options import admin_settings
 from onceflow.spark_integration.schema import SinkColumns
 
@@ -40,7 +40,7 @@ def partition_counts(
     return _counts(admin_settings(options), topics)
 
 
-def _counts(settings: AdminSettings, topics: Iterable[str] | None) -> dict[str, int]:
+def _counts(settings: AdminKeywords, topics: Iterable[str] | None) -> dict[str, int]:
     with Admin(**settings) as admin:
         names = admin.list_topics() if topics is None else sorted(topics)
         described = admin.describe_topics(names)

@@ -32,7 +32,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.serde import to_json
-from onceflow.sdk.settings.keywords import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerKeywords
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
 
@@ -86,7 +86,7 @@ class OpenBatch:
 
 def _owner_settings(
     options: SinkOptions, identity: ProducerIdentity | None = None
-) -> ProducerSettings:
+) -> ProducerKeywords:
     return {
         "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         **options.producer,

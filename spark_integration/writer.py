@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from onceflow.sdk import Admin, Producer, TopicPartition
-    from onceflow.sdk.settings.keywords import ProducerSettings
+    from onceflow.sdk.settings.keywords import ProducerKeywords
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -177,7 +177,7 @@ def write_task(
     first = next(filled, None)
     if first is None:
         return report
-    settings: ProducerSettings = {**options.producer, "joined_identity": open_batch.identity}
+    settings: ProducerKeywords = {**options.producer, "joined_identity": open_batch.identity}
     settings.pop("transaction_timeout_ms", None)
     try:
         with Producer(**settings) as producer, Admin(**options.admin) as admin:

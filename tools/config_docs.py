@@ -7,20 +7,19 @@ can drift from the code.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
 from onceflow.broker_lite.settings.setting import Kind, Setting
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.settings import AppSettings
+from onceflow.sdk import ClientSettings
 from onceflow.sdk.schema_registry import SchemaRegistryConfig
+from onceflow.sdk.settings import declare as sdk_settings
 from onceflow.sdk.settings.config import (
     AdminConfig,
     ClientConfig,
@@ -28,7 +27,8 @@ from onceflow.sdk.settings.config import (
     ProducerConfig,
     SecurityConfig,
 )
-from onceflow.transactions import SessionConfig
+from onceflow.sdk.settings.declare import REQUIRED, Settings
+from onceflow.transactions.config import SessionConfig, SessionSettings
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 FOREVER = 2**31 - 1
@@ -53,17 +53,21 @@ Given as keyword arguments to `Producer`, `Consumer`, `Admin` and their `Async` 
 do; what stands further to the right wins: default, file, environment, properties, keyword
 arguments. There are `from_properties`, `from_env` and `from_file` too.
 
+`ClientSettings` holds settings for every client of a program: `ClientSettings.load(...)` reads the
+same places, `client.producer()`, `.consumer()` and `.admin()` are configurations, and sessions and
+applications take it (or a dictionary, or a file's path) as `client=`.
+
 | place | form |
 | --- | --- |
 | properties | `bootstrap.servers`, `sasl.jaas.config` ...: the Java client's names, or ours |
+| one kind only | `producer.client.id`, likewise `consumer.` and `admin.` |
 | environment | `ONCEFLOW_LINGER_MS`; `ONCEFLOW_PRODUCER_LINGER_MS` for producers only |
 | `*.toml` | `[client]`, `[security]`, `[producer]`, `[consumer]`, `[admin]`; dotted names or ours |
 | any other file | Java's properties |
 
-Names of librdkafka and others that mean nothing here are refused with what to write instead. A
-file or dictionary may be made for several kinds of clients, as those that hosting services hand
-out: settings that belong to another kind (`acks` for a consumer, `schema.registry.url`), and those
-that have no effect here (`client.dns.lookup`), are ignored with one warning that lists them.
+A file may serve several clients: what belongs to another one, or has no effect here
+(`client.dns.lookup`), is listed in one warning of the logger `onceflow.sdk.settings`. Names of
+librdkafka and others that mean something else here are refused with what to write instead.
 Passwords and tokens never appear in a repr or an error.
 
 """
@@ -85,18 +89,21 @@ serdes can be told is in [serialization.md](serialization.md).
 SESSION = """
 ## Session
 
-Fields of `onceflow.transactions.SessionConfig`. A session sets what exactly-once needs in its
-clients itself: isolation level, no automatic commits, idempotence, the transactional id. Their
-other settings go through `consumer_settings` and `producer_settings`. The limits of time must fit
-together, which is checked at the start: `commit_interval_ms` < `transaction_timeout_ms` <=
+Keyword arguments of `onceflow.transactions.SessionConfig`, and of `TransactionSession` itself.
+Settings of clients are given beside them (`linger_ms=20`) and go to the clients that have them;
+`consumer_settings` and `producer_settings` are dictionaries for one kind only. A session insists
+on what exactly-once needs: read_committed, no automatic commits, idempotence. The limits of time
+must fit together, which is checked at the start: `commit_interval_ms` < `transaction_timeout_ms` <=
 `session_timeout_ms` <= `max_poll_interval_ms`, and `revoke_budget_ms` < `max_poll_interval_ms`.
 
 """
+CHANGED = "\nSettings of its clients that have other defaults in a session:\n\n"
 PROCESSORS = """
 ## Processors
 
-Keyword arguments of `onceflow.processors.App`. `onceflow run` replaces some of them by its options
-`--bootstrap`, `--state-dir` and `--slot`.
+Keyword arguments of `onceflow.processors.App`, beside those of clients and sessions, which an
+application hands on: `App("shout", client="cloud.properties", linger_ms=20)`. `onceflow run`
+replaces some of them by its options `--config`, `--bootstrap`, `--state-dir` and `--slot`.
 
 """
 RETRIES = "\n`retries=Retries(...)` of a processor:\n\n"
@@ -119,11 +126,6 @@ last column is the default for topics that say nothing.
 | --- | --- | --- | --- |
 """
 TABLE = "| setting | default | meaning |\n| --- | --- | --- |\n"
-REPEATED_DEFAULT = re.compile(
-    r"""^(``[\w.]+``)(?P<unit>\ in\ bytes)?,?\ (?:default\ )?
-    (?:"[^"]*"|[\d,]+\d|\d|True|False|None|PLAINTEXT|on)(?=[:;.,]|\ \(KIP|$)""",
-    re.X,
-)
 
 
 def cell(text: str) -> str:
@@ -131,20 +133,14 @@ def cell(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|").replace("\n", " ")
 
 
-def default_text(item: dataclasses.Field[object]) -> str:
-    """The default of a field as the reader would write it."""
-    if item.default_factory is not dataclasses.MISSING:
-        value: object = item.default_factory()
-        if dataclasses.is_dataclass(value):
-            return "plain text" if isinstance(value, SecurityConfig) else type(value).__name__
-        return "none" if not value else f"`{value!r}`"
-    if item.default is dataclasses.MISSING:
+def default_text(value: object) -> str:
+    """A default as the reader would write it, large numbers with separators."""
+    if value is REQUIRED:
         return "required"
-    return number_text(item.default)
-
-
-def number_text(value: object) -> str:
-    """A value, large numbers with separators."""
+    if isinstance(value, SecurityConfig):
+        return "plain text"
+    if value in ((), ClientSettings()):
+        return "none"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, tuple) and all(inspect.isclass(entry) for entry in value):
@@ -154,32 +150,39 @@ def number_text(value: object) -> str:
     return "none" if value is None else f"`{value!r}`".replace("'", '"')
 
 
-def attribute_texts(owner: type[object]) -> dict[str, str]:
-    """What the docstring of a class says of each attribute, as one line each."""
-    doc = inspect.getdoc(owner) or ""
-    section = re.search(r"^Attributes:\n((?:    .*\n?|\n)*)", doc, re.M)
-    assert section, f"{owner.__name__} has no Attributes in its docstring"
-    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section[1], re.M)
-    return {name: re.sub(r"\s+", " ", text) for name, text in found}
+def class_table(owner: type[Settings], leave_out: type[Settings] = Settings) -> str:
+    """One row for each setting, in the order of the declaration."""
+    return TABLE + "".join(
+        f"| `{name}` | {default_text(setting.default)} | {cell(meaning(setting))} |\n"
+        for name, setting in owner.declared.items()
+        if name not in leave_out.declared
+    )
 
 
-def class_table(owner: type[Any], leave_out: type[Any] | None = None) -> str:
-    """One row for each field, in the order of the declaration.
-
-    Raises:
-        ValueError: A field has no text.
-    """
-    texts = attribute_texts(owner)
-    known = {item.name for item in dataclasses.fields(leave_out)} if leave_out else set()
+def session_defaults() -> str:
+    """One row for each setting of a client that has another default in a session."""
+    session = SessionConfig(topics=["t"], group_id="GROUP", slot="SLOT")
     rows = []
-    for item in dataclasses.fields(owner):
-        if item.name in known:
-            continue
-        if item.name not in texts:
-            raise ValueError(f"{owner.__name__}.{item.name} has no text in the class's docstring")
-        text = REPEATED_DEFAULT.sub(lambda m: m[1] + (m["unit"] or ""), texts[item.name])
-        rows.append(f"| `{item.name}` | {default_text(item)} | {cell(text)} |\n")
-    return TABLE + "".join(rows)
+    for clients in (session.producer, session.consumer):
+        for name, setting in clients.declared.items():
+            value = getattr(clients, name)
+            if value != setting.default and name != "group_id":
+                rows.append(
+                    f"| `{name}` | {default_text(value)} | {default_text(setting.default)} |\n"
+                )
+    return "| setting | in a session | else |\n| --- | --- | --- |\n" + "".join(rows)
+
+
+def meaning(setting: sdk_settings.Setting) -> str:
+    """What a setting does, with Kafka's name of it and what it may be."""
+    return (f"`{setting.kafka}`: " if setting.kafka else "") + setting.text + choices(setting)
+
+
+def choices(setting: sdk_settings.Setting) -> str:
+    """The allowed words."""
+    words = [str(word) for word in setting.choices if isinstance(word, str) and word]
+    told = all(f"`{word}`" in setting.text for word in words)
+    return "" if told else f" One of {', '.join(words)}."
 
 
 def bounds(setting: Setting) -> str:
@@ -224,8 +227,7 @@ def topic_rows() -> str:
 
 def page() -> str:
     """The whole page."""
-    own = [item.name for item in dataclasses.fields(AdminConfig)]
-    assert own == [item.name for item in dataclasses.fields(ClientConfig)], "Admin has no section"
+    assert AdminConfig.declared == ClientConfig.declared, "Admin has no section"
     parts = [
         (CLIENTS, class_table(ClientConfig)),
         (SECURITY, class_table(SecurityConfig)),
@@ -233,7 +235,8 @@ def page() -> str:
         (CONSUMER, class_table(ConsumerConfig, ClientConfig)),
         (SCHEMA_REGISTRY, class_table(SchemaRegistryConfig)),
         (SESSION, class_table(SessionConfig)),
-        (PROCESSORS, class_table(AppSettings)),
+        (CHANGED, session_defaults()),
+        (PROCESSORS, class_table(AppSettings, SessionSettings)),
         (RETRIES, class_table(Retries)),
         (LIMITS, class_table(DeadLetterLimits)),
         (BROKER, broker_table(BROKER_SETTINGS)),

@@ -7,11 +7,9 @@ the session's rebalance callbacks and initialises the producer, so that both are
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.sdk.settings.keywords import ConsumerSettings, ProducerSettings
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import SessionConfig
@@ -23,7 +21,7 @@ class BlockingClients:
 
     def producer(self, config: SessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
-        return Producer(**cast(ProducerSettings, config.producer_options()))
+        return Producer(config=config.producer)
 
     def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
@@ -37,7 +35,7 @@ class BlockingClients:
         def on_lost(partitions: Sequence[TopicPartition]) -> None:
             run_blocking(hooks.on_lost(partitions))
 
-        consumer = Consumer(**cast(ConsumerSettings, config.consumer_options()))
+        consumer = Consumer(config=config.consumer)
         try:
             consumer.subscribe(
                 topics=list(config.topics),
@@ -56,7 +54,7 @@ class AsyncioClients:
 
     async def producer(self, config: SessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
-        producer = AsyncProducer(**cast(ProducerSettings, config.producer_options()))
+        producer = AsyncProducer(config=config.producer)
         try:
             await producer.start()
         except BaseException:
@@ -66,7 +64,7 @@ class AsyncioClients:
 
     async def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
-        consumer = AsyncConsumer(**cast(ConsumerSettings, config.consumer_options()))
+        consumer = AsyncConsumer(config=config.consumer)
         try:
             await consumer.start()
             consumer.subscribe(

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, Unpack, cast
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -20,6 +20,7 @@ from onceflow.sdk.model.partitions import Headers, TopicPartition
 from onceflow.transactions.clients import Records, SentRun
 from onceflow.transactions.colour import run_blocking, settle
 from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.keywords import SessionKeywords
 from onceflow.transactions.listener import (
     Abort,
     NoListener,
@@ -50,9 +51,11 @@ class TransactionSession:
     rebalance inside of ``poll`` commits all that was polled.
 
     Args:
-        config: Settings.
+        config: Settings; or give them as keyword arguments, which win.
         listener: Told about assignments, commits and aborts; for callers that keep state.
         clients: Makes the clients; the SDK's own by default.
+        **settings: Settings of ``SessionConfig``, such as ``topics``, ``group_id`` and ``client``,
+            and of producers and consumers.
 
     Raises:
         ConfigError: The broker does not allow so long a transaction timeout.
@@ -61,16 +64,18 @@ class TransactionSession:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: SessionConfig | None = None,
         *,
         listener: SessionListener | None = None,
         clients: SessionClients | None = None,
+        **settings: Unpack[SessionKeywords],
     ) -> None:
         if clients is None:
             from onceflow.transactions.sdk_clients import BlockingClients
 
             clients = BlockingClients()
-        self._core = SessionCore(config, clients, listener or NoListener())
+        checked = SessionConfig.of(config, settings)
+        self._core = SessionCore(checked, clients, listener or NoListener())
         run_blocking(self._core.start())
 
     @property
@@ -328,16 +333,18 @@ class AsyncTransactionSession:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: SessionConfig | None = None,
         *,
         listener: SessionListener | None = None,
         clients: SessionClients | None = None,
+        **settings: Unpack[SessionKeywords],
     ) -> None:
         if clients is None:
             from onceflow.transactions.sdk_clients import AsyncioClients
 
             clients = AsyncioClients()
-        self._core = SessionCore(config, clients, listener or NoListener())
+        checked = SessionConfig.of(config, settings)
+        self._core = SessionCore(checked, clients, listener or NoListener())
         self._ending = asyncio.Lock()
 
     async def start(self) -> None:

@@ -86,7 +86,7 @@ class SessionCore:
         self._polled = UncommittedWork()
         self._commit_offsets = CommitOffsets(self._polled, self._positions.starts)
         self._snapshot: ConsumerGroupMetadata | None = None
-        self._epochs_rise = config.consumer_options().get("group_protocol") == "consumer"
+        self._epochs_rise = config.consumer.group_protocol == "consumer"
         self._work_since_s = 0.0
         self._begun_s = 0.0
         self._failure: KafkaError | None = None
@@ -532,7 +532,7 @@ class SessionCore:
         taken = (
             verdict.reason is AbortReason.INVALID_EPOCH
             and self.in_transaction
-            and age_ms < self.config.transaction_timeout_ms
+            and age_ms < self.config.producer.transaction_timeout_ms
         )
         await self._drop_producer()
         if taken and self._takeovers.fenced(self._clock()):

@@ -8,85 +8,90 @@ checks that at InitProducerId, and ``too_long_for_broker`` words that refusal.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from onceflow.sdk.errors import ConfigError
 
-
-class TimeLimits(Protocol):
-    """The settings that are compared; ``SessionConfig`` has them all."""
-
-    @property
-    def commit_interval_ms(self) -> int: ...
-    @property
-    def transaction_timeout_ms(self) -> int: ...
-    @property
-    def session_timeout_ms(self) -> int: ...
-    @property
-    def max_poll_interval_ms(self) -> int: ...
-    @property
-    def revoke_budget_ms(self) -> int: ...
+if TYPE_CHECKING:
+    from onceflow.transactions.config import SessionConfig
 
 
-def describe(limits: TimeLimits) -> str:
+def _limits(config: SessionConfig) -> dict[str, int]:
+    """The limits of which each must be at most the next one.
+
+    Under the consumer protocol (KIP-848) the session timeout is a setting of the broker.
+    """
+    consumer = config.consumer
+    session = {} if consumer.group_protocol == "consumer" else {
+        "session_timeout_ms": consumer.session_timeout_ms
+    }  # fmt: skip
+    return {
+        "commit_interval_ms": config.commit_interval_ms,
+        "transaction_timeout_ms": config.producer.transaction_timeout_ms,
+        **session,
+        "max_poll_interval_ms": consumer.max_poll_interval_ms,
+    }
+
+
+def describe(config: SessionConfig) -> str:
     """The whole chain with its numbers, for messages and logs."""
+    chain = " <= ".join(f"{name}={value}" for name, value in _limits(config).items())
     return (
-        f"commit_interval_ms={limits.commit_interval_ms} < "
-        f"transaction_timeout_ms={limits.transaction_timeout_ms} <= "
-        f"session_timeout_ms={limits.session_timeout_ms} <= "
-        f"max_poll_interval_ms={limits.max_poll_interval_ms}, "
-        f"revoke_budget_ms={limits.revoke_budget_ms} < max_poll_interval_ms"
+        f"{chain.replace(' <= ', ' < ', 1)}, "
+        f"revoke_budget_ms={config.revoke_budget_ms} < max_poll_interval_ms"
     )
 
 
-def check(limits: TimeLimits) -> None:
+def check(config: SessionConfig) -> None:
     """Refuse limits that cannot work together.
 
     Args:
-        limits: Milliseconds of the five settings.
+        config: Settings with the five limits.
 
     Raises:
         ConfigError: A link of the chain is broken; the message shows all numbers.
     """
-    chain = describe(limits)
-    for name in ("commit_interval_ms", "transaction_timeout_ms", "revoke_budget_ms"):
-        value = getattr(limits, name)
-        if value <= 0:
-            raise ConfigError(name, value, f"must be positive; the chain is {chain}")
-    if limits.commit_interval_ms >= limits.transaction_timeout_ms:
-        raise ConfigError(
+    limits = _limits(config)
+    transaction_ms = limits["transaction_timeout_ms"]
+    session_ms = limits.get("session_timeout_ms", transaction_ms)
+    poll_ms = limits["max_poll_interval_ms"]
+    for name, value, broken, remedy in (
+        (
             "commit_interval_ms",
-            limits.commit_interval_ms,
-            f"must be shorter than the transaction timeout; the chain is {chain}",
-        )
-    if limits.transaction_timeout_ms > limits.session_timeout_ms:
-        raise ConfigError(
+            config.commit_interval_ms,
+            config.commit_interval_ms >= transaction_ms,
+            "must be shorter than the transaction timeout",
+        ),
+        (
             "transaction_timeout_ms",
-            limits.transaction_timeout_ms,
-            "must not exceed the session timeout, or an expelled member keeps readers waiting; "
-            f"the chain is {chain}",
-        )
-    if limits.session_timeout_ms > limits.max_poll_interval_ms:
-        raise ConfigError(
+            transaction_ms,
+            transaction_ms > session_ms,
+            "must not exceed the session timeout, or an expelled member keeps readers waiting",
+        ),
+        (
             "max_poll_interval_ms",
-            limits.max_poll_interval_ms,
-            f"must be at least the session timeout; the chain is {chain}",
-        )
-    if limits.revoke_budget_ms >= limits.max_poll_interval_ms:
-        raise ConfigError(
+            poll_ms,
+            session_ms > poll_ms,
+            "must be at least the session timeout and the transaction timeout",
+        ),
+        (
             "revoke_budget_ms",
-            limits.revoke_budget_ms,
+            config.revoke_budget_ms,
+            config.revoke_budget_ms >= poll_ms,
             "a commit within a rebalance must end before the group gives up waiting "
-            f"(max_poll_interval_ms is the rebalance timeout); the chain is {chain}",
-        )
+            "(max_poll_interval_ms is the rebalance timeout)",
+        ),
+    ):
+        if broken:
+            raise ConfigError(name, value, f"{remedy}; the chain is {describe(config)}")
 
 
-def too_long_for_broker(limits: TimeLimits) -> ConfigError:
+def too_long_for_broker(config: SessionConfig) -> ConfigError:
     """The error for a broker that refused the transaction timeout at InitProducerId."""
     return ConfigError(
         "transaction_timeout_ms",
-        limits.transaction_timeout_ms,
+        config.producer.transaction_timeout_ms,
         "the broker's transaction.max.timeout.ms is smaller (Kafka's default is 900000); lower "
-        f"the one or raise the other; the chain is {describe(limits)} and "
+        f"the one or raise the other; the chain is {describe(config)} and "
         "transaction_timeout_ms <= transaction.max.timeout.ms",
     )

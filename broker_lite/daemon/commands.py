@@ -147,11 +147,13 @@ def broker(
     log_level: str,
 ) -> None:
     """Run the bundled Kafka broker until it is told to stop (SIGTERM or Ctrl-C)."""
-    logging.basicConfig(
-        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RepeatedMessages())
+    root = logging.getLogger()
+    if not root.handlers:  # a program that runs this in its process has its own
+        logging.basicConfig(
+            level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+        )
+        for handler in root.handlers:
+            handler.addFilter(RepeatedMessages())
     try:
         settings = _read_settings(config_file, use_environment, properties)
         values: dict[str, object] = {**settings.properties}

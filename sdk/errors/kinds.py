@@ -26,10 +26,11 @@ class KafkaError(Exception):
 
     @classmethod
     def sentence(cls) -> str:
-        """The general cause and what to do next: the first line of the class's docstring."""
-        from onceflow.sdk.docstrings import docstring  # Late: most programs print no error.
+        """The general cause and what to do next: the first line of the class's docstring.
 
-        return docstring(cls).partition("\n")[0] or cls.__name__
+        Under ``python -OO``, which drops docstrings, it is the class's name.
+        """
+        return (cls.__doc__ or cls.__name__).strip().partition("\n")[0]
 
 
 class RetriableError(KafkaError):

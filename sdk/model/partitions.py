@@ -158,7 +158,7 @@ class NewTopic(_NewTopic):
     ) -> Self:
         """Refuse what other clients call otherwise."""
         for other in others:
-            from onceflow.sdk.settings.checks import reject_unknown  # Late: only for the message.
+            from onceflow.sdk.settings.names import reject_unknown  # Late: only for the message.
 
             reject_unknown("NewTopic", cls._fields, [other])
         return super().__new__(cls, name, partitions, replication_factor, configs)

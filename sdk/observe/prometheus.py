@@ -9,13 +9,13 @@ label ``topic``.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
-from onceflow.sdk.docstrings import docstring
 from onceflow.sdk.observe.metrics import ClientMetrics, ConsumerMetrics, ProducerMetrics
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def _family(
 
 
 def _texts(owner: type[object]) -> dict[str, str]:
-    """What the docstrings say of each figure."""
+    """What the docstrings say of each figure; nothing under ``python -OO``, which drops them."""
     found: dict[str, str] = {}
     for base in owner.__mro__:
         name = ""
-        for line in docstring(base).partition("Attributes:")[2].splitlines():
+        for line in inspect.cleandoc(base.__doc__ or "").partition("Attributes:")[2].splitlines():
             text = line.strip()
             if line.startswith("    ") and not line.startswith("     ") and ":" in text:
                 name, _, text = text.partition(": ")

@@ -8,72 +8,70 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.checks import NamedSettings, check_kinds, check_range
+from onceflow.sdk.settings.declare import FUNCTION, Settings, given, secret, text, whole
 
 TokenFunction = Callable[[], str]
 """Gives the bearer token of a request; called for each, from any thread."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRegistryConfig(NamedSettings):
+class SchemaRegistryConfig(Settings):
     """How to reach a schema registry, and how much of it to remember.
 
     Names are those of Confluent's clients.
-
-    Attributes:
-        url: ``schema.registry.url``: one address or several, asked in turn until one answers;
-            ``https://user:password@host`` is understood.
-        basic_auth_user_info: ``basic.auth.user.info``: ``user:password``; never printed.
-        bearer_auth_token: ``bearer.auth.token``: the token, or a function that gives it; never
-            printed.
-        ssl_context: A ready context; wins over the files below.
-        ssl_cafile: PEM file of trusted certificates (``ssl.ca.location``).
-        ssl_certfile: PEM file of the client's certificate (``ssl.certificate.location``).
-        ssl_keyfile: PEM file of the client's key (``ssl.key.location``).
-        timeout_ms: ``timeout``, default 10,000: limit of one HTTP exchange in milliseconds.
-        max_retries: ``max.retries``, default 3: how often a request is repeated when the registry
-            does not answer, or answers that it cannot at the moment.
-        retries_wait_ms: ``retries.wait.ms``, default 200: first wait before a repetition; doubled
-            each time, with jitter.
-        retries_max_wait_ms: ``retries.max.wait.ms``, default 5,000.
-        cache_capacity: ``cache.capacity``, default 1,000: schemas remembered of each kind; the
-            one that was not used for longest is forgotten first.
-        cache_latest_ttl_ms: ``cache.latest.ttl.sec`` in milliseconds, default 60,000: how long the
-            latest version of a subject is believed.
-        missing_id_cache_ttl_ms: ``missing.id.cache.ttl.sec`` in milliseconds, default 1,000: how
-            long it is believed that an id does not exist; then the registry is asked again.
-        max_response_bytes: Largest answer taken, default 16 MiB.
     """
 
-    url: str | Sequence[str] = "http://localhost:8081"
-    basic_auth_user_info: str | None = field(default=None, repr=False)
-    bearer_auth_token: str | TokenFunction | None = field(default=None, repr=False)
-    ssl_context: ssl.SSLContext | None = None
-    ssl_cafile: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    timeout_ms: int = 10_000
-    max_retries: int = 3
-    retries_wait_ms: int = 200
-    retries_max_wait_ms: int = 5_000
-    cache_capacity: int = 1_000
-    cache_latest_ttl_ms: int = 60_000
-    missing_id_cache_ttl_ms: int = 1_000
-    max_response_bytes: int = 16_777_216
+    url: str | Sequence[str] = text(
+        "http://localhost:8081",
+        "One address or several, asked in turn until one answers; `https://user:password@host` "
+        "is understood.",
+        accepts=(Sequence,),
+        kafka="schema.registry.url",
+    )
+    basic_auth_user_info: str | None = secret(None, "`user:password`.")
+    bearer_auth_token: str | TokenFunction | None = secret(
+        None, "The token, or a function that gives it.", accepts=(FUNCTION,)
+    )
+    ssl_context: ssl.SSLContext | None = given(
+        None, "A ready context; wins over the files below.", ssl.SSLContext, kafka=""
+    )
+    ssl_cafile: str | None = text(
+        None, "PEM file of trusted certificates.", kafka="ssl.ca.location"
+    )
+    ssl_certfile: str | None = text(
+        None, "PEM file of the client's certificate.", kafka="ssl.certificate.location"
+    )
+    ssl_keyfile: str | None = text(None, "PEM file of the client's key.", kafka="ssl.key.location")
+    timeout_ms: int = whole(10_000, "Limit of one HTTP exchange.", 1, kafka="timeout")
+    max_retries: int = whole(
+        3,
+        "How often a request is repeated when the registry does not answer, or answers that it "
+        "cannot at the moment.",
+    )
+    retries_wait_ms: int = whole(
+        200, "First wait before a repetition; doubled each time, with jitter."
+    )
+    retries_max_wait_ms: int = whole(5_000, "Longest wait before a repetition.")
+    cache_capacity: int = whole(
+        1_000,
+        "Schemas remembered of each kind; the one that was not used for longest is forgotten "
+        "first.",
+        1,
+    )
+    cache_latest_ttl_ms: int = whole(
+        60_000,
+        "How long the latest version of a subject is believed.",
+        1,
+        kafka="cache.latest.ttl.sec",
+    )
+    missing_id_cache_ttl_ms: int = whole(
+        1_000,
+        "How long it is believed that an id does not exist; then the registry is asked again.",
+        1,
+        kafka="missing.id.cache.ttl.sec",
+    )
+    max_response_bytes: int = whole(16_777_216, "Bytes of the largest answer taken.", 1, kafka="")
 
-    def __post_init__(self) -> None:
-        check_kinds(self, {"ssl.SSLContext": ssl.SSLContext})
-        for name, least in (
-            ("timeout_ms", 1),
-            ("max_retries", 0),
-            ("retries_wait_ms", 0),
-            ("retries_max_wait_ms", 0),
-            ("cache_capacity", 1),
-            ("cache_latest_ttl_ms", 1),
-            ("missing_id_cache_ttl_ms", 1),
-            ("max_response_bytes", 1),
-        ):
-            check_range(name, getattr(self, name), least)
+    def _check(self) -> None:
         endpoints = self.endpoints
         if self.basic_auth_user_info is not None and ":" not in self.basic_auth_user_info:
             raise ConfigError("basic_auth_user_info", "***", "write it as user:password")

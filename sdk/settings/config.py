@@ -1,30 +1,23 @@
-"""Configuration of producers, consumers and admin clients as frozen dataclasses.
+"""Settings of producers, consumers and admin clients.
 
-Each field names its Kafka property and default; this module decides which values are allowed and
-which combinations contradict each other. It does not decide what a setting does.
+Each is declared once; this module adds which combinations contradict each other. It does not
+decide what a setting does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, runtime_checkable
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final, Literal, Protocol, Self, cast, runtime_checkable
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.partitions import IsolationLevel, ProducerIdentity
 from onceflow.sdk.observe.interceptors import ConsumerInterceptor, ProducerInterceptor
-from onceflow.sdk.settings.checks import (
-    Address,
-    check_callable,
-    check_choice,
-    check_instances,
-    check_kinds,
-    check_range,
-    parse_bootstrap_servers,
-)
+from onceflow.sdk.settings.addresses import Address, parse_bootstrap_servers
 from onceflow.sdk.settings.consumer_checks import check_group, check_reset_policy
+from onceflow.sdk.settings.declare import FUNCTION, Settings, given, switch, text, whole, words
+from onceflow.sdk.settings.foreign_names import ASSIGNOR_CLASSES, NAMED_PARTITIONER, NOT_OFFERED
 from onceflow.sdk.settings.security import SecurityConfig
-from onceflow.sdk.settings.sources import Loadable
 
 __all__ = [
     "AdminConfig",
@@ -38,6 +31,8 @@ __all__ = [
     "SecurityConfig",
 ]
 
+PREFIX: Final = "ONCEFLOW_"
+"""How names in the environment begin, unless told otherwise."""
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 BufferPolicy = Literal["block", "raise"]
 COMPRESSION_LEVELS: Final = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131_072, 22)}
@@ -59,68 +54,52 @@ class NamedAssignor(Protocol):
         """Name that members agree on, such as ``range``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConfig(Loadable):
-    """What every client shares.
+class ClientConfig(Settings, kind="client"):
+    """Settings that every client has."""
 
-    Attributes:
-        bootstrap_servers: ``bootstrap.servers``: where to ask for the cluster first.
-        client_id: ``client.id``: name that brokers log, default "onceflow".
-        request_timeout_ms: ``request.timeout.ms``, default 30,000: a request without an answer
-            for so long closes its connection.
-        default_api_timeout_ms: ``default.api.timeout.ms``, default 60,000: limit of calls
-            without a timeout of their own.
-        bootstrap_timeout_ms: How long a client that starts tries again while no bootstrap server
-            can be a broker, since nothing listens there, its name does not resolve, or it speaks
-            another protocol; default 5,000. Raise it where clients may start long before their
-            brokers (no Kafka property).
-        metadata_max_age_ms: ``metadata.max.age.ms``, default 300,000.
-        retry_backoff_ms: ``retry.backoff.ms``, default 100: first wait before a retry.
-        retry_backoff_max_ms: ``retry.backoff.max.ms``, default 1,000 (KIP-580).
-        reconnect_backoff_ms: ``reconnect.backoff.ms``, default 50.
-        reconnect_backoff_max_ms: ``reconnect.backoff.max.ms``, default 1,000.
-        connections_max_idle_ms: ``connections.max.idle.ms``, default 540,000.
-        socket_connection_setup_timeout_ms: ``socket.connection.setup.timeout.ms``, 10,000.
-        max_response_bytes: Largest answer taken from a broker, default 256 MiB (no Kafka
-            property; protects memory from a broken peer).
-        security: TLS and SASL (``security.protocol`` and others).
-    """
+    remedies: ClassVar[Mapping[str, str]] = NOT_OFFERED
 
-    bootstrap_servers: str | Sequence[str] = "localhost:9092"
-    client_id: str = "onceflow"
-    request_timeout_ms: int = 30_000
-    default_api_timeout_ms: int = 60_000
-    bootstrap_timeout_ms: int = 5_000
-    metadata_max_age_ms: int = 300_000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-    connections_max_idle_ms: int = 540_000
-    socket_connection_setup_timeout_ms: int = 10_000
-    max_response_bytes: int = 268_435_456
-    security: SecurityConfig = field(default_factory=SecurityConfig)
+    bootstrap_servers: str | Sequence[str] = text(
+        "localhost:9092",
+        "Where to ask for the cluster first, as `host:port`, several by commas or as a list.",
+        accepts=(Sequence,),
+    )
+    client_id: str = text("onceflow", "Name that brokers log and by which they set quotas.")
+    request_timeout_ms: int = whole(
+        30_000, "A request without an answer for so long closes its connection.", 1
+    )
+    default_api_timeout_ms: int = whole(60_000, "Limit of calls that are given no timeout.", 1)
+    bootstrap_timeout_ms: int = whole(
+        5_000,
+        "How long a client that starts tries again while no bootstrap server can be a broker, "
+        "since nothing listens there, its name does not resolve, or it speaks another protocol. "
+        "Raise it where clients may start long before their brokers.",
+        kafka="",
+    )
+    metadata_max_age_ms: int = whole(300_000, "Age at which metadata is asked for again.", 1)
+    retry_backoff_ms: int = whole(100, "First wait before a retry.")
+    retry_backoff_max_ms: int = whole(1_000, "Longest wait before a retry (KIP-580).")
+    reconnect_backoff_ms: int = whole(50, "First wait before a broker is connected to again.")
+    reconnect_backoff_max_ms: int = whole(1_000, "Longest wait before that.")
+    connections_max_idle_ms: int = whole(540_000, "Close a connection without requests then.", 1)
+    socket_connection_setup_timeout_ms: int = whole(10_000, "Limit of making a connection.", 1)
+    max_response_bytes: int = whole(
+        268_435_456,
+        "Largest answer taken from a broker; protects memory from a broken one.",
+        1,
+        kafka="",
+    )
+    security: SecurityConfig = given(
+        SecurityConfig(), "TLS and SASL: `security.protocol` and others, see below.",
+        SecurityConfig, kafka="",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        self._check_client()
-
-    def _check_client(self) -> None:
-        check_kinds(self, {"SecurityConfig": SecurityConfig, "ProducerIdentity": ProducerIdentity})
+    def _check(self) -> None:
         parse_bootstrap_servers(self.bootstrap_servers)
-        for name in (
-            "request_timeout_ms",
-            "default_api_timeout_ms",
-            "metadata_max_age_ms",
-            "connections_max_idle_ms",
-            "socket_connection_setup_timeout_ms",
-            "max_response_bytes",
+        for first, longest, name in (
+            (self.retry_backoff_ms, self.retry_backoff_max_ms, "retry_backoff"),
+            (self.reconnect_backoff_ms, self.reconnect_backoff_max_ms, "reconnect_backoff"),
         ):
-            check_range(name, getattr(self, name), 1)
-        check_range("bootstrap_timeout_ms", self.bootstrap_timeout_ms, 0)
-        for name in ("retry_backoff", "reconnect_backoff"):
-            first, longest = getattr(self, f"{name}_ms"), getattr(self, f"{name}_max_ms")
-            check_range(f"{name}_ms", first, 0)
-            check_range(f"{name}_max_ms", longest, 0)
             if first > longest:
                 raise ConfigError(f"{name}_ms", first, f"must not exceed {name}_max_ms ({longest})")
 
@@ -129,89 +108,231 @@ class ClientConfig(Loadable):
         """The bootstrap servers as host and port."""
         return parse_bootstrap_servers(self.bootstrap_servers)
 
+    @classmethod
+    def places(cls) -> Mapping[str, str]:
+        """See :meth:`Settings.places`."""
+        names = {name: name for name in SecurityConfig.declared} | dict(SecurityConfig.places())
+        return {
+            **{asked: f"security=SecurityConfig({name}=...)" for asked, name in names.items()},
+            **super().places(),
+        }
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig(ClientConfig):
-    """Settings of a producer.
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> Self:
+        """Build the configuration from keyword arguments.
 
-    Attributes:
-        acks: ``acks``, default "all": who must have stored a record before it counts as sent.
-        enable_idempotence: ``enable.idempotence``, default True: retries never duplicate.
-        transactional_id: ``transactional.id``: stable name; makes the producer transactional.
-        transaction_timeout_ms: ``transaction.timeout.ms``, default 60,000: the coordinator
-            aborts a transaction that is open for longer; at most the broker's maximum (15 min).
-        joined_identity: Produce within a transaction that another producer owns; this one then
-            never begins or ends it. Within one transaction each partition may be written by one
-            producer only, because the sequences of one identity are counted in one place.
-        resumed_identity: Go on, in another process, with the open transaction of a producer that
-            had this identity: the producer starts inside it and may commit or abort it.
-        compression_type: ``compression.type``, default None.
-        compression_level: ``compression.gzip.level`` (1 to 9), ``compression.lz4.level`` (1 to
-            17) or ``compression.zstd.level`` (-131,072 to 22), by `compression_type`; None is
-            Kafka's default for the codec (KIP-390).
-        linger_ms: ``linger.ms``, default 5: how long a batch waits for more records.
-        batch_size: ``batch.size`` in bytes; 262,144 here (Kafka: 16,384), since the cost of a
-            batch in Python asks for larger ones; linger_ms bounds the wait all the same.
-        max_request_size: ``max.request.size`` in bytes, default 1,048,576.
-        buffer_memory: ``buffer.memory`` in bytes, default 33,554,432.
-        buffer_full: What sending does while `buffer_memory` is full: "block" waits up to
-            `max_block_ms`, "raise" raises BufferExhaustedError at once.
-        max_block_ms: ``max.block.ms``, default 60,000: longest wait for metadata, memory,
-            or a transaction's coordinator.
-        delivery_timeout_ms: ``delivery.timeout.ms``, default 120,000 (KIP-91).
-        max_in_flight_requests_per_connection: Kafka property of that name, default 5.
-        partitioner: ``partitioner.class``: function that picks the partition; default murmur2
-            of the key, and the sticky choice for records without a key (KIP-480, KIP-794).
-        key_serializer: ``key.serializer``: function of the key; without one, bytes go as they
-            are and text as UTF-8. None stays None and is not given to it.
-        value_serializer: ``value.serializer``, likewise.
-        interceptors: ``interceptor.classes``: objects that see every record on its way.
-    """
+        Args:
+            settings: Values by setting name; ``config`` may hold a configuration of this kind, or
+                Kafka's dotted names, which the others override.
 
-    acks: int | str = "all"
-    enable_idempotence: bool = True
-    transactional_id: str | None = None
-    transaction_timeout_ms: int = 60_000
-    joined_identity: ProducerIdentity | None = None
-    resumed_identity: ProducerIdentity | None = None
-    compression_type: CompressionType | None = None
-    compression_level: int | None = None
-    linger_ms: int = 5
-    batch_size: int = 262_144
-    max_request_size: int = 1_048_576
-    buffer_memory: int = 33_554_432
-    buffer_full: BufferPolicy = "block"
-    max_block_ms: int = 60_000
-    delivery_timeout_ms: int = 120_000
-    max_in_flight_requests_per_connection: int = 5
-    partitioner: Partitioner | None = None
-    key_serializer: SerializerFunction | None = None
-    value_serializer: SerializerFunction | None = None
-    interceptors: Sequence[ProducerInterceptor] = ()
+        Raises:
+            ConfigError: A name does not exist (the nearest one is named), a value is out of
+                range, or two settings contradict each other.
+        """
+        own = dict(settings)
+        base = own.pop("config", None)
+        cls.check_names(own)
+        if base is None:
+            return cls.build(own)
+        if isinstance(base, cls):
+            return base.replace(**own)
+        if isinstance(base, Mapping):
+            return cls._load(own, properties=cast("Mapping[str, object]", base))
+        raise ConfigError("config", base, f"must be a {cls.__name__}, or a dictionary of settings")
 
-    def __post_init__(self) -> None:
-        self._check_client()
-        check_choice("acks", self.acks, ("all", -1, 0, 1, "-1", "0", "1"))
-        check_choice(
-            "compression_type",
-            self.compression_type,
-            (None, "none", "gzip", "snappy", "lz4", "zstd"),
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, object], **settings: object) -> Self:
+        """Build the configuration from Kafka's dotted names, as ``bootstrap.servers``.
+
+        Args:
+            properties: Values by Kafka's name or ours; texts are read as numbers and switches
+                where the setting is one. Security settings stand among them.
+            **settings: Keyword arguments, which win.
+
+        Raises:
+            ConfigError: As ``from_settings``; a setting of other clients is explained.
+        """
+        return cls._load(settings, properties=properties)
+
+    @classmethod
+    def from_env(
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        prefix: str = PREFIX,
+        **settings: object,
+    ) -> Self:
+        """Build the configuration from the environment, as ``ONCEFLOW_BOOTSTRAP_SERVERS``.
+
+        ``ONCEFLOW_PRODUCER_LINGER_MS`` (or ``CONSUMER``, ``ADMIN``) is for that client only and
+        wins over the name without. Settings of another kind of client are passed over.
+
+        Args:
+            environ: Variables; None reads those of the process.
+            prefix: How the names begin; must not be empty.
+            **settings: Keyword arguments, which win.
+
+        Raises:
+            ConfigError: As ``from_settings``.
+        """
+        found = os.environ if environ is None else environ
+        return cls._load(settings, environ=found, prefix=prefix)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **settings: object) -> Self:
+        """Build the configuration from a file, ``*.toml`` or Java's properties.
+
+        In TOML the tables ``[client]`` and ``[security]`` are for all clients, ``[producer]``,
+        ``[consumer]`` and ``[admin]`` for one kind; in properties ``producer.linger.ms`` is.
+
+        Args:
+            path: The file.
+            **settings: Keyword arguments, which win.
+
+        Raises:
+            ConfigError: The file cannot be read; or as ``from_settings``.
+        """
+        return cls._load(settings, file=path)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        file: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        prefix: str = PREFIX,
+        properties: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> Self:
+        """Build the configuration from several places at once.
+
+        What stands further to the right wins: default, file, environment, properties, keyword
+        arguments. Settings of another kind of client are passed over, with one warning if they
+        stand among the file's or the properties' plain names.
+
+        Args:
+            file: As for ``from_file``.
+            environ: As for ``from_env``, but None reads nothing.
+            prefix: As for ``from_env``.
+            properties: As for ``from_properties``.
+            **settings: Keyword arguments.
+
+        Raises:
+            ConfigError: As ``from_settings``; names the place of a wrong setting.
+        """
+        return cls._load(settings, file=file, environ=environ, prefix=prefix, properties=properties)
+
+    @classmethod
+    def _load(
+        cls,
+        settings: Mapping[str, object],
+        *,
+        file: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        prefix: str = PREFIX,
+        properties: Mapping[str, object] | None = None,
+    ) -> Self:
+        from onceflow.sdk.settings.sources import ClientSettings  # Late: it reads these classes.
+
+        cls.check_names(settings)
+        found = ClientSettings.load(
+            file=file, environ=environ, prefix=prefix, properties=properties
         )
-        for name, least in (
-            ("transaction_timeout_ms", 1),
-            ("linger_ms", 0),
-            ("batch_size", 1),
-            ("max_request_size", 128),
-            ("buffer_memory", 1),
-            ("max_block_ms", 0),
-            ("delivery_timeout_ms", 1),
-            ("max_in_flight_requests_per_connection", 1),
-        ):
-            check_range(name, getattr(self, name), least)
-        check_callable("partitioner", self.partitioner)
-        check_choice("buffer_full", self.buffer_full, ("block", "raise"))
+        found.warn_for(cls.kind)
+        return cls.build(found.values(cls.kind, settings))
+
+
+class ProducerConfig(ClientConfig, kind="producer"):
+    """Settings of a producer."""
+
+    acks: int | str = text(
+        "all",
+        "Who must have stored a record before it counts as sent: `all`, 1 for the leader alone, "
+        "0 for nobody.",
+        choices=("all", "0", "1", "-1", 0, 1, -1),
+    )
+    enable_idempotence: bool = switch(True, "Retries never duplicate.")
+    transactional_id: str | None = text(None, "Stable name; makes the producer transactional.")
+    transaction_timeout_ms: int = whole(
+        60_000,
+        "The coordinator aborts a transaction that is open for longer; at most the broker's "
+        "maximum (15 min).",
+        1,
+    )
+    joined_identity: ProducerIdentity | None = given(
+        None,
+        "Produce within a transaction that another producer owns; this one then never begins or "
+        "ends it. Within one transaction each partition may be written by one producer only, "
+        "because the sequences of one identity are counted in one place.",
+        ProducerIdentity,
+        kafka="",
+    )
+    resumed_identity: ProducerIdentity | None = given(
+        None,
+        "Go on, in another process, with the open transaction of a producer that had this "
+        "identity: the producer starts inside it and may commit or abort it.",
+        ProducerIdentity,
+        kafka="",
+    )
+    compression_type: CompressionType | None = text(
+        None, "Codec of the batches.", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    compression_level: int | None = whole(
+        None,
+        "Level of the codec that `compression_type` names (KIP-390): gzip 1 to 9, lz4 1 to 17, "
+        "zstd -131,072 to 22; None is Kafka's default for it.",
+        -131_072,
+        22,
+        kafka="",
+    )
+    linger_ms: int = whole(5, "How long a batch waits for more records.")
+    batch_size: int = whole(
+        262_144,
+        "Bytes of a full batch. Kafka has 16,384; the cost of a batch in Python asks for larger "
+        "ones, and `linger_ms` bounds the wait all the same.",
+        1,
+    )
+    max_request_size: int = whole(1_048_576, "Bytes of the largest request, and record.", 128)
+    buffer_memory: int = whole(33_554_432, "Bytes of records that wait to be sent.", 1)
+    buffer_full: BufferPolicy = text(
+        "block",
+        "What sending does while `buffer_memory` is full: `block` waits up to `max_block_ms`, "
+        "`raise` raises BufferExhaustedError at once.",
+        choices=("block", "raise"),
+        kafka="",
+    )
+    max_block_ms: int = whole(
+        60_000, "Longest wait for metadata, memory, or a transaction's coordinator."
+    )
+    delivery_timeout_ms: int = whole(
+        120_000, "Limit from `send` to the acknowledgement, retries included (KIP-91).", 1
+    )
+    max_in_flight_requests_per_connection: int = whole(
+        5, "Requests that wait for their answers; order is kept.", 1
+    )
+    partitioner: Partitioner | None = given(
+        None,
+        "Function that picks the partition. None is murmur2 of the key, and the sticky choice "
+        "for records without a key (KIP-480, KIP-794).",
+        FUNCTION,
+        kafka="partitioner.class",
+        hint=NAMED_PARTITIONER,
+    )
+    key_serializer: SerializerFunction | None = given(
+        None,
+        "Function of the key; without one, bytes go as they are and text as UTF-8. None stays "
+        "None and is not given to it.",
+        FUNCTION,
+    )
+    value_serializer: SerializerFunction | None = given(None, "Function of the value.", FUNCTION)
+    interceptors: Sequence[ProducerInterceptor] = given(
+        (), "Objects that see every record on its way.", ProducerInterceptor,
+        kafka="interceptor.classes",
+    )  # fmt: skip
+
+    def _check(self) -> None:
+        super()._check()
         self._check_compression()
-        check_instances("interceptors", self.interceptors, ProducerInterceptor)
         self._check_delivery()
         self._check_idempotence()
         self._check_transactions()
@@ -227,17 +348,23 @@ class ProducerConfig(ClientConfig):
         return self.enable_idempotence
 
     def _check_compression(self) -> None:
-        if self.compression_level is None:
+        level = self.compression_level
+        if level is None:
             return
         bounds = COMPRESSION_LEVELS.get(self.compression_type or "none")
         if bounds is None:
+            remedy = f"choose {', '.join(COMPRESSION_LEVELS)} or leave it out"
             raise ConfigError(
                 "compression_level",
-                self.compression_level,
-                f"compression_type={self.compression_type!r} has no levels; choose "
-                f"{', '.join(COMPRESSION_LEVELS)} or leave it out",
+                level,
+                f"compression_type={self.compression_type!r} has no levels; {remedy}",
             )
-        check_range("compression_level", self.compression_level, *bounds)
+        if not bounds[0] <= level <= bounds[1]:
+            raise ConfigError(
+                "compression_level",
+                level,
+                f"must be from {bounds[0]} to {bounds[1]} for {self.compression_type}",
+            )
 
     def _check_delivery(self) -> None:
         least = self.linger_ms + self.request_timeout_ms
@@ -302,91 +429,77 @@ class ProducerConfig(ClientConfig):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConfig(ClientConfig):
-    """Settings of a consumer.
+class ConsumerConfig(ClientConfig, kind="consumer"):
+    """Settings of a consumer."""
 
-    Attributes:
-        group_id: ``group.id``; None reads without a group.
-        group_instance_id: ``group.instance.id``: static membership (KIP-345).
-        group_protocol: ``group.protocol``, default "classic"; with "consumer" (KIP-848) the
-            coordinator divides the partitions, and sets session timeout and heartbeats.
-        group_remote_assignor: ``group.remote.assignor``, default None: the assignor that the
-            coordinator shall use, "uniform" or "range"; for the consumer protocol only.
-        isolation_level: ``isolation.level``; "read_committed" here (Kafka: read_uncommitted).
-        auto_offset_reset: ``auto.offset.reset``, default "latest"; "earliest", "none" or
-            "by_duration:PT1H" (ISO 8601, counted back from now, KIP-1106). With
-            "latest", records that are written to a new partition before the group notices it
-            (``metadata_max_age_ms``) are skipped.
-        enable_auto_commit: ``enable.auto.commit``, default True.
-        auto_commit_interval_ms: ``auto.commit.interval.ms``, default 5,000.
-        max_poll_records: ``max.poll.records``, default 500.
-        max_poll_interval_ms: ``max.poll.interval.ms``, default 300,000.
-        session_timeout_ms: ``session.timeout.ms``, default 45,000.
-        heartbeat_interval_ms: ``heartbeat.interval.ms``, default 3,000.
-        partition_assignment_strategy: ``partition.assignment.strategy``: names or assignors.
-        fetch_min_bytes: ``fetch.min.bytes``, default 1.
-        fetch_max_wait_ms: ``fetch.max.wait.ms``, default 500.
-        fetch_max_bytes: ``fetch.max.bytes``, default 52,428,800.
-        max_partition_fetch_bytes: ``max.partition.fetch.bytes``, default 1,048,576.
-        check_crcs: ``check.crcs``, default True.
-        client_rack: ``client.rack``, default "": read from a follower in the same rack (KIP-392).
-        allow_auto_create_topics: ``allow.auto.create.topics``, default True.
-        exclude_internal_topics: ``exclude.internal.topics``, default True: a pattern leaves out
-            Kafka's internal topics. With ``group_protocol="consumer"`` the coordinator assigns
-            what matches all the same; this consumer then does not read it, and shows it nowhere.
-        key_deserializer: ``key.deserializer``: function of the bytes, not called for None.
-        value_deserializer: ``value.deserializer``, likewise.
-        interceptors: ``interceptor.classes``: objects that see every record and commit.
-    """
+    group_id: str | None = text(None, "Consumer group; None reads without a group.")
+    group_instance_id: str | None = text(None, "Name of a static member (KIP-345).")
+    group_protocol: str = text(
+        "classic",
+        "With `consumer` (KIP-848) the coordinator divides the partitions, and sets session "
+        "timeout and heartbeats.",
+        choices=("classic", "consumer"),
+    )
+    group_remote_assignor: str | None = text(
+        None,
+        "Assignor that the coordinator shall use, `uniform` or `range`; for the consumer protocol.",
+    )
+    isolation_level: str | IsolationLevel = text(
+        "read_committed",
+        "Whether records of open and aborted transactions are read; Kafka has read_uncommitted.",
+        choices=("read_committed", "read_uncommitted", *IsolationLevel),
+    )
+    auto_offset_reset: str = text(
+        "latest",
+        "Where to begin without a committed offset: `earliest`, `latest`, `none`, or "
+        "`by_duration:PT1H` (ISO 8601, counted back from now, KIP-1106). With `latest`, records "
+        "that are written to a new partition before the group notices it "
+        "(`metadata_max_age_ms`) are skipped.",
+    )
+    enable_auto_commit: bool = switch(True, "Commit positions now and then, while polling.")
+    auto_commit_interval_ms: int = whole(5_000, "Time between these commits.", 1)
+    max_poll_records: int = whole(500, "Most records that one poll returns.", 1)
+    max_poll_interval_ms: int = whole(
+        300_000, "Longest time between polls of a member; also its rebalance timeout.", 1
+    )
+    session_timeout_ms: int = whole(45_000, "How long a member may be silent.", 1)
+    heartbeat_interval_ms: int = whole(3_000, "How often a member gives a sign of life.", 1)
+    partition_assignment_strategy: Sequence[str | NamedAssignor] = words(
+        ("range", "cooperative-sticky"),
+        "Names of assignors, or assignors, the preferred one first; for the classic protocol.",
+        accepts=(NamedAssignor,),
+        spellings=ASSIGNOR_CLASSES,
+        hint="such as ['range']",
+    )
+    fetch_min_bytes: int = whole(1, "Bytes for which a fetch waits at the broker.")
+    fetch_max_wait_ms: int = whole(500, "How long it waits for them at most.")
+    fetch_max_bytes: int = whole(52_428_800, "Most bytes of one fetch.", 1)
+    max_partition_fetch_bytes: int = whole(1_048_576, "Most bytes of it of one partition.", 1)
+    check_crcs: bool = switch(True, "Check the checksum of each batch.")
+    client_rack: str = text("", "Read from a follower in the same rack (KIP-392).")
+    allow_auto_create_topics: bool = switch(
+        True, "Topics that are subscribed to are made if the broker allows it."
+    )
+    exclude_internal_topics: bool = switch(
+        True,
+        "A pattern leaves out Kafka's internal topics. With `group_protocol=consumer` the "
+        "coordinator assigns what matches all the same; this consumer then does not read it, and "
+        "shows it nowhere.",
+    )
+    key_deserializer: DeserializerFunction | None = given(
+        None, "Function of the key's bytes, not called for None.", FUNCTION
+    )
+    value_deserializer: DeserializerFunction | None = given(
+        None, "Function of the value's bytes, not called for None.", FUNCTION
+    )
+    interceptors: Sequence[ConsumerInterceptor] = given(
+        (), "Objects that see every record and commit.", ConsumerInterceptor,
+        kafka="interceptor.classes",
+    )  # fmt: skip
 
-    group_id: str | None = None
-    group_instance_id: str | None = None
-    group_protocol: str = "classic"
-    group_remote_assignor: str | None = None
-    isolation_level: str | IsolationLevel = "read_committed"
-    auto_offset_reset: str = "latest"
-    enable_auto_commit: bool = True
-    auto_commit_interval_ms: int = 5_000
-    max_poll_records: int = 500
-    max_poll_interval_ms: int = 300_000
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    partition_assignment_strategy: Sequence[str | NamedAssignor] = ("range", "cooperative-sticky")
-    fetch_min_bytes: int = 1
-    fetch_max_wait_ms: int = 500
-    fetch_max_bytes: int = 52_428_800
-    max_partition_fetch_bytes: int = 1_048_576
-    check_crcs: bool = True
-    client_rack: str = ""
-    allow_auto_create_topics: bool = True
-    exclude_internal_topics: bool = True
-    key_deserializer: DeserializerFunction | None = None
-    value_deserializer: DeserializerFunction | None = None
-    interceptors: Sequence[ConsumerInterceptor] = ()
-
-    def __post_init__(self) -> None:
-        self._check_client()
+    def _check(self) -> None:
+        super()._check()
         check_reset_policy(self.auto_offset_reset)
-        check_choice("group_protocol", self.group_protocol, ("classic", "consumer"))
-        check_choice(
-            "isolation_level",
-            self.isolation_level,
-            ("read_committed", "read_uncommitted", *IsolationLevel),
-        )
-        for name, least in (
-            ("auto_commit_interval_ms", 1),
-            ("max_poll_records", 1),
-            ("max_poll_interval_ms", 1),
-            ("session_timeout_ms", 1),
-            ("heartbeat_interval_ms", 1),
-            ("fetch_min_bytes", 0),
-            ("fetch_max_wait_ms", 0),
-            ("fetch_max_bytes", 1),
-            ("max_partition_fetch_bytes", 1),
-        ):
-            check_range(name, getattr(self, name), least)
-        check_instances("interceptors", self.interceptors, ConsumerInterceptor)
         check_group(self)
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise ConfigError(
@@ -404,6 +517,5 @@ class ConsumerConfig(ClientConfig):
         return self.isolation_level
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminConfig(ClientConfig):
-    """Settings of an admin client: those that every client shares."""
+class AdminConfig(ClientConfig, kind="admin"):
+    """Settings of an admin client: those that every client has."""

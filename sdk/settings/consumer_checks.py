@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from onceflow.sdk.errors import ConfigError
@@ -78,13 +77,6 @@ def check_group(config: ConsumerConfig) -> None:
             config.heartbeat_interval_ms,
             f"must be below session_timeout_ms ({config.session_timeout_ms}), usually a third",
         )
-    given: object = config.partition_assignment_strategy
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ConfigError(
-            "partition_assignment_strategy",
-            config.partition_assignment_strategy,
-            "give a list of names, such as ['range']",
-        )
     if not config.partition_assignment_strategy:
         raise ConfigError("partition_assignment_strategy", (), "name at least one")
 
@@ -99,7 +91,7 @@ def _check_protocol(config: ConsumerConfig) -> None:
                 'it needs group_protocol="consumer"; here partition_assignment_strategy counts',
             )
         return
-    defaults = type(config).__dataclass_fields__
+    defaults = config.declared
     for name, remedy in (
         ("session_timeout_ms", "the group's consumer.session.timeout.ms on the broker"),
         ("heartbeat_interval_ms", "the group's consumer.heartbeat.interval.ms on the broker"),

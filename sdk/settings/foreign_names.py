@@ -2,7 +2,7 @@
 things that are called otherwise here, or that have no meaning here, and why.
 
 Names are written with underscores; dots come to the same. The tables are data; how a wrong name is
-reported is decided in ``checks``, how a file is read in ``sources``.
+reported is decided in ``names``, how a file is read in ``sources``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SERDE = "give it to onceflow.sdk.schema_registry.SchemaRegistry"
 _PEM = "convert the store to PEM and give"
 
 NAMED_PARTITIONER: Final = (
-    "leave it out for murmur2, the Java client's choice, by which keys go to other partitions than "
-    "with librdkafka's consistent_random; or give a function as a keyword argument"
+    "without one it is murmur2, the Java client's choice, by which keys go to other partitions "
+    "than with librdkafka's consistent_random"
 )
 
 NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
@@ -42,12 +42,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "socket_options": _SOCKETS,
         "consumer_timeout_ms": "give poll() a timeout_ms; iteration itself never ends",
         "legacy_iterator": "leave it out",
-        "security_protocol": "use security=SecurityConfig(security_protocol=...)",
-        "ssl_context": "use security=SecurityConfig(ssl_context=...)",
-        "ssl_cafile": "use security=SecurityConfig(ssl_cafile=...)",
-        "sasl_mechanism": "use security=SecurityConfig(sasl_mechanism=...)",
-        "sasl_plain_username": "use security=SecurityConfig(sasl_username=...)",
-        "sasl_plain_password": "use security=SecurityConfig(sasl_password=...)",
         "sasl_kerberos_name": _KERBEROS,
         "sasl_kerberos_service_name": _KERBEROS,
         "sasl_kerberos_domain_name": _KERBEROS,
@@ -187,7 +181,6 @@ PASSED_OVER: Final[Mapping[str, str]] = MappingProxyType(
                 "compression_codec",
                 "block_on_buffer_full",
                 "transaction_two_phase_commit_enable",
-                "metadata_max_idle_ms",
                 "batch_num_messages",
                 "queue_buffering_max_ms",
                 "queue_buffering_max_messages",
@@ -247,6 +240,7 @@ PASSED_OVER: Final[Mapping[str, str]] = MappingProxyType(
                 "metrics_sample_window_ms",
                 "auto_include_jmx_reporter",
                 "enable_metrics_push",
+                "metadata_max_idle_ms",
                 "metadata_recovery_strategy",
                 "metadata_recovery_rebootstrap_trigger_ms",
                 "topic_metadata_refresh_sparse",
@@ -260,23 +254,6 @@ PASSED_OVER: Final[Mapping[str, str]] = MappingProxyType(
 An empty kind means that the setting has no effect here: every client does what its usual value
 asks for. Hosting services hand out one file for all kinds of clients.
 """
-
-SECURITY_ALIASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "sasl_mechanisms": ("sasl_mechanism",),
-        "sasl_plain_username": ("sasl_username",),
-        "sasl_plain_password": ("sasl_password",),
-        "ssl_ca_location": ("ssl_cafile",),
-        "ssl_truststore_location": ("ssl_cafile",),
-        "ssl_certificate_location": ("ssl_certfile",),
-        "ssl_keystore_location": ("ssl_certfile",),
-        "ssl_key_location": ("ssl_keyfile",),
-        "ssl_ca_pem": ("ssl_truststore_certificates",),
-        "ssl_certificate_pem": ("ssl_keystore_certificate_chain",),
-        "ssl_key_pem": ("ssl_keystore_key",),
-    }
-)
-"""Kafka's and librdkafka's names of security settings: our fields, the first that exists."""
 
 MECHANISM_REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -1,8 +1,4 @@
-"""The keyword arguments of the clients, as types for checkers and editors.
-
-They repeat the fields of the configurations in ``onceflow.sdk.settings.config``, which document
-them and hold their defaults; a test compares the two. ``config`` is what the others override.
-"""
+"""Keyword arguments as types. Written by ``tools/settings_keywords.py``; do not edit."""
 
 from __future__ import annotations
 
@@ -20,15 +16,14 @@ from onceflow.sdk.settings.config import (
     NamedAssignor,
     Partitioner,
     ProducerConfig,
-    SecurityConfig,
     SerializerFunction,
 )
+from onceflow.sdk.settings.security import SecurityConfig
 
 
-class ClientSettings(TypedDict, total=False):
+class CommonOwn(TypedDict, total=False):
     """See ``ClientConfig``."""
 
-    bootstrap_servers: str | Sequence[str]
     client_id: str
     request_timeout_ms: int
     default_api_timeout_ms: int
@@ -44,10 +39,15 @@ class ClientSettings(TypedDict, total=False):
     security: SecurityConfig
 
 
-class ProducerSettings(ClientSettings, total=False):
+class CommonKeywords(CommonOwn, total=False):
+    """See ``ClientConfig``."""
+
+    bootstrap_servers: str | Sequence[str]
+
+
+class ProducerOwn(TypedDict, total=False):
     """See ``ProducerConfig``."""
 
-    config: ProducerConfig | Mapping[str, object]
     acks: int | str
     enable_idempotence: bool
     transactional_id: str | None
@@ -67,13 +67,18 @@ class ProducerSettings(ClientSettings, total=False):
     partitioner: Partitioner | None
     key_serializer: SerializerFunction | None
     value_serializer: SerializerFunction | None
+
+
+class ProducerKeywords(CommonKeywords, ProducerOwn, total=False):
+    """See ``ProducerConfig``."""
+
+    config: ProducerConfig | Mapping[str, object]
     interceptors: Sequence[ProducerInterceptor]
 
 
-class ConsumerSettings(ClientSettings, total=False):
+class ConsumerOwn(TypedDict, total=False):
     """See ``ConsumerConfig``."""
 
-    config: ConsumerConfig | Mapping[str, object]
     group_id: str | None
     group_instance_id: str | None
     group_protocol: str
@@ -97,10 +102,24 @@ class ConsumerSettings(ClientSettings, total=False):
     exclude_internal_topics: bool
     key_deserializer: DeserializerFunction | None
     value_deserializer: DeserializerFunction | None
+
+
+class ConsumerKeywords(CommonKeywords, ConsumerOwn, total=False):
+    """See ``ConsumerConfig``."""
+
+    config: ConsumerConfig | Mapping[str, object]
     interceptors: Sequence[ConsumerInterceptor]
 
 
-class AdminSettings(ClientSettings, total=False):
+class AdminOwn(TypedDict, total=False):
+    """See ``AdminConfig``."""
+
+
+class AdminKeywords(CommonKeywords, AdminOwn, total=False):
     """See ``AdminConfig``."""
 
     config: AdminConfig | Mapping[str, object]
+
+
+class ClientKeywords(CommonKeywords, ProducerOwn, ConsumerOwn, total=False):
+    """See ``ClientConfig``."""

@@ -13,10 +13,11 @@ import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.checks import NamedSettings, check_callable, check_choice, check_kinds
-from onceflow.sdk.settings.foreign_names import MECHANISM_REMEDIES
+from onceflow.sdk.settings.declare import FUNCTION, Settings, given, secret, switch, text
+from onceflow.sdk.settings.foreign_names import MECHANISM_REMEDIES, NOT_OFFERED
 
 __all__ = ["OAuthToken", "SecurityConfig", "TokenFunction"]
 
@@ -78,77 +79,78 @@ TokenFunction = Callable[[], "str | OAuthToken | Awaitable[str | OAuthToken]"]
 """``provider() -> token``, plain or async; a plain one runs in a thread and may block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityConfig(NamedSettings):
-    """How connections are secured and authenticated.
+class SecurityConfig(Settings):
+    """How connections are secured and authenticated."""
 
-    Attributes:
-        security_protocol: ``security.protocol``, default PLAINTEXT.
-        ssl_context: A ready context; wins over the files below.
-        ssl_cafile: PEM file of trusted certificates (``ssl.truststore.location``); without any,
-            those of the system.
-        ssl_truststore_certificates: The same as text (``ssl.truststore.certificates``).
-        ssl_certfile: PEM file of the client's certificate chain (``ssl.keystore.location``), with
-            the key unless ``ssl_keyfile`` has it.
-        ssl_keyfile: PEM file of the client's key.
-        ssl_key_password: ``ssl.key.password``, of an encrypted key; never printed.
-        ssl_keystore_certificate_chain: The certificate chain as PEM text
-            (``ssl.keystore.certificate.chain``).
-        ssl_keystore_key: The key as PEM text (``ssl.keystore.key``); never printed.
-        ssl_check_hostname: ``ssl.endpoint.identification.algorithm``, default on.
-        sasl_mechanism: ``sasl.mechanism``: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
-        sasl_username: User name for PLAIN and SCRAM.
-        sasl_password: Password for PLAIN and SCRAM; never printed.
-        sasl_oauth_token_provider: Called for a token before each authentication by OAUTHBEARER;
-            plain (in a thread) or async, and one call at a time. It has ``request_timeout_ms``,
-            at a new connection ``socket_connection_setup_timeout_ms``.
-    """
+    remedies: ClassVar[Mapping[str, str]] = NOT_OFFERED
 
-    security_protocol: str = "PLAINTEXT"
-    ssl_context: ssl.SSLContext | None = None
-    ssl_cafile: str | None = None
-    ssl_truststore_certificates: str | None = field(default=None, repr=False)
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    ssl_key_password: str | None = field(default=None, repr=False)
-    ssl_keystore_certificate_chain: str | None = field(default=None, repr=False)
-    ssl_keystore_key: str | None = field(default=None, repr=False)
-    ssl_check_hostname: bool = True
-    sasl_mechanism: str | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = field(default=None, repr=False)
-    sasl_oauth_token_provider: TokenFunction | None = field(default=None, repr=False)
+    security_protocol: str = text("PLAINTEXT", "What connections speak.", choices=PROTOCOLS)
+    ssl_context: ssl.SSLContext | None = given(
+        None, "A ready context; wins over the files below.", ssl.SSLContext, kafka=""
+    )
+    ssl_cafile: str | None = text(
+        None,
+        "PEM file of trusted certificates; without any, those of the system.",
+        kafka="ssl.truststore.location",
+        aliases=("ssl.ca.location",),
+    )
+    ssl_truststore_certificates: str | None = secret(
+        None, "The same as text.", aliases=("ssl.ca.pem",)
+    )
+    ssl_certfile: str | None = text(
+        None,
+        "PEM file of the client's certificate chain, with the key unless `ssl_keyfile` has it.",
+        kafka="ssl.keystore.location",
+        aliases=("ssl.certificate.location",),
+    )
+    ssl_keyfile: str | None = text(
+        None, "PEM file of the client's key.", kafka="", aliases=("ssl.key.location",)
+    )
+    ssl_key_password: str | None = secret(None, "Password of an encrypted key.")
+    ssl_keystore_certificate_chain: str | None = secret(
+        None, "The certificate chain as PEM text.", aliases=("ssl.certificate.pem",)
+    )
+    ssl_keystore_key: str | None = secret(None, "The key as PEM text.", aliases=("ssl.key.pem",))
+    ssl_check_hostname: bool = switch(
+        True,
+        "The broker's certificate must name its host.",
+        kafka="ssl.endpoint.identification.algorithm",
+    )
+    sasl_mechanism: str | None = text(
+        None, f"How to authenticate: {', '.join(MECHANISMS)}.", aliases=("sasl.mechanisms",)
+    )
+    sasl_username: str | None = text(
+        None, "User name for PLAIN and SCRAM.", kafka="", aliases=("sasl.plain.username",)
+    )
+    sasl_password: str | None = secret(
+        None, "Password for PLAIN and SCRAM.", kafka="", aliases=("sasl.plain.password",)
+    )
+    sasl_oauth_token_provider: TokenFunction | None = given(
+        None,
+        "Called for a token before each authentication by OAUTHBEARER; plain (in a thread) or "
+        "async, and one call at a time. It has `request_timeout_ms`, at a new connection "
+        "`socket_connection_setup_timeout_ms`.",
+        FUNCTION,
+        kafka="",
+        hidden=True,
+    )
 
-    def __post_init__(self) -> None:
-        check_kinds(self, {"ssl.SSLContext": ssl.SSLContext})
-        check_choice("security_protocol", self.security_protocol, PROTOCOLS)
+    def _check(self) -> None:
         if self.uses_sasl:
             self._check_sasl()
         else:
-            self._refuse(
-                ("sasl_mechanism", "sasl_username", "sasl_password", "sasl_oauth_token_provider"),
-                "credentials are only sent with SASL_PLAINTEXT or SASL_SSL",
-            )
+            self._refuse("sasl_", "credentials are only sent with SASL_PLAINTEXT or SASL_SSL")
         if self.uses_tls:
             self._check_keys()
         else:
-            self._refuse(
-                (
-                    "ssl_context",
-                    "ssl_cafile",
-                    "ssl_truststore_certificates",
-                    "ssl_certfile",
-                    "ssl_keyfile",
-                    "ssl_key_password",
-                    "ssl_keystore_certificate_chain",
-                    "ssl_keystore_key",
-                ),
-                "TLS settings are only used with SSL or SASL_SSL",
-            )
+            self._refuse("ssl_", "TLS settings are only used with SSL or SASL_SSL")
 
-    def _refuse(self, names: tuple[str, ...], remedy: str) -> None:
+    def _refuse(self, prefix: str, remedy: str) -> None:
         """Settings that this protocol has no use for: whoever gave them believes otherwise."""
-        given = [name for name in names if getattr(self, name) is not None]
+        optional = [name for name, setting in self.declared.items() if setting.default is None]
+        given = [
+            name for name in optional if name.startswith(prefix) and getattr(self, name) is not None
+        ]
         if given:
             raise ConfigError(
                 "security_protocol", self.security_protocol, f"{remedy}; {given[0]} is given"
@@ -171,7 +173,6 @@ class SecurityConfig(NamedSettings):
 
     def _check_sasl(self) -> None:
         check_mechanism(self.sasl_mechanism)
-        check_callable("sasl_oauth_token_provider", self.sasl_oauth_token_provider)
         if self.sasl_mechanism == "OAUTHBEARER":
             if self.sasl_oauth_token_provider is None:
                 raise ConfigError(

@@ -1,44 +1,50 @@
-"""Settings from elsewhere than keyword arguments: Kafka's dotted names, files, the environment.
+"""Settings of all clients of a program: from keyword arguments, Kafka's names, files, environment.
 
-It decides how a text becomes a value, which name means which field, and what wins when several
-places name a setting: keyword arguments, then properties, then the environment, then the file,
-then the default. Which values are allowed is decided by the configurations themselves.
+It decides how a text becomes a value, which name means which setting, and what wins when several
+places name it. Which values are allowed is decided by the configurations themselves.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias, Unpack, cast
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.checks import NamedSettings, reject_unknown
-from onceflow.sdk.settings.foreign_names import (
-    ASSIGNOR_CLASSES,
-    NAMED_PARTITIONER,
-    NOT_OFFERED,
-    PASSED_OVER,
-    SECURITY_ALIASES,
+from onceflow.sdk.settings.config import (
+    PREFIX,
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
 )
-from onceflow.sdk.settings.security import check_mechanism
+from onceflow.sdk.settings.declare import Setting, Settings, plain
+from onceflow.sdk.settings.foreign_names import NOT_OFFERED, PASSED_OVER
+from onceflow.sdk.settings.names import reject_unknown
+from onceflow.sdk.settings.properties import parse_properties
+from onceflow.sdk.settings.security import SecurityConfig, check_mechanism
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+    from onceflow.sdk.settings.keywords import ClientKeywords
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.settings")
 
-T = TypeVar("T")
-PREFIX: Final = "ONCEFLOW_"
-"""How names in the environment begin, unless told otherwise."""
+ClientSource: TypeAlias = (
+    "ClientSettings | ClientConfig | Mapping[str, object] | str | os.PathLike[str]"
+)
+"""What ``client=`` takes: settings, one client's configuration, Kafka's names, or a file."""
+
+NONE: Final = MappingProxyType[str, object]({})
+KINDS: Final[Mapping[str, type[ClientConfig]]] = MappingProxyType(
+    {cls.kind: cls for cls in (ClientConfig, ProducerConfig, ConsumerConfig, AdminConfig)}
+)
 _SECTIONS: Final = ("client", "security", "producer", "consumer", "admin")
-_CODE: Final = ("Function", "Partitioner", "Identity", "SSLContext", "Interceptor")
-"""Endings of annotations whose values cannot be written as text."""
 _JAAS: Final = re.compile(
     r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""", re.S
 )
@@ -46,100 +52,121 @@ _JAAS_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.
 _JAAS_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
 
-class Loadable(NamedSettings):
-    """A frozen configuration that can be read from several places."""
+class _Found(NamedTuple):
+    """One setting as it was found.
 
-    __slots__ = ()
+    Attributes:
+        name: Its name as it was written.
+        value: Its value; text if it comes from a file or a variable.
+        where: The place, for messages.
+        checked: Whether the value is that of a keyword argument, which is never read as text.
+        shared: Whether it stands in a file or dictionary among settings of other clients.
+    """
 
-    @classmethod
-    def _kind(cls) -> str:
-        return _kind(cls)
+    name: str
+    value: object
+    where: str = ""
+    checked: bool = False
+    shared: bool = False
 
-    @classmethod
-    def _elsewhere(cls) -> Mapping[str, str]:
-        security = _security_class(cls)
-        return {i.name: f"security={security.__name__}({i.name}=...)" for i in fields(security)}
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, object]) -> Self:
-        """Build the configuration from keyword arguments.
-
-        Args:
-            settings: Values by setting name; ``config`` may hold a configuration of this kind, or
-                Kafka's dotted names, which the others override.
+    def read(self, setting: Setting) -> object:
+        """The value as a setting has it.
 
         Raises:
-            ConfigError: A name does not exist (the nearest one is named), a value is out of
-                range, or two settings contradict each other.
+            ConfigError: It is no such value; names the place.
         """
-        given = dict(settings)
-        base = given.pop("config", None)
-        cls.check_names(given)
-        if base is None:
-            return _build(cls, given)
-        if isinstance(base, cls):
-            return cast("Self", dataclasses.replace(cast("DataclassInstance", base), **given))
-        if isinstance(base, Mapping):
-            return cls.from_properties(cast("Mapping[str, object]", base), **given)
-        raise ConfigError("config", base, f"give a {cls.__name__}, or a dictionary of settings")
+        if self.checked:
+            return self.value
+        try:
+            return setting.read(self.value) if isinstance(self.value, str) else self.value
+        except ConfigError as error:
+            problem = ConfigError(self.name, error.value, error.remedy + self.where)
+        raise problem  # outside of the other one, which may hold what is not to be shown
 
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, object], **settings: object) -> Self:
-        """Build the configuration from Kafka's dotted names, as ``bootstrap.servers``.
 
-        Settings that belong to another kind of client (``acks`` for a consumer), or that have no
-        effect here (``client.dns.lookup``), are ignored with one warning that lists them.
+class ClientSettings:
+    """Settings that a program gives to every client it makes, each to those that have it.
 
-        Args:
-            properties: Values by Kafka's name or ours; texts are read as numbers and switches
-                where the setting is one. Security settings stand among them.
-            **settings: Keyword arguments, which win.
+    ::
 
-        Raises:
-            ConfigError: As ``from_settings``; what to use in place of a setting of Kafka's other
-                clients is part of the message.
-        """
-        return _load(cls, settings, properties=properties)
+        client = ClientSettings.load(file="cloud.properties", environ=os.environ)
+        producer = Producer(config=client.producer(linger_ms=20))
+        App("shout", client=client)
 
-    @classmethod
-    def from_env(
-        cls,
-        environ: Mapping[str, str] | None = None,
+    Args:
+        producer: Settings of producers only, by name; they win over the others.
+        consumer: Settings of consumers only.
+        admin: Settings of admin clients only.
+        **settings: Settings of any client, such as ``bootstrap_servers`` and ``security``.
+
+    Raises:
+        ConfigError: A name does not exist (the nearest one is named), or a value is refused.
+    """
+
+    def __init__(
+        self,
         *,
-        prefix: str = PREFIX,
-        **settings: object,
-    ) -> Self:
-        """Build the configuration from the environment, as ``ONCEFLOW_BOOTSTRAP_SERVERS``.
+        producer: Mapping[str, object] = NONE,
+        consumer: Mapping[str, object] = NONE,
+        admin: Mapping[str, object] = NONE,
+        **settings: Unpack[ClientKeywords],
+    ) -> None:
+        self._given: dict[str, dict[str, _Found]] = {section: {} for section in KINDS}
+        self._passed_over: dict[str, tuple[str, str]] = {}  # owner and place, by the written name
+        own = {"producer": producer, "consumer": consumer, "admin": admin}
+        for section, found in {"client": cast("Mapping[str, object]", settings), **own}.items():
+            self.check_names(found, section)
+            for name, value in found.items():
+                _declared(section)[name].check(value)
+                self._given[section][name] = _Found(name, value, checked=True)
 
-        ``ONCEFLOW_PRODUCER_LINGER_MS`` (or ``CONSUMER``, ``ADMIN``) is for that client only and
-        wins over the name without. Settings of another kind of client are passed over.
+    @staticmethod
+    def check_names(given: Iterable[str], kind: str, further: Iterable[str] = ()) -> None:
+        """Refuse names that are no settings of any client.
 
         Args:
-            environ: Variables; None reads those of the process.
-            prefix: How the names begin; must not be empty.
-            **settings: Keyword arguments, which win.
+            given: Names of settings.
+            kind: What has them, for the message; or the one kind of client that shall have them.
+            further: Names that exist besides.
 
         Raises:
-            ConfigError: As ``from_settings``.
+            ConfigError: The first name that does not exist; the nearest one is named.
         """
-        found = os.environ if environ is None else environ
-        return _load(cls, settings, environ=found, prefix=prefix)
+        known = {*_declared(kind if kind in KINDS else "client"), *further}
+        if not all(name in known for name in given):
+            reject_unknown(kind, known, given, ClientConfig.places(), NOT_OFFERED)
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **settings: object) -> Self:
-        """Build the configuration from a file, ``*.toml`` or Java's properties.
-
-        In TOML the tables ``[client]`` and ``[security]`` are for all clients, ``[producer]``,
-        ``[consumer]`` and ``[admin]`` for one kind. What ``from_properties`` ignores is ignored.
+    def of(cls, source: ClientSource | None) -> ClientSettings:
+        """Settings from anything that ``client=`` takes.
 
         Args:
-            path: The file.
-            **settings: Keyword arguments, which win.
+            source: Settings, one client's configuration, Kafka's names, a file's path, or None.
 
         Raises:
-            ConfigError: The file cannot be read; or as ``from_settings``.
+            ConfigError: It is something else, or holds what cannot work.
         """
-        return _load(cls, settings, file=path)
+        if source is None:
+            return cls()
+        if isinstance(source, ClientSettings):
+            return source
+        if isinstance(source, ClientConfig):
+            found = cls()
+            for name, value in vars(source).items():
+                if value != source.declared[name].default:
+                    common = name in ClientConfig.declared
+                    section = "client" if common else source.kind
+                    found._given[section][name] = _Found(name, value, checked=True)
+            return found
+        if isinstance(source, Mapping) and all(isinstance(name, str) for name in source):
+            found = cls.load(properties=source)
+        elif isinstance(source, str | os.PathLike):
+            found = cls.load(file=source)
+        else:
+            remedy = "must be ClientSettings, a dictionary of settings, or a file's path"
+            raise ConfigError("client", source, remedy)
+        found.warn_for()
+        return found
 
     @classmethod
     def load(
@@ -149,111 +176,146 @@ class Loadable(NamedSettings):
         environ: Mapping[str, str] | None = None,
         prefix: str = PREFIX,
         properties: Mapping[str, object] | None = None,
-        **settings: object,
+        **settings: Unpack[ClientKeywords],
     ) -> Self:
-        """Build the configuration from several places at once.
-
-        What stands further to the right wins: default, file, environment, properties, keyword
-        arguments.
+        """Read several places; what stands further to the right wins.
 
         Args:
-            file: As for ``from_file``.
-            environ: As for ``from_env``, but None reads nothing.
-            prefix: As for ``from_env``.
-            properties: As for ``from_properties``.
+            file: ``*.toml`` or Java's properties; sections are as for ``ProducerConfig.from_file``.
+            environ: Variables such as ``ONCEFLOW_LINGER_MS`` or ``ONCEFLOW_PRODUCER_LINGER_MS``;
+                None reads nothing.
+            prefix: How their names begin.
+            properties: Values by Kafka's name or ours; ``producer.linger.ms`` is for producers.
             **settings: Keyword arguments.
 
         Raises:
-            ConfigError: As ``from_settings``; names the place of a wrong setting.
+            ConfigError: A file cannot be read, a name does not exist, or a value cannot be read;
+                names the place.
         """
-        return _load(
-            cls, settings, file=file, environ=environ, prefix=prefix, properties=properties
+        found = cls()
+        if file is not None:
+            found._read_file(Path(file))
+        for name, given in (("environ", environ), ("properties", properties)):
+            good = given is None or (
+                isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+            )
+            if not good:
+                example = ", such as os.environ" if name == "environ" else " of names and values"
+                raise ConfigError(name, given, f"must be a dictionary{example}")
+        if environ is not None:
+            found._read_environment(environ, prefix)
+        if properties is not None:
+            found._read_names(properties, "")
+        for section, further in cls(**settings)._given.items():
+            found._given[section].update(further)
+        return found
+
+    def updated(
+        self, settings: Mapping[str, object] = NONE, **sections: Mapping[str, object]
+    ) -> ClientSettings:
+        """The same with further settings, which win.
+
+        Args:
+            settings: Settings of any client by name.
+            **sections: Settings of one kind of client, by ``producer``, ``consumer``, ``admin``.
+
+        Raises:
+            ConfigError: As the constructor.
+        """
+        return self.merged(
+            ClientSettings(**sections, **settings)  # type: ignore[arg-type] # checked there
         )
 
+    def merged(self, other: ClientSettings) -> ClientSettings:
+        """The same with the settings of another one, which win.
 
-C = TypeVar("C", bound=Loadable)
+        Args:
+            other: Further settings.
+        """
+        found = ClientSettings()
+        found._passed_over = {**self._passed_over, **other._passed_over}
+        for section, values in found._given.items():
+            values.update({**self._given[section], **other._given[section]})
+        return found
 
+    def producer(self, **settings: object) -> ProducerConfig:
+        """The configuration of a producer; keyword arguments win."""
+        return ProducerConfig.build(self.values("producer", settings))
 
-def _load(
-    cls: type[C],
-    settings: Mapping[str, object],
-    *,
-    file: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] | None = None,
-    prefix: str = PREFIX,
-    properties: Mapping[str, object] | None = None,
-) -> C:
-    cls.check_names(settings)
-    reader = _Reader(cls)
-    if file is not None:
-        reader.read_file(Path(file))
-    for name, given in (("environ", environ), ("properties", properties)):
-        if given is not None and not isinstance(given, Mapping):
-            example = ", such as os.environ" if name == "environ" else ""
-            raise ConfigError(name, given, f"give a dictionary{example}")
-    if environ is not None:
-        reader.read_environment(environ, prefix)
-    if properties is not None:
-        reader.read(properties, "")
-    if reader.passed_over:
-        logger.warning(
-            "settings of a%s %s that are not used: %s",
-            "n" if _kind(cls)[0] in "aeiou" else "",
-            _kind(cls),
-            ", ".join(f"{name} ({why})" for name, why in reader.passed_over.items()),
-        )
-    if reader.security and "security" not in settings:
-        reader.client["security"] = _build(reader.security_class, reader.security)
-    return _build(cls, {**reader.client, **settings})
+    def consumer(self, **settings: object) -> ConsumerConfig:
+        """The configuration of a consumer; keyword arguments win."""
+        return ConsumerConfig.build(self.values("consumer", settings))
 
+    def admin(self, **settings: object) -> AdminConfig:
+        """The configuration of an admin client; keyword arguments win."""
+        return AdminConfig.build(self.values("admin", settings))
 
-def _build(cls: type[T], settings: Mapping[str, object]) -> T:
-    return cast("Callable[..., T]", cls)(**settings)
+    def values(self, kind: str, settings: Mapping[str, object] = NONE) -> dict[str, object]:
+        """What was given for a kind of client, by setting.
 
+        Args:
+            kind: ``client``, ``producer``, ``consumer`` or ``admin``.
+            settings: Further settings, which win.
 
-def _kind(cls: type[object]) -> str:
-    return cls.__name__.removesuffix("Config").lower()
+        Raises:
+            ConfigError: The settings of its security do not fit together.
+        """
+        for name, (owner, where) in self._passed_over.items():
+            if owner == kind:
+                raise ConfigError(name, "...", NOT_OFFERED[plain(name)] + where)
+        merged = {**self._given["client"], **self._given[kind]}
+        found = {**_read(merged, KINDS[kind], settings), **settings}
+        if "security" not in found and (single := _read(merged, SecurityConfig)):
+            found["security"] = SecurityConfig.build(single)
+        return found
 
+    def warn_for(self, kind: str | None = None) -> None:
+        """Log one warning that lists what was found among other settings and is not used.
 
-def _security_class(cls: type[Any]) -> type[Any]:
-    holder = next(item for item in fields(cls) if item.name == "security")
-    return cast("type[Any]", holder.default_factory)
+        Args:
+            kind: The only kind of client that is made; None when all are.
+        """
+        idle = {
+            name: (f"a setting of a {owner}" if owner else NOT_OFFERED[plain(name)]) + where
+            for name, (owner, where) in self._passed_over.items()
+        }
+        if kind is not None:
+            used = KINDS[kind].declared.keys() | SecurityConfig.declared.keys()
+            for target, found in self._given["client"].items():
+                if found.shared and target not in used:
+                    idle[found.name] = f"a setting of a {_owner(target)}{found.where}"
+        if idle:
+            logger.warning(
+                "settings of %s that are not used: %s",
+                "clients" if kind is None else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+                ", ".join(f"{name} ({why})" for name, why in idle.items()),
+            )
 
+    def _values(self) -> dict[str, dict[str, object]]:
+        return {
+            section: {target: found.value for target, found in values.items()}
+            for section, values in self._given.items()
+        }
 
-@dataclass
-class _Reader:
-    """Settings found so far; what is read later wins.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClientSettings) and other._values() == self._values()
 
-    Attributes:
-        cls: The configuration that is being made.
-        client: Values by field.
-        security: Values of its security, by field.
-        passed_over: Names that this client ignores, and why.
-    """
-
-    cls: type[Any]
-    client: dict[str, object] = field(default_factory=dict)
-    security: dict[str, object] = field(default_factory=dict)
-    passed_over: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._kinds = {item.name: str(item.type) for item in fields(self.cls)}
-        self.security_class = _security_class(self.cls)
-        self._security_kinds = {i.name: str(i.type) for i in fields(self.security_class)}
+    def __repr__(self) -> str:
+        shown = {section: sorted(values) for section, values in self._given.items() if values}
+        return f"ClientSettings(of {shown})"  # the values may hold passwords
 
     # places
 
-    def read_file(self, path: Path) -> None:
-        """Take what a file holds."""
+    def _read_file(self, path: Path) -> None:
         where = f" (in {path})"
         try:
+            text = path.read_text(encoding="utf-8-sig")
             if path.suffix == ".toml":
                 import tomllib  # Late: few programs have such a file.
 
-                tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-                self._read_tables(tables, where)
+                self._read_tables(tomllib.loads(text), where)
             else:
-                self.read(dict(parse_properties(path.read_text(encoding="utf-8-sig"))), where)
+                self._read_names(dict(parse_properties(text)), where)
         except OSError as error:
             raise ConfigError("file", str(path), f"cannot be read: {error.strerror}") from error
         except ValueError as error:
@@ -262,164 +324,162 @@ class _Reader:
             raise ConfigError("file", str(path), f"cannot be read: {error}") from error
 
     def _read_tables(self, tables: Mapping[str, object], where: str) -> None:
-        for name in tables:
-            if name in _SECTIONS and not isinstance(tables[name], Mapping):
-                raise ConfigError(name, tables[name], f"write it as a table [{name}]{where}")
-            if isinstance(tables[name], Mapping):
-                self._check_section(name, where)
-        plain = {name: value for name, value in tables.items() if name not in _SECTIONS}
-        self.read(dict(_flat(plain)), where)
-        for section in ("client", "security", _kind(self.cls)):
+        for name, content in tables.items():
+            if name in _SECTIONS and not isinstance(content, Mapping):
+                raise ConfigError(name, content, f"write it as a table [{name}]{where}")
+            if isinstance(content, Mapping):
+                _check_section(name, where)
+        plain_names = {name: value for name, value in tables.items() if name not in _SECTIONS}
+        self._read_names(dict(_flat(plain_names)), where)
+        for section in _SECTIONS:
             content = tables.get(section)
             if isinstance(content, Mapping):
                 found = dict(_flat(content))
                 if section == "security":  # [security] protocol = ... is security.protocol too
                     found = {f"security.{n}" if n == "protocol" else n: v for n, v in found.items()}
-                self.read(found, f"{where} [{section}]")
+                target = "client" if section == "security" else section
+                self._read(found, f"{where} [{section}]", target)
 
-    def _check_section(self, name: str, where: str) -> None:
-        """Refuse a table that is none of ours, and is no beginning of a dotted name either."""
-        known = [*self._kinds, *self._security_kinds, *NOT_OFFERED, *SECURITY_ALIASES]
-        if name in _SECTIONS or any(each.startswith(f"{name}_") for each in known):
-            return
-        near = difflib.get_close_matches(name, _SECTIONS, n=1)
-        remedy = f"did you mean [{near[0]}]?" if near else f"use [{'], ['.join(_SECTIONS)}]"
-        raise ConfigError(f"[{name}]", "...", f"there is no such table; {remedy}{where}")
-
-    def read_environment(self, environ: Mapping[str, str], prefix: str) -> None:
-        """Take the variables that are meant for this client."""
+    def _read_environment(self, environ: Mapping[str, str], prefix: str) -> None:
         if not prefix:
-            raise ConfigError("prefix", prefix, "give the beginning of the names")
-        common: dict[str, object] = {}
-        own: dict[str, object] = {}
-        others = {_kind(cls): {i.name for i in fields(cls)} for cls in _family(self.cls)}
+            raise ConfigError("prefix", prefix, "must be the beginning of the names")
+        found: dict[str, dict[str, object]] = {section: {} for section in KINDS}
         for variable in sorted(environ):
-            if not variable.startswith(prefix):
-                continue
-            name = variable[len(prefix) :].lower()
-            section, _, rest = name.partition("_")
-            if section in others and section != "client" and rest:
-                if section == _kind(self.cls):
-                    own[rest] = environ[variable]
-                continue
-            foreign = any(name in known for known in others.values())
-            if foreign and name not in self._kinds:
-                continue
-            common[name] = environ[variable]
-        self.read(common, f" (in the environment, with {prefix} before it)")
-        self.read(own, f" (in the environment, with {prefix}{_kind(self.cls).upper()}_ before it)")
+            if variable.startswith(prefix):
+                name = variable[len(prefix) :].lower()
+                section, _, rest = name.partition("_")
+                if section in KINDS and section != "client" and rest:
+                    found[section][rest] = environ[variable]
+                else:
+                    found["client"][name] = environ[variable]
+        for section, values in found.items():
+            shown = prefix if section == "client" else f"{prefix}{section.upper()}_"
+            self._read(values, f" (in the environment, with {shown} before it)", section)
 
-    def read(self, properties: Mapping[str, object], where: str) -> None:
+    def _read_names(self, properties: Mapping[str, object], where: str) -> None:
+        """Kafka's names or ours; as in Kafka Streams, ``consumer.`` before one is for its kind."""
+        common: dict[str, object] = {}
+        for name, value in properties.items():
+            section, _, rest = name.partition(".")
+            if rest and section in KINDS and section != "client":
+                self._read({rest: value}, where, section)
+            else:
+                common[name] = value
+        self._read(common, where, "client", shared=True)
+
+    def _read(
+        self, found: Mapping[str, object], where: str, section: str, *, shared: bool = False
+    ) -> None:
         """Take names and values of one place.
 
         Args:
-            properties: Values by Kafka's name or ours.
+            found: Values by Kafka's name or ours.
             where: The place, for messages.
+            section: For whom they are: ``client`` for all.
+            shared: See ``_Found``.
         """
-        _check_mechanism_of(properties, where)
-        seen: dict[str, tuple[str, object]] = {}
-        for name, value in properties.items():
-            for target, converted in self._settings_of(name, value, where):
-                before = seen.setdefault(target, (name, converted))
-                if before[1] != converted:
+        for name in found:  # first: what else is set for an unknown one is not understood either
+            if plain(name) in ("sasl_mechanism", "sasl_mechanisms"):
+                _check_mechanism(name, found[name], where)
+        seen: dict[str, _Found] = {}
+        for name, value in found.items():
+            for target, meant in self._settings_of(name, value, where, section):
+                here = _Found(name, meant, where, checked=meant is not value, shared=shared)
+                before = seen.setdefault(target, here)
+                if str(before.value) != str(meant):
                     raise ConfigError(
-                        name, "***", f"contradicts {before[0]}; give one of the two{where}"
+                        name, "***", f"contradicts {before.name}; give one of the two{where}"
                     )
-                if target in self._security_kinds:
-                    self.security[target] = converted
-                else:
-                    self.client[target] = converted
+                self._given[section][target] = here
 
-    # one setting
-
-    def _settings_of(self, name: str, value: object, where: str) -> Iterator[tuple[str, object]]:
-        plain = name.strip().lower().replace(".", "_").replace("-", "_")
-        if plain in self._kinds and (plain != "security" or not isinstance(value, str)):
-            yield plain, _convert(name, value, self._kinds[plain], where)
-            return
-        if plain == "sasl_jaas_config":
+    def _settings_of(
+        self, name: str, value: object, where: str, section: str
+    ) -> Iterator[tuple[str, object]]:
+        """Settings that a name stands for, and their values; another value is read already."""
+        asked = plain(name)
+        if asked == "sasl_jaas_config":
             yield from _read_jaas(name, value, where)
-            return
-        if plain == "ssl_endpoint_identification_algorithm":
+        elif asked == "ssl_endpoint_identification_algorithm":
             yield "ssl_check_hostname", str(value).lower() not in ("", "none")
-            return
-        if plain in ("ssl_truststore_type", "ssl_keystore_type"):
+        elif asked in ("ssl_truststore_type", "ssl_keystore_type"):
             if str(value).upper() != "PEM":
                 raise ConfigError(name, value, f"stores are read as PEM; convert it{where}")
-            return
-        for target in (plain, *SECURITY_ALIASES.get(plain, ())):
-            if target in self._security_kinds:
-                yield target, _convert(name, value, self._security_kinds[target], where, hide=True)
-                return
-        why = self._reason_to_pass_over(plain)
-        if why:
-            self.passed_over[name] = f"{why}{where}"
-            return
-        try:
-            reject_unknown(_kind(self.cls), [*self._kinds, *self._security_kinds], [name])
-        except ConfigError as error:
-            raise ConfigError(name, "...", error.remedy + where) from None
-
-    def _reason_to_pass_over(self, plain: str) -> str:
-        """Why this client may ignore a setting; empty if it may not."""
-        owner = next((_kind(c) for c in _family(self.cls) if plain in _names(c)), None)
-        owner = PASSED_OVER.get(plain) if owner is None else owner
-        if owner is None or owner == _kind(self.cls):
-            return ""
-        return f"a setting of a {owner}" if owner else NOT_OFFERED[plain]
-
-
-def _check_mechanism_of(properties: Mapping[str, object], where: str) -> None:
-    """Refuse an unknown mechanism first: what else is set for it cannot be understood either."""
-    for name, value in properties.items():
-        if name.strip().lower().replace("_", ".") in ("sasl.mechanism", "sasl.mechanisms"):
+        elif asked in _names(section):
+            yield _names(section)[asked], value
+        elif asked in PASSED_OVER:
+            self._passed_over[name] = PASSED_OVER[asked], where
+        else:
+            owner = _owner(asked)
+            if owner is not None:
+                raise ConfigError(name, "...", f"it is a setting of a {owner}{where}")
             try:
-                check_mechanism(value.strip() if isinstance(value, str) else value)
+                known = _names(section).values()
+                reject_unknown(section, known, [name], remedies=NOT_OFFERED)
             except ConfigError as error:
-                raise ConfigError(name, value, error.remedy + where) from None
+                raise ConfigError(name, "...", error.remedy + where) from None
 
 
-def _names(cls: type[Any]) -> set[str]:
-    return {item.name for item in fields(cls)}
+def _read(
+    found: Mapping[str, _Found], settings: type[Settings], without: Container[str] = ()
+) -> dict[str, object]:
+    """The values of those settings that a class has."""
+    return {
+        target: each.read(settings.declared[target])
+        for target, each in found.items()
+        if target in settings.declared and target not in without
+    }
 
 
-def _family(cls: type[Any]) -> list[type[Any]]:
-    """The configurations of all kinds of clients, their common one first."""
-    common = next(base for base in cls.__mro__ if Loadable in base.__bases__)
-    return [common, *common.__subclasses__()]
+def _owner(asked: str) -> str | None:
+    """The first kind of client that alone has a setting."""
+    return next((kind for kind in KINDS if kind != "client" and asked in _names(kind)), None)
 
 
-def _convert(
-    name: str, value: object, annotation: str, where: str, *, hide: bool = False
-) -> object:
-    """A value of the kind that a field has. Values that are no text are left to its checks."""
-    if not isinstance(value, str):
-        return value
-    kind = annotation.removesuffix(" | None")
-    optional = kind != annotation
-    text = value.strip()
-    shown = "***" if hide else value
-    if kind == "Partitioner":
-        raise ConfigError(name, shown, f"{NAMED_PARTITIONER}{where}")
-    if kind.endswith(_CODE) or any(word in kind for word in _CODE):
-        raise ConfigError(
-            name, shown, f"it cannot be written as text; give it as a keyword argument{where}"
-        )
-    if optional and text.lower() in ("", "null", "none") and kind != "CompressionType":
-        return None
-    if kind == "int":
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigError(name, shown, f"give a whole number{where}") from None
-    if kind == "bool":
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise ConfigError(name, shown, f"write true or false{where}")
-    if kind.startswith("Sequence"):
-        parts = [part.strip().rpartition(".")[2] for part in text.split(",") if part.strip()]
-        return tuple(ASSIGNOR_CLASSES.get(part, part) for part in parts)
-    return value if hide else text
+def _check_mechanism(name: str, value: object, where: str) -> None:
+    try:
+        check_mechanism(value.strip() if isinstance(value, str) else value)
+    except ConfigError as error:
+        raise ConfigError(name, value, error.remedy + where) from None
+
+
+def _readers(section: str) -> list[str]:
+    """Kinds of clients that a section is for."""
+    return list(KINDS) if section == "client" else [section]
+
+
+@cache
+def _declared(section: str) -> Mapping[str, Setting]:
+    """Settings that keyword arguments of a section may name."""
+    found = {
+        name: setting
+        for kind in _readers(section)
+        for name, setting in KINDS[kind].declared.items()
+    }
+    if section == "client":
+        del found["interceptors"]  # those of producers are no interceptors of consumers
+    return found
+
+
+@cache
+def _names(section: str) -> dict[str, str]:
+    """Settings that a section may hold, by every spelling of their names."""
+    found: dict[str, str] = {}
+    holders: list[type[Settings]] = [*(KINDS[kind] for kind in _readers(section)), SecurityConfig]
+    for cls in holders:
+        for target, setting in cls.declared.items():
+            for name in (target, setting.kafka or target, *setting.aliases):
+                found.setdefault(plain(name), target)
+    return found
+
+
+def _check_section(name: str, where: str) -> None:
+    """Refuse a table that is none of ours, and is no beginning of a dotted name either."""
+    known = [*_names("client"), *NOT_OFFERED]
+    if name in _SECTIONS or any(each.startswith(f"{name}_") for each in known):
+        return
+    near = difflib.get_close_matches(name, _SECTIONS, n=1)
+    remedy = f"did you mean [{near[0]}]?" if near else f"use [{'], ['.join(_SECTIONS)}]"
+    raise ConfigError(f"[{name}]", "...", f"there is no such table; {remedy}{where}")
 
 
 def _read_jaas(name: str, value: object, where: str) -> Iterator[tuple[str, object]]:
@@ -445,41 +505,3 @@ def _flat(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, 
             yield from _flat(cast("Mapping[str, object]", value), f"{before}{name}.")
         else:
             yield before + name, value
-
-
-def parse_properties(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of a file in the form of Java's ``Properties``.
-
-    Args:
-        text: Its lines: ``name=value``, ``name: value`` or ``name value``; comments begin with
-            ``#`` or ``!``; a backslash at the end goes on with the next line.
-
-    Raises:
-        ValueError: An escape is cut off.
-    """
-    logical = ""
-    for raw in [*re.split(r"\r\n|\r|\n", text), ""]:
-        line = raw.lstrip() if logical else raw.strip(" \t\f")
-        if not logical and line[:1] in ("#", "!"):
-            continue
-        logical += line
-        backslashes = len(logical) - len(logical.rstrip("\\"))
-        if backslashes % 2:
-            logical = logical[:-1]
-            continue
-        if logical:
-            match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", logical, re.S)
-            assert match is not None
-            yield _unescape(match[1]), _unescape(match[2])
-        logical = ""
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        if match[1]:
-            return chr(int(match[1], 16))
-        if match[2] == "u":
-            raise ValueError(f"{match[0]} is no escape; four hexadecimal digits follow a \\u")
-        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(match[2], match[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text, flags=re.S)

@@ -29,8 +29,7 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.settings.config import AdminConfig
-from onceflow.sdk.settings.foreign_calls import ForeignAdminCalls
-from onceflow.sdk.settings.keywords import AdminSettings
+from onceflow.sdk.settings.keywords import AdminKeywords
 from onceflow.sdk.sync.admin_cluster import ClusterCalls
 from onceflow.sdk.sync.admin_offsets import GroupOffsetCalls
 from onceflow.sdk.sync.admin_security import SecurityCalls
@@ -40,13 +39,13 @@ CLOSE_LIMIT_S: Final = 5.0
 """Longest wait for the connections to close."""
 
 
-class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCalls):
+class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     """Administers a cluster; see `onceflow.sdk.AsyncAdmin` for the rules.
 
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
     """
 
-    def __init__(self, *given: Never, **settings: Unpack[AdminSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[AdminKeywords]) -> None:
         """Make an admin client and connect it.
 
         Args:

@@ -29,8 +29,7 @@ from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.sdk.settings.config import ConsumerConfig
-from onceflow.sdk.settings.foreign_calls import ForeignConsumerCalls
-from onceflow.sdk.settings.keywords import ConsumerSettings
+from onceflow.sdk.settings.keywords import ConsumerKeywords
 from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
 from onceflow.sdk.sync.portal import Portal
 
@@ -43,7 +42,7 @@ CLOSE_MARGIN_S: Final = 1.0
 """How much longer than its timeout closing may take to end the background loop."""
 
 
-class Consumer(ConsumerQuestions, ForeignConsumerCalls):
+class Consumer(ConsumerQuestions):
     """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
@@ -51,7 +50,7 @@ class Consumer(ConsumerQuestions, ForeignConsumerCalls):
     `wakeup` is for any thread and for signal handlers.
     """
 
-    def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
+    def __init__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> None:
         """Make a consumer and connect it.
 
         Args:

@@ -53,8 +53,7 @@ from onceflow.sdk.model.record_checks import (
 from onceflow.sdk.observe.interceptors import ProducerRecord
 from onceflow.sdk.serde import after_lookups
 from onceflow.sdk.settings.config import ProducerConfig
-from onceflow.sdk.settings.foreign_calls import ForeignProducerCalls
-from onceflow.sdk.settings.keywords import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerKeywords
 from onceflow.sdk.sync.delivery import Deliveries, Delivery, DeliveryMaker
 from onceflow.sdk.sync.portal import Portal
 
@@ -101,7 +100,7 @@ class Transaction:
         self._producer._leave_transaction(error)
 
 
-class Producer(ForeignProducerCalls):
+class Producer:
     """Sends records to Kafka from blocking code.
 
     Thread-safe, and connected when the constructor returns. Idempotent with ``acks="all"`` unless
@@ -115,7 +114,7 @@ class Producer(ForeignProducerCalls):
         KafkaError: The coordinator refuses the transactional id or its timeout.
     """
 
-    def __init__(self, *given: Never, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[ProducerKeywords]) -> None:
         refuse_positional(given)
         config = ProducerConfig.from_settings(settings)
         self._config = config

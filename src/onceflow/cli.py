@@ -57,10 +57,6 @@ class LazyGroup(click.Group):
             gc.enable()
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command), f"{module.__name__}.{cmd_name} is no command"
-        if command.help is None:  # Python was told to drop docstrings (-OO).
-            from onceflow.sdk.docstrings import docstring
-
-            command.help = docstring(command.callback) if command.callback else None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -31,6 +31,7 @@ from processor_processes import (
 
 from onceflow.processors import App, Context, OnError, Output, OutputRefusedError, ProcessingError
 from onceflow.sdk import Admin, NewTopic
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
 
@@ -246,7 +247,7 @@ def test_fc68_skip(cluster: str, six: str, tmp_path: Path) -> None:
 
 def test_fc68_refused_output_holds_the_offset_back(cluster: str, name: str, tmp_path: Path) -> None:
     """The mode offered is exactly-once; at-least-once cannot be asked for."""
-    with pytest.raises(TypeError, match="processing_guarantee"):
+    with pytest.raises(ConfigError, match="processing_guarantee"):
         App(name, cluster, processing_guarantee="at_least_once")  # type: ignore[call-arg]
     create(cluster, f"{name}-in")
     create(cluster, f"{name}-out", max_message_bytes="10000")

@@ -37,6 +37,12 @@ def test_page_is_what_its_tool_writes(name: str, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == tool(name).page(), "run make fix"
 
 
+def test_keyword_arguments_are_those_that_are_declared() -> None:
+    keywords = tool("settings_keywords")
+    for name, written in keywords.modules().items():
+        assert (ROOT / name).read_text() == written, "run make fix"
+
+
 def test_diagrams_and_map_are_what_the_code_says() -> None:
     assert tool("design_docs").with_diagrams(design()) == design(), "run make fix"
 

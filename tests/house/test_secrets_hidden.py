@@ -31,6 +31,7 @@ from onceflow.sdk.errors import ConfigError, KafkaError
 from onceflow.sdk.protocol.schema import Message
 from onceflow.sdk.protocol.scram import keys_of
 from onceflow.sdk.schema_registry import SchemaRegistry
+from onceflow.sdk.settings.declare import Settings
 
 SECRET = "hunter2-secret"
 PLAIN = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "me"}
@@ -44,7 +45,7 @@ NO_SECRETS = {
 
 
 def value_classes() -> Iterator[type]:
-    """Dataclasses and named tuples of the product that have a field named like a secret."""
+    """Dataclasses, named tuples and settings of the product with a field named like a secret."""
     for module in pkgutil.walk_packages(onceflow.__path__, "onceflow."):
         if module.name.endswith("__main__"):
             continue
@@ -57,10 +58,13 @@ def secrets_of(kind: type) -> list[str]:
     """Names of the fields of a class that are named like secrets."""
     if dataclasses.is_dataclass(kind):
         names: list[str] = [item.name for item in dataclasses.fields(kind)]
+    elif issubclass(kind, Settings):
+        names = list(kind.declared)
     elif issubclass(kind, Message):
         names = [name for name, field in kind.fields().items() if field.struct_type is None]
     else:
-        names = list(getattr(kind, "_fields", ()))
+        found: object = getattr(kind, "_fields", ())
+        names = list(found) if isinstance(found, tuple) else []
     return [n for n in names if NAMED_LIKE_A_SECRET.search(n) and n not in NO_SECRETS]
 
 
@@ -79,9 +83,13 @@ def value_with_secrets(kind: Any) -> object:
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [SECRET if name in secrets else None for name in kind._fields])
     value = object.__new__(kind)
+    if issubclass(kind, Settings):
+        usual = {name: setting.default for name, setting in kind.declared.items()}
+        vars(value).update(usual | dict.fromkeys(secrets_of(kind), SECRET))
+        return value
     for item in dataclasses.fields(kind):
-        usual = "https://h" if item.default is dataclasses.MISSING else item.default
-        object.__setattr__(value, item.name, SECRET if item.name in secrets else usual)
+        default = "https://h" if item.default is dataclasses.MISSING else item.default
+        object.__setattr__(value, item.name, SECRET if item.name in secrets else default)
     return value
 
 

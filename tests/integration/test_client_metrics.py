@@ -301,7 +301,7 @@ async def test_interceptors_of_asyncio_clients(broker: Broker) -> None:
 
 
 def test_what_is_no_interceptor_is_refused() -> None:
-    with pytest.raises(ConfigError, match="list of objects of ProducerInterceptor"):
+    with pytest.raises(ConfigError, match=r"\['Watcher'\]: must be a list of ProducerInterceptor"):
         AsyncProducer(interceptors=[Watcher()])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="list of objects of ConsumerInterceptor"):
+    with pytest.raises(ConfigError, match="must be a list of ConsumerInterceptor"):
         AsyncConsumer(interceptors=Watcher())  # type: ignore[arg-type]

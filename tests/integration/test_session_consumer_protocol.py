@@ -39,7 +39,6 @@ def session(broker: Broker, slot: str, **changes: object) -> TransactionSession:
         "group_id": "g",
         "slot": slot,
         "transaction_timeout_ms": 2_000,
-        "session_timeout_ms": 2_000,
         "consumer_settings": {"group_protocol": "consumer"},
     }
     return TransactionSession(SessionConfig(**(settings | changes)))  # type: ignore[arg-type]

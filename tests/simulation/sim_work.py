@@ -295,6 +295,11 @@ class SessionWorker(Worker):
 
     async def work(self, me: str) -> None:
         protocol = self.random.choice(self.sim.protocols)
+        times = {
+            "session_timeout_ms": max(3_000, self.sim.transaction_timeout_ms),
+            "heartbeat_interval_ms": 700,
+            "fetch_max_wait_ms": 300,
+        }
         config = SessionConfig(
             topics=["a"],
             bootstrap_servers=self.sim.broker.addresses,
@@ -302,7 +307,6 @@ class SessionWorker(Worker):
             slot=str(self.slot),
             commit_interval_ms=self.random.choice((1, 30, 200)),
             transaction_timeout_ms=self.sim.transaction_timeout_ms,
-            session_timeout_ms=max(3_000, self.sim.transaction_timeout_ms),
             max_poll_interval_ms=6_000,
             max_poll_records=self.random.choice((1, 5, 100)),
             operation_timeout_ms=3_000,
@@ -310,7 +314,7 @@ class SessionWorker(Worker):
             auto_offset_reset="none",
             consumer_settings={
                 **TIMES,
-                **member_times(protocol, {"heartbeat_interval_ms": 700, "fetch_max_wait_ms": 300}),
+                **member_times(protocol, times),
                 **protocol,
             },
             producer_settings={

@@ -284,7 +284,7 @@ class FakeConsumer:
         self.cluster.enter("poll")
         while self.pending:
             self._rebalance(*self.pending.popleft())
-        left = max_records or self.config.max_poll_records
+        left = max_records or self.config.consumer.max_poll_records
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         for partition in sorted(self.owned - self.paused):
             log = self.cluster.logs[partition]
@@ -334,7 +334,8 @@ class FakeConsumer:
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         member_id = "" if self.expelled else self.member_id
-        return ConsumerGroupMetadata(self.config.group_id, self.known_generation, member_id)
+        group_id = self.config.consumer.group_id or ""
+        return ConsumerGroupMetadata(group_id, self.known_generation, member_id)
 
     def ensure_membership(self) -> None:
         self.cluster.enter("ensure_membership")

@@ -59,14 +59,13 @@ from onceflow.sdk.model.partitions import (
 from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import AdminConfig
-from onceflow.sdk.settings.foreign_calls import ForeignAdminCalls
-from onceflow.sdk.settings.keywords import AdminSettings
+from onceflow.sdk.settings.keywords import AdminKeywords
 
 Resource = str | ConfigResource
 """A topic's name, or any resource."""
 
 
-class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCalls):
+class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     """Administers a cluster.
 
     Use it as ``async with AsyncAdmin(bootstrap_servers=...) as admin``. Every call takes
@@ -76,7 +75,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls, ForeignAdminCall
     of its item, and the further ones are its notes.
     """
 
-    def __init__(self, *given: Never, **settings: Unpack[AdminSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[AdminKeywords]) -> None:
         """Make an admin client; nothing is sent before `start`.
 
         Args:

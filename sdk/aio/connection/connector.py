@@ -21,7 +21,7 @@ from onceflow.sdk.core.connection.metadata import Node
 from onceflow.sdk.core.retry import Backoff
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError, RemoteProtocolError
 from onceflow.sdk.observe.meters import Traffic
-from onceflow.sdk.settings.checks import Address
+from onceflow.sdk.settings.addresses import Address
 from onceflow.sdk.settings.config import ClientConfig
 
 log: logging.Logger = logging.getLogger("onceflow.pool")

@@ -41,8 +41,7 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.settings.config import ConsumerConfig
-from onceflow.sdk.settings.foreign_calls import ForeignConsumerCalls
-from onceflow.sdk.settings.keywords import ConsumerSettings
+from onceflow.sdk.settings.keywords import ConsumerKeywords
 
 if TYPE_CHECKING:
     from onceflow.sdk.observe.metrics import ConsumerMetrics
@@ -56,7 +55,7 @@ ITERATION_WAIT_MS: Final = 1_000
 """How long one poll of an iteration waits; iteration itself never ends."""
 
 
-class AsyncConsumer(ForeignConsumerCalls):
+class AsyncConsumer:
     """Reads records from topics.
 
     Use it as ``async with AsyncConsumer("topic", ...) as consumer`` and poll, or iterate with
@@ -68,7 +67,7 @@ class AsyncConsumer(ForeignConsumerCalls):
     the one that returned it begins.
     """
 
-    def __init__(self, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
+    def __init__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> None:
         """Make a consumer; nothing is sent before `start`.
 
         Args:

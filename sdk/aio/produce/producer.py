@@ -50,8 +50,7 @@ from onceflow.sdk.model.record_checks import (
 from onceflow.sdk.observe.interceptors import ProducerRecord
 from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings.config import ProducerConfig
-from onceflow.sdk.settings.foreign_calls import ForeignProducerCalls
-from onceflow.sdk.settings.keywords import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerKeywords
 
 if TYPE_CHECKING:
     from onceflow.sdk.observe.metrics import ProducerMetrics
@@ -112,7 +111,7 @@ class AsyncTransaction:
         await self._producer._leave_transaction(error)
 
 
-class AsyncProducer(ForeignProducerCalls):
+class AsyncProducer:
     """Sends records to Kafka from asyncio code.
 
     Construct it anywhere, await ``start`` (or use ``async with``) in the loop that will use it.
@@ -124,7 +123,7 @@ class AsyncProducer(ForeignProducerCalls):
         ConfigError: A setting does not exist, has a wrong value, or contradicts another.
     """
 
-    def __init__(self, *given: Never, **settings: Unpack[ProducerSettings]) -> None:
+    def __init__(self, *given: Never, **settings: Unpack[ProducerKeywords]) -> None:
         refuse_positional(given)
         self._config = ProducerConfig.from_settings(settings)
         self._engine: ProducerEngine[AsyncDelivery] = ProducerEngine(

@@ -69,7 +69,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "environ": (
         lambda: ProducerConfig.load(environ=cast("Any", True)),
-        "environ=True: give a dictionary, such as os.environ",
+        "environ=True: must be a dictionary, such as os.environ",
     ),
     "partitioner": (
         lambda: ProducerConfig(partitioner=cast("Any", "consistent_random")),
@@ -110,11 +110,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a serde to write": (
         lambda: ProducerConfig(value_serializer=cast("Any", JSON)),
-        "value_serializer='Serde': give its function, as value_serializer=X.serialize",
+        "value_serializer='Serde': must be its function, as value_serializer=X.serialize",
     ),
     "a serde to read": (
         lambda: ConsumerConfig(key_deserializer=cast("Any", JSON)),
-        "key_deserializer='Serde': give its function, as key_deserializer=X.deserialize",
+        "key_deserializer='Serde': must be its function, as key_deserializer=X.deserialize",
     ),
     "smallest": (lambda: ConsumerConfig(auto_offset_reset="smallest"), "write 'earliest'"),
 }

@@ -52,9 +52,9 @@ from onceflow.sdk.protocol.api.transactions import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode as E
 from onceflow.sdk.protocol.schema import Request, Response
-from onceflow.sdk.settings.keywords import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerKeywords
 
-QUICK: ProducerSettings = {
+QUICK: ProducerKeywords = {
     "linger_ms": 0,
     "retry_backoff_ms": 5,
     "retry_backoff_max_ms": 20,
@@ -73,7 +73,7 @@ async def broker() -> AsyncIterator[ScriptedBroker]:
         yield found
 
 
-def producer_for(broker: ScriptedBroker, **settings: Unpack[ProducerSettings]) -> AsyncProducer:
+def producer_for(broker: ScriptedBroker, **settings: Unpack[ProducerKeywords]) -> AsyncProducer:
     """A producer with short waits."""
     return AsyncProducer(**{**QUICK, "bootstrap_servers": broker.address, **settings})
 

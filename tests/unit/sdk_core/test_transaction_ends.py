@@ -39,9 +39,9 @@ from onceflow.sdk.protocol.api.transactions import (
     InitProducerIdResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode as E
-from onceflow.sdk.settings.keywords import ProducerSettings
+from onceflow.sdk.settings.keywords import ProducerKeywords
 
-QUICK: ProducerSettings = {
+QUICK: ProducerKeywords = {
     "transactional_id": "x",
     "linger_ms": 0,
     "retry_backoff_ms": 5,
@@ -62,7 +62,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[ScriptedBroker
         yield found
 
 
-def producer_for(broker: ScriptedBroker, **settings: Unpack[ProducerSettings]) -> AsyncProducer:
+def producer_for(broker: ScriptedBroker, **settings: Unpack[ProducerKeywords]) -> AsyncProducer:
     """A transactional producer with short waits."""
     return AsyncProducer(**{**QUICK, "bootstrap_servers": broker.address, **settings})
 

@@ -622,7 +622,6 @@ def test_transaction_timeout_above_the_brokers_maximum_names_both(cluster: FakeC
         ({"transaction_timeout_ms": 60_000}, "transaction_timeout_ms"),
         ({"session_timeout_ms": 400_000}, "max_poll_interval_ms"),
         ({"revoke_budget_ms": 300_000}, "revoke_budget_ms"),
-        ({"commit_interval_ms": 0}, "commit_interval_ms"),
     ],
 )
 def test_time_limits_that_contradict_are_refused(changes: dict[str, int], field: str) -> None:
@@ -638,9 +637,13 @@ def test_time_limits_that_contradict_are_refused(changes: dict[str, int], field:
         ({"group_id": ""}, "group_id"),
         ({"slot": ""}, "slot"),
         ({"start_from": "now"}, "start_from"),
+        ({"commit_interval_ms": 0}, "commit_interval_ms"),
         ({"auto_offset_reset": "now"}, "auto_offset_reset"),
-        ({"consumer_settings": {"isolation_level": "read_uncommitted"}}, "consumer_settings"),
-        ({"producer_settings": {"acks": 1}}, "producer_settings"),
+        ({"consumer_settings": {"isolation_level": "read_uncommitted"}}, "isolation_level"),
+        ({"client": {"isolation.level": "read_uncommitted"}}, "isolation_level"),
+        ({"enable_auto_commit": True}, "enable_auto_commit"),
+        ({"producer_settings": {"acks": 1}}, "acks"),
+        ({"enable_idempotence": False}, "enable_idempotence"),
     ],
 )
 def test_settings_that_break_exactly_once_are_refused(

@@ -1,0 +1,21 @@
+"""Keyword arguments as types. Written by ``tools/settings_keywords.py``; do not edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onceflow.sdk.settings.keywords import CommonOwn, ConsumerOwn, ProducerOwn
+from onceflow.transactions.keywords import SessionOwn
+
+
+class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
+    """See ``AppSettings``."""
+
+    slot: str | None
+    commit_records: int
+    create_inputs: bool
+    partitions: int
+    replication_factor: int
+    aborts_max: int
+    shutdown_timeout_ms: int
+    state_dir: str | Path

@@ -1,0 +1,48 @@
+"""Explains names that are no settings: the nearest one, or where the setting is given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.declare import plain
+
+NONE = MappingProxyType[str, str]({})
+
+
+def reject_unknown(
+    kind: str,
+    known: Iterable[str],
+    given: Iterable[str],
+    places: Mapping[str, str] = NONE,
+    remedies: Mapping[str, str] = NONE,
+) -> None:
+    """Refuse settings that do not exist, and name the one that was probably meant.
+
+    Args:
+        kind: "producer", "consumer", "broker" or a class, for the message.
+        known: Names of the settings that exist.
+        given: Names that were given.
+        places: How a setting is written that exists elsewhere, by name.
+        remedies: What to do instead, by the names that other clients have.
+
+    Raises:
+        ConfigError: The first name that does not exist.
+    """
+    names = set(known)
+    ways = {**places, **{plain(name): name for name in names}}
+    for name in given:
+        if name in names:
+            continue
+        asked = plain(str(name))
+        if asked in ways:
+            remedy = f"write {ways[asked]}"
+        elif asked in remedies:
+            remedy = remedies[asked]
+        else:
+            near = difflib.get_close_matches(asked, ways, n=1, cutoff=0.6)
+            remedy = f"did you mean {ways[near[0]]}?" if near else "see docs/configuration.md"
+        article = "an" if kind[0] in "aeiouAEIOU" else "a"
+        raise ConfigError(name, "...", f"{article} {kind} has no such setting; {remedy}")
