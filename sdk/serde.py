@@ -8,13 +8,15 @@ base classes at the end.
 
 from __future__ import annotations
 
+import decimal
 import functools
 import json
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -155,20 +157,29 @@ def is_structure(value: object) -> bool:
     return any(hasattr(kind, mark) for mark in marks)
 
 
+_PLAIN: tuple[Any, ...] = (str, bytes, int, float, decimal.Decimal)
+
+
 def model_to_mapping(value: object, *, as_json: bool = False) -> object:
-    """A pydantic model as a mapping by its aliases; pydantic is not imported for it.
+    """What msgspec does not know itself: pydantic models, and classes derived from plain ones.
 
     Args:
-        value: The model.
+        value: A pydantic model, which becomes a mapping by its aliases (pydantic is not imported
+            for it), or a value of a class derived from ``str``, ``float`` and the like.
         as_json: Whether everything in it shall be what JSON has.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is neither.
     """
     dump: Callable[..., object] | None = getattr(value, "model_dump", None)
-    if dump is None:
-        raise TypeError(f"{type(value).__name__} has no form in it")
-    return dump(mode="json" if as_json else "python", by_alias=True)
+    if dump is not None:
+        return dump(mode="json" if as_json else "python", by_alias=True)
+    if isinstance(value, uuid.UUID):
+        return uuid.UUID(int=value.int)
+    for plain in _PLAIN:
+        if isinstance(value, plain):
+            return plain(value)
+    raise TypeError(f"{type(value).__name__} has no form in it")
 
 
 _model_to_json = functools.partial(model_to_mapping, as_json=True)

@@ -15,14 +15,14 @@ import operator
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from onceflow.sdk.schema_registry.avro.logical import Misfit, raw_of, shown
 from onceflow.sdk.schema_registry.avro.names import avro_type_name, code_name
 from onceflow.sdk.schema_registry.avro.schemas import MISSING, Field, Type
-from onceflow.sdk.serde import model_to_mapping
+from onceflow.sdk.serde import is_structure, model_to_mapping
 
 Fit = Callable[[object], object]
 
@@ -220,9 +220,27 @@ def fields_of(value: object) -> Mapping[object, object] | None:
     if hasattr(kind, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in kind.__dataclass_fields__}
     if hasattr(kind, "model_dump"):
-        dumped = model_to_mapping(value)
-        return dumped if isinstance(dumped, dict) else None
+        return _model_fields(value)
     return None
+
+
+def _model_fields(value: Any) -> dict[object, object]:
+    """What a pydantic model writes; objects within stay objects, so that their class is known."""
+    dumped: Any = model_to_mapping(value)
+    for name, info in type(value).model_fields.items():
+        written = info.serialization_alias or info.alias or name
+        held = getattr(value, name)
+        if isinstance(dumped.get(written), dict | list) and _holds_objects(held):
+            dumped[written] = held
+    return cast("dict[object, object]", dumped)
+
+
+def _holds_objects(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_holds_objects, value))
+    if isinstance(value, dict):
+        return any(map(_holds_objects, value.values()))
+    return is_structure(value)
 
 
 # --- simple types

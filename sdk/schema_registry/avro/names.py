@@ -35,15 +35,26 @@ class _NamedDecimal(decimal.Decimal):
     """A decimal of a fixed that knows its type."""
 
     __slots__ = ("avro_type",)
+    avro_type: str
+
+    def __reduce__(self) -> Any:  # Decimal's own forgets the type
+        return with_name, (decimal.Decimal(self), self.avro_type)
+
+    def __deepcopy__(self, memo: object) -> _NamedDecimal:
+        return self
 
 
 class _NamedUuid(uuid.UUID):
     """A UUID of a fixed that knows its type."""
 
     __slots__ = ("avro_type",)
+    avro_type: str
 
     def __init__(self, value: uuid.UUID) -> None:
         super().__init__(int=value.int)
+
+    def __reduce__(self) -> tuple[object, ...]:  # UUID's own forgets the type
+        return with_name, (uuid.UUID(int=self.int), self.avro_type)
 
 
 _NAMED: Final[Mapping[type, Callable[[Any], object]]] = {

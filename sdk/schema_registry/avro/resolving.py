@@ -42,18 +42,6 @@ def needs_pairs(union: Type) -> bool:
     return len(set(looks)) < len(looks)
 
 
-def _needs_name(branch: Type, union: Type) -> bool:
-    """Whether typed values of a branch must know their type, to be told from another branch's.
-
-    Text and bytes without a name need none: they are what a plain value means.
-    """
-    if not branch.name and branch.kind != "map":
-        return False
-    return any(
-        each is not branch and _typed_look(each) == _typed_look(branch) for each in union.branches
-    )
-
-
 def _typed_look(type_: Type) -> str:
     if type_.logical in ("decimal", "big-decimal"):
         return "decimal"
@@ -66,10 +54,12 @@ class Resolver:
     Args:
         pairs: Which values within unions are pairs of the branch's name and the value: "none",
             "named" types (as fastavro gives them on demand), or "all" (as in a default).
+        names: Whether values know their type where they do not tell it by themselves.
     """
 
-    def __init__(self, pairs: Literal["none", "named", "all"]) -> None:
+    def __init__(self, pairs: Literal["none", "named", "all"], *, names: bool) -> None:
         self._pairs = pairs
+        self._names = names
         self._made: dict[tuple[int, int], Change | None] = {}
         self._open: set[tuple[int, int]] = set()
         self._changed: set[int] = set()
@@ -107,11 +97,19 @@ class Resolver:
         return apply
 
     def _needs_change(self, type_: Type) -> bool:
-        union = type_.kind == "union"
-        return bool(type_.logical) or (
-            union
-            and (self._paired(type_) or any(_needs_name(each, type_) for each in type_.branches))
-        )
+        if type_.kind != "union":
+            return bool(type_.logical)
+        return self._paired(type_) or any(self._needs_name(each, type_) for each in type_.branches)
+
+    def _needs_name(self, branch: Type, union: Type) -> bool:
+        """Whether typed values of a branch must know their type, to be told from another branch's.
+
+        Text and bytes without a name need none: they are what a plain value means.
+        """
+        if not self._names or (not branch.name and branch.kind != "map"):
+            return False
+        look = _typed_look(branch)
+        return any(_typed_look(each) == look for each in union.branches if each is not branch)
 
     def _paired(self, union: Type) -> bool:
         """Whether values of a union may come as pairs of the branch's name and the value."""
@@ -124,7 +122,7 @@ class Resolver:
         if reader.kind == "union":
             branch = self._branch_for(writer, reader)
             change = self.change(writer, branch)
-            return _naming(change, branch) if _needs_name(branch, reader) else change
+            return _naming(change, branch) if self._needs_name(branch, reader) else change
         if writer.kind != reader.kind:
             return _promotion(writer, reader)
         _check_alike(writer, reader)
@@ -169,7 +167,7 @@ class Resolver:
 
     def _kept_branch(self, branch: Type, union: Type) -> Change | None:
         change = self.change(branch, branch)
-        return _naming(change, branch) if _needs_name(branch, union) else change
+        return _naming(change, branch) if self._needs_name(branch, union) else change
 
     def _branch_for(self, writer: Type, union: Type) -> Type:
         """The branch of a reader's union that a type is read as (Java's Resolver)."""
@@ -252,7 +250,7 @@ class Resolver:
             raw = raw_default(each.type, each.default, each.name)
         except Misfit as error:
             raise Mismatch(str(error)) from None
-        change = Resolver("all").change(each.type, each.type)
+        change = Resolver("all", names=self._names).change(each.type, each.type)
         if change is None:
             return lambda: copy.deepcopy(raw)
         return lambda: change(copy.deepcopy(raw))

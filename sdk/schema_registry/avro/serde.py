@@ -98,7 +98,7 @@ def avro_serde(
     return RegistrySerde(
         "avro",
         _AvroSerializer(registry, options, _as_schema(schema)),
-        _AvroDeserializer(registry, as_kind(kind), _as_schema(reader_schema)),
+        _AvroDeserializer(registry, kind, _as_schema(reader_schema)),
     )
 
 
@@ -144,11 +144,12 @@ class _AvroDeserializer(PayloadDeserializer):
     def __init__(
         self,
         registry: SchemaRegistry | AsyncSchemaRegistry,
-        convert: Callable[[object], object],
+        kind: type[object] | None,
         reader: Schema | None,
     ) -> None:
         super().__init__(registry)
-        self._convert = convert
+        self._convert = as_kind(kind)
+        self._names = kind is None  # another type has no place for them
         self._reader = reader
 
     def _decoder(self, schema_id: int) -> Decode:
@@ -161,7 +162,7 @@ class _AvroDeserializer(PayloadDeserializer):
         reader = writer if self._reader is None else _graph(self._registry, self._reader)
         check_bounded(writer)
         named = any(needs_pairs(each) for each in all_types(writer) if each.kind == "union")
-        change = Resolver("named" if named else "none").change(writer, reader)
+        change = Resolver("named" if named else "none", names=self._names).change(writer, reader)
         return _Reading(_code(writer), change, named, is_recursive(writer), self._convert)
 
 

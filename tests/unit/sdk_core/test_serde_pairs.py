@@ -190,6 +190,22 @@ def test_json_never_turns_a_number_into_null(value: object) -> None:
         json.loads(data, parse_constant=lambda word: pytest.fail(word))
 
 
+class Text(str):
+    """Text of a class of its own, as libraries give it."""
+
+
+class Number(float):
+    """A number likewise."""
+
+
+@pytest.mark.parametrize("serde", [JSON, MSGPACK])
+def test_derived_classes_are_written_as_what_they_derive_from(serde: Serde[object]) -> None:
+    value = {"text": Text("a"), "number": Number(1.5), "list": [Text("b")]}
+    assert serde.deserialize(serde.serialize(value)) == value
+    with pytest.raises(SerializationError, match="JSON has no NaN"):
+        JSON.serialize([Number("inf")])
+
+
 def test_json_takes_nulls_beside_what_looks_like_nan() -> None:
     value = {"none": None, "bytes": b"\xcb\x7f\xf8\0\0\0\0\0\0", "id": uuid.UUID(int=0xCB7FF8 << 8)}
     assert json.loads(to_json(value))["none"] is None

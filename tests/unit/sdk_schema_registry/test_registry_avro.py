@@ -7,12 +7,14 @@ code with the product; single cases for each rule of names, unions, defaults and
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import decimal
 import enum
 import json
 import math
+import pickle
 import random
 import uuid
 from collections.abc import Iterator
@@ -33,6 +35,7 @@ from onceflow.sdk.schema_registry import (
     avro_serde,
     avro_type_name,
 )
+from onceflow.sdk.serde import JSON
 
 UTC = datetime.UTC
 
@@ -386,6 +389,68 @@ def test_the_branch_that_was_read_is_written_again(
     assert found == {"v": [pair[1]]}
     assert type(pair[1]) in type(found["v"][0]).__mro__
     assert serde.serialize(found) == data
+
+
+class Color(enum.Enum):
+    """An enum of a union with text."""
+
+    RED = "RED"
+
+
+@dataclasses.dataclass
+class Doc:
+    """A type to read into, with unions whose values would know their type."""
+
+    twin: Left | None
+    color: Color
+    price: Decimal
+    data: bytes
+
+
+class DocModel(pydantic.BaseModel):
+    """The same in pydantic."""
+
+    twin: Left | None
+    color: Color
+    price: Decimal
+    data: bytes
+
+
+PRICE = {**logical("fixed", "decimal", precision=5, scale=2), "name": "Price", "size": 4}
+DOC = record(
+    ("twin", ["null", *TWINS]),
+    ("color", ["string", {"type": "enum", "name": "Color", "symbols": ["RED"]}]),
+    ("price", [MONEY, PRICE]),
+    ("data", ["bytes", F2]),
+    name="Doc",
+)
+
+
+@pytest.mark.parametrize("kind", [Doc, DocModel])
+def test_unions_are_read_into_a_type(registry: SchemaRegistry, kind: Any) -> None:
+    value = kind(twin=Left(1), color=Color.RED, price=Decimal("1.00"), data=b"ab")
+    serde = avro_serde(registry, DOC, kind=kind).bind("doc")
+    assert serde.deserialize(serde.serialize(value)) == value
+    named = {"twin": ("Left", {"x": 1}), "color": ("Color", "RED"),
+             "price": ("Price", Decimal(1)), "data": ("F", b"ab")}  # fmt: skip
+    assert serde.deserialize(serde.serialize(named)) == value
+
+
+def test_what_knows_its_type_can_be_copied_sent_and_shown(registry: SchemaRegistry) -> None:
+    names = {"twin": "io.Left", "color": "Color", "price": "Price", "data": "F"}
+    value = {"twin": ("Left", {"x": 1}), "color": ("Color", "RED"),
+             "price": ("Price", Decimal(1)), "data": ("F", b"ab")}  # fmt: skip
+    found: Any = through(registry, DOC, value)
+    for each in (found, copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert each == found
+        assert {name: avro_type_name(part) for name, part in each.items()} == names
+    assert JSON.deserialize(JSON.serialize(found)) == {
+        "twin": {"x": 1}, "color": "RED", "price": "1.00", "data": "YWI=",
+    }  # fmt: skip
+    unique = [logical("string", "uuid"), {**logical("fixed", "uuid"), "name": "U", "size": 16}]
+    read = through(registry, unique, ("U", uuid.UUID(int=7)))
+    for each in (copy.copy(read), copy.deepcopy(read), pickle.loads(pickle.dumps(read))):
+        assert (each, avro_type_name(each)) == (uuid.UUID(int=7), "U")
 
 
 # --- defaults
