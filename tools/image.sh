@@ -19,6 +19,6 @@ mkdir -p docker/wheels
 "$python" -m pip wheel -q --no-deps -w docker/wheels .
 "$python" -m pip download -q --only-binary :all: --python-version "$release" --implementation cp \
     --platform "manylinux2014_$machine" --platform "manylinux_2_28_$machine" --platform any \
-    -d docker/wheels docker/wheels/onceflow-*.whl
+    -d docker/wheels "$(echo docker/wheels/onceflow-*.whl)[re2,security]"
 docker build -q --build-arg "BASE=$base" -t "$tag" -t onceflow:latest docker
 echo "$tag"
