@@ -9,6 +9,7 @@ imports is compared with what ``pyproject.toml`` declares.
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import shutil
@@ -257,6 +258,18 @@ def test_a_tree_whose_links_became_files_is_refused(
     monkeypatch.setattr(build_backend, "PACKAGE", tmp_path)
     with pytest.raises(SystemExit, match="src/onceflow/sdk must be a symbolic link"):
         build_backend.build_sdist(str(tmp_path))
+
+
+@needs_compiler
+def test_development_runs_what_is_compiled() -> None:
+    # A module that mypyc cannot take makes all of them plain, and nothing else fails.
+    if os.environ.get(build_backend.SWITCH) == "0":
+        pytest.skip("plain Python is asked for")
+    for name in build_backend.COMPILED:
+        module = importlib.import_module("onceflow." + name.replace("/", "."))
+        assert str(module.__file__).endswith(EXTENSION_SUFFIXES[0]), (
+            f"{name} is not compiled: pip install -v -e . tells why"
+        )
 
 
 def test_the_command_tells_which_engine_is_in_use() -> None:
