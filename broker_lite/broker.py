@@ -12,7 +12,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION, ClusterMetadata
-from onceflow.broker_lite.features import GROUP_VERSION, Features, known_features
+from onceflow.broker_lite.features import (
+    ELIGIBLE_LEADER_REPLICAS,
+    GROUP_VERSION,
+    Features,
+    known_features,
+)
 from onceflow.broker_lite.log import LogManager, Storage
 from onceflow.broker_lite.placement import Node, Placement, SingleNode
 from onceflow.broker_lite.profiles import Profile, profile_of
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.security.scram_users import ScramUsers
     from onceflow.broker_lite.services import Served
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
+    from onceflow.broker_lite.settings.listeners import Listener
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 
@@ -60,8 +66,8 @@ class BrokerState:
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
         cluster_metadata: What is known of the cluster beside topics, and survives restarts.
         node_id: Id of the first node, which is the only one as a rule.
-        addresses: What clients are told, by node id and name of the listener that they use; known
-            once the listener is bound. An empty host stands for what the peer reached.
+        listeners: What is listened on, by node id and name of the listener; filled in when it is
+            bound.
         dynamic_config: Settings that were changed at run time.
         features: Levels of the cluster's features.
         topics: Topics by name and by id.
@@ -84,7 +90,6 @@ class BrokerState:
         "_fetch_sessions",
         "_opened_ms",
         "_scram_users",
-        "addresses",
         "authorizer",
         "cluster_id",
         "cluster_metadata",
@@ -92,6 +97,7 @@ class BrokerState:
         "dynamic_config",
         "features",
         "interceptor",
+        "listeners",
         "log_manager",
         "node_id",
         "placement",
@@ -142,7 +148,7 @@ class BrokerState:
         self._coordinators: tuple[GroupCoordinator, TransactionCoordinator] | None = None
         self._opened_ms = 0
         self._scram_users: ScramUsers | None = None
-        self.addresses: dict[tuple[int, str], tuple[str, int]] = {}
+        self.listeners: dict[tuple[int, str], Listener] = {}
         self.unsent_bytes: int = 0
         self.work_clock_ns: Callable[[], int] = lambda: 0
 
@@ -154,7 +160,8 @@ class BrokerState:
         """See `Services`."""
         connection = context.connection
         wanted = connection.node_id if node_id is None else node_id
-        host, port = self.addresses.get((wanted, connection.listener), ("", 0))
+        listener = self.listeners.get((wanted, connection.listener))
+        host, port = ("", 0) if listener is None else listener.advertised
         return host or connection.local_address[0], port
 
     def load_coordinators(self, now_ms: int) -> None:
@@ -286,6 +293,7 @@ def open_broker(
         new_uuid=lambda: uuid.UUID(int=rng.getrandbits(128), version=4),
         config_for=lambda overrides: log_config(overrides, state.config),
         usable=usable_overrides,
+        cluster_id=config.onceflow_cluster_id or None,
     )
     try:
         state.cluster_metadata = ClusterMetadata(storage)
@@ -300,12 +308,24 @@ def open_broker(
         state.log_manager.refresh_configs()
         state.quotas = QuotaEnforcement(ClientQuotas(state.cluster_metadata), state.config)
         state.features = Features(state.cluster_metadata, known_features(state.config))
+        _follow_features(state)
         _load(state, now_ms)
     except BaseException:
         state.log_manager.close(clean=False)
         raise
     _start_upkeep(state, now_ms)
     return state
+
+
+def _follow_features(state: BrokerState) -> None:
+    """Let the settings follow the levels of features, now and later."""
+
+    def apply(name: str, level: int) -> None:
+        if name == ELIGIBLE_LEADER_REPLICAS:
+            state.dynamic_config.set_cluster_min_insync(level > 0)
+
+    apply(ELIGIBLE_LEADER_REPLICAS, state.features.level(ELIGIBLE_LEADER_REPLICAS))
+    state.features.on_change.append(apply)
 
 
 def coordinators_have_work(manager: LogManager) -> bool:

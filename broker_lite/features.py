@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceflow.broker_lite.log import DataFolderError
+from onceflow.broker_lite.profiles import PROFILES
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata
@@ -34,6 +35,9 @@ class SupportedFeature(NamedTuple):
     initial_level: int
 
 
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
+"""With its first level, ``min.insync.replicas`` is one of the cluster and of topics (KIP-966)."""
+
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 """Its first level is the consumer group protocol (KIP-848)."""
@@ -43,9 +47,16 @@ def known_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
     """What this broker knows. ``metadata.version`` is not among it, being about controllers."""
     consumers = "consumer" in config.group_coordinator_rebalance_protocols
     return (
+        SupportedFeature(ELIGIBLE_LEADER_REPLICAS, 0, 1, int(_has_replicas_to_elect(config))),
         SupportedFeature(GROUP_VERSION, 0, 1, int(consumers)),
         SupportedFeature(TRANSACTION_VERSION, 0, 2, config.onceflow_transaction_version),
     )
+
+
+def _has_replicas_to_elect(config: BrokerConfig) -> bool:
+    """Whether a new cluster of the release has the feature in force; 4.0 knows it and does not."""
+    profile = config.onceflow_profile
+    return not profile or PROFILES.index(profile) >= PROFILES.index("4.1")
 
 
 class FeatureUpdate(NamedTuple):

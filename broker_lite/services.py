@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.security.scram_users import ScramUsers
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
     from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
+    from onceflow.broker_lite.settings.listeners import Listener
     from onceflow.broker_lite.topics import TopicRegistry
 
 
@@ -122,6 +123,11 @@ class Services(Protocol):
     @property
     def timers(self) -> Timers:
         """Everything that happens later."""
+        ...
+
+    @property
+    def listeners(self) -> Mapping[tuple[int, str], Listener]:
+        """What is listened on, by node id and name of the listener."""
         ...
 
     @property

@@ -12,8 +12,9 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -155,13 +156,13 @@ def broker(
         for handler in root.handlers:
             handler.addFilter(RepeatedMessages())
     try:
-        settings = _read_settings(config_file, use_environment, properties)
+        settings, variables = _read_settings(config_file, use_environment, properties)
         values: dict[str, object] = {**settings.properties}
         if profile is not None:
             values["onceflow.profile"] = profile
         if allow_insecure_network:
             values["onceflow.allow.insecure.network"] = True
-        config = BrokerConfig.from_properties(values)
+        config = _read_config(values, variables)
         if config.listeners and listen is not None:
             raise ConfigError("--listen", listen, "leave it out where listeners is set")
         host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
@@ -184,19 +185,62 @@ def broker(
         raise SystemExit(EXIT_CANNOT_START) from None
 
 
+class Given(NamedTuple):
+    """Settings from everywhere.
+
+    Attributes:
+        settings: What they come to.
+        variables: The variable that each property came from, where one did.
+    """
+
+    settings: KafkaSettings
+    variables: dict[str, str]
+
+
 def _read_settings(
     config_file: Path | None, use_environment: bool, entries: Iterable[str]
-) -> KafkaSettings:
-    """Settings from everywhere; what is nearer to the command line wins."""
+) -> Given:
+    """Read settings from everywhere; what is nearer to the command line wins."""
     found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if config_file is not None:
         found.update(read_file(config_file.read_text(encoding="utf-8")))
     if use_environment:
-        found.update(read_environment(os.environ))
-    settings = adapt(found)
+        for name, each in read_environment(os.environ).items():
+            found[name] = each.value
+            variables[name] = each.variable
+    if "broker.id" in variables:
+        variables["node.id"] = variables["broker.id"]
+    try:
+        settings = adapt(found)
+    except ConfigError as error:
+        raise _as_given(error, variables) from None
     if settings.passed_over:
         logger.warning("without effect here: %s", ", ".join(settings.passed_over))
-    return settings._replace(properties={**settings.properties, **_read_properties(entries)})
+    own = _read_properties(entries)
+    for name in own:
+        variables.pop(name, None)
+    return Given(settings._replace(properties={**settings.properties, **own}), variables)
+
+
+def _read_config(values: Mapping[str, object], variables: Mapping[str, str]) -> BrokerConfig:
+    """Check the settings.
+
+    Raises:
+        ConfigError: An unknown property, or a bad value.
+    """
+    try:
+        return BrokerConfig.from_properties(values)
+    except ConfigError as error:
+        raise _as_given(error, variables) from None
+
+
+def _as_given(error: ConfigError, variables: Mapping[str, str]) -> ConfigError:
+    """Name the variable in an error about the property that it set."""
+    variable = variables.get(error.field)
+    if variable is None:
+        return error
+    return ConfigError(variable, error.value, f"{error.remedy} (property {error.field})")
 
 
 def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:

@@ -16,6 +16,7 @@ from onceflow.broker_lite.settings.dynamic_config import (
     CLIENT_METRICS_SETTINGS,
     CLUSTER_DEFAULT,
     GROUP_SYNONYMS,
+    MIN_INSYNC_REPLICAS,
     THROTTLE_SETTINGS,
     Overrides,
     dynamic_setting,
@@ -202,7 +203,23 @@ class _Brokers:
         return self.overrides(state, name).get(setting) or declared.render(declared.default) or ""
 
     def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
-        return state.dynamic_config.check_broker(name, overrides)
+        dynamic = state.dynamic_config
+        if dynamic.has_cluster_min_insync:
+            is_cluster, is_set = name == CLUSTER_DEFAULT, MIN_INSYNC_REPLICAS in overrides
+            if is_cluster and not is_set:
+                raise TopicError(
+                    ErrorCode.INVALID_CONFIG,
+                    "Cluster-level min.insync.replicas cannot be removed while "
+                    "eligible.leader.replicas.version is in force; set it to another value.",
+                )
+            if is_set and not is_cluster:
+                raise TopicError(
+                    ErrorCode.INVALID_CONFIG,
+                    "Broker-level min.insync.replicas cannot be set while "
+                    "eligible.leader.replicas.version is in force; set it for the cluster or for "
+                    "topics.",
+                )
+        return dynamic.check_broker(name, overrides)
 
     def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.dynamic_config.set_broker(name, overrides)
@@ -220,8 +237,12 @@ class _Brokers:
         shown = []
         for key, setting in BROKER_SETTINGS.items():
             places = broker_synonyms([key], dynamic.static, layers)
-            source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
             value = setting.render(state.config.value(key))
+            if (bound := self._bound(state, name, key)) is not None:
+                # Where it listens is part of how it was started, however it was said.
+                value = bound
+                places = [ConfigSynonym(key, bound, ConfigSource.STATIC_BROKER_CONFIG)]
+            source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
             read_only = dynamic_setting(key) is None
             shown.append(ShownConfig(setting, value, source, places, read_only))
         for key, setting in THROTTLE_SETTINGS.items():
@@ -232,6 +253,15 @@ class _Brokers:
                     shown.append(ShownConfig(setting, text, layer.source, [place]))
                     break
         return shown
+
+    def _bound(self, state: Services, name: str, setting: str) -> str | None:
+        """Where a node listens, and what clients are told; None for other settings."""
+        if setting not in ("listeners", "advertised.listeners"):
+            return None
+        found = [each for (node_id, _), each in state.listeners.items() if str(node_id) == name]
+        if setting == "listeners":
+            return ",".join(map(str, found)) or None
+        return ",".join(each.advertised_text for each in found) or None
 
 
 class _Groups:

@@ -33,6 +33,10 @@ ASIDE_FILES_MAX = 16
 
 LOCK_FILE = ".lock"
 
+PRIVATE_SUFFIX = ".json"
+"""How files end that only the broker's own user may read: keys of users, ACLs, settings. Files in
+Kafka's own formats have the rights that Kafka gives them."""
+
 _READ_AT_ONCE_BYTES = 1024 * 1024
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
@@ -444,6 +448,14 @@ class RealStorage:
             os.close(fd)
             raise StorageLockedError(self.root) from None
         self._lock_fd = fd
+        self._keep_private()
+
+    def _keep_private(self) -> None:
+        """Take the group's and everybody's rights from private files that are there already."""
+        for name in os.listdir(self.root):
+            if name.endswith(PRIVATE_SUFFIX):
+                with contextlib.suppress(OSError):  # Of another owner: its rights are his.
+                    os.chmod(os.path.join(self.root, name), 0o600)
 
     def directories(self) -> list[str]:
         with os.scandir(self.root) as entries:
@@ -518,7 +530,11 @@ class RealStorage:
         target = self._path(path)
         temporary = target + ".tmp"
         durable = durable or self._durable
-        with open(temporary, "wb") as file:
+        private = path.endswith(PRIVATE_SUFFIX)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
+        with open(fd, "wb") as file:
+            if private:  # A crash may have left the file with another mode.
+                os.fchmod(fd, 0o600)
             file.write(data)
             if durable:
                 file.flush()

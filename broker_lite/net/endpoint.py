@@ -1,6 +1,6 @@
 """A listener of a node while it is open.
 
-It holds what connections and the server both know of it and decides nothing.
+It holds what connections and the server both know of it, and says what is dangerous about it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 
 from onceflow.broker_lite.security.listener_security import ListenerSecurity
-from onceflow.broker_lite.settings.listeners import Listener
+from onceflow.broker_lite.settings.listeners import Listener, is_loopback
+
+SENT_AS_THEY_ARE = {"PLAIN": "passwords of PLAIN", "OAUTHBEARER": "tokens of OAUTHBEARER"}
+"""Mechanisms whose secret itself travels."""
 
 
 class Endpoint:
@@ -27,6 +30,20 @@ class Endpoint:
         self.node_id: int = node_id
         self.security: ListenerSecurity = security
         self.acceptor: asyncio.Server | None = None
+
+    def remarks(self) -> list[str]:
+        """What the log of a start says of it, a sentence for each danger."""
+        listener, found = self.listener, []
+        if listener.is_open:
+            found.append(f"{listener} is open to everybody who can reach this machine")
+        secrets = [name for name in self.security.mechanisms if name in SENT_AS_THEY_ARE]
+        if secrets and not (listener.protocol.uses_tls or is_loopback(listener.host)):
+            found.append(
+                f"{listener} takes {' and '.join(SENT_AS_THEY_ARE[name] for name in secrets)} "
+                "without encryption, and everybody on the way can read them: use SASL_SSL, or "
+                "SCRAM-SHA-512 in place of PLAIN"
+            )
+        return found
 
     def close(self) -> None:
         """Accept nothing more; connections stay."""

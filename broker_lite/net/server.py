@@ -129,10 +129,8 @@ class Server:
         for endpoint in self.endpoints:
             if endpoint.security.jwks is not None:
                 self._watch_keys(endpoint.security.jwks, endpoint.security.jwks_refresh_ms)
-            if endpoint.listener.is_open:
-                logger.warning(
-                    "%s is open to everybody who can reach this machine", endpoint.listener
-                )
+            for remark in endpoint.remarks():
+                logger.warning("%s", remark)
             await self._serve(endpoint)
         self.arm()
         return tuple(
@@ -207,7 +205,7 @@ class Server:
         endpoint.acceptor = acceptor
         endpoint.listener = listener.bound(bound_port)
         self.endpoints.append(endpoint)
-        self.broker.addresses[node_id, listener.name] = endpoint.listener.advertised
+        self.broker.listeners[node_id, listener.name] = endpoint.listener
         return endpoint
 
     async def stop(self, *, abort: bool = False) -> None:

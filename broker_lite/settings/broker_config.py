@@ -7,6 +7,7 @@ on a setting that does nothing. Settings of single topics are in ``topic_config`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -25,6 +26,7 @@ from onceflow.broker_lite.settings.setting import (
     field_name,
     unknown_setting,
 )
+from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
 
 LISTENER_PREFIX = "listener.name."
@@ -35,12 +37,29 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 DURABILITIES = ("kafka", "group", "always")
 CLEANUP_POLICIES = ("compact", "delete")
 
+CLUSTER_ID_MAX = 64
+_CLUSTER_ID = re.compile(rf"[A-Za-z0-9_.\-]{{0,{CLUSTER_ID_MAX}}}", re.ASCII)
+
 
 class BrokerConfig(GroupProperties):
-    """All settings of one broker; see each field's declaration for property, bounds and meaning."""
+    """All settings of one broker; see each field's declaration for property, bounds and meaning.
+
+    Attributes:
+        given: Properties that somebody set, also to their defaults; as far as they came by
+            :meth:`from_properties`.
+    """
+
+    given: frozenset[str] = frozenset()
 
     # --- the node and its network
     node_id: int = declare_int("node.id", 1, "Id of this broker in every answer.")
+    onceflow_cluster_id: str = declare(
+        "onceflow.cluster.id",
+        Kind.STRING,
+        "",
+        "Id of the cluster, kept in the data folder; a folder of another cluster is refused. Empty "
+        "takes that of the folder, or a random one. The variable CLUSTER_ID of Kafka's images.",
+    )
     socket_request_max_bytes: int = declare_int(
         "socket.request.max.bytes", 104_857_600, "Largest request in bytes.", 1
     )
@@ -64,7 +83,7 @@ class BrokerConfig(GroupProperties):
         "default.replication.factor",
         Kind.INT,
         1,
-        "Replication factor of a topic that names none; one node can only keep 1.",
+        "Accepted for compatibility; one node can only keep 1 replica.",
         minimum=1,
         maximum=1,
     )
@@ -333,11 +352,23 @@ class BrokerConfig(GroupProperties):
         maximum=2,
     )
 
+    @classmethod
+    def fields(cls) -> dict[str, object]:
+        """See :meth:`Declared.fields`."""
+        return {**super().fields(), "given": cls.given}
+
     def check(self) -> None:
         """See :meth:`Declared.check`."""
         super().check()
         self.check_overrides()
         self.check_groups()
+        if not _CLUSTER_ID.fullmatch(self.onceflow_cluster_id):
+            raise ConfigError(
+                "onceflow.cluster.id",
+                self.onceflow_cluster_id,
+                f"use up to {CLUSTER_ID_MAX} letters, digits, '-', '_' and '.', as "
+                "kafka-storage random-uuid prints them",
+            )
 
     @property
     def retention_ms(self) -> int:
@@ -378,6 +409,7 @@ class BrokerConfig(GroupProperties):
             ConfigError: An unknown property (names the nearest one), or a bad value.
         """
         values: dict[str, Value] = {}
+        given: set[str] = set()
         overrides: dict[str, dict[str, str]] = {}
         for name, value in {**(defaults or {}), **properties}.items():
             listener, found, prop = name.removeprefix(LISTENER_PREFIX).partition(".")
@@ -388,7 +420,12 @@ class BrokerConfig(GroupProperties):
             if setting is None:
                 raise unknown_setting(name, BROKER_SETTINGS)
             values[field_name(name)] = setting.parse(_as_text(value))
-        return cls(listener_overrides=overrides, **values)  # type: ignore[arg-type] # parsed above
+            given.add(name)
+        return cls(
+            listener_overrides=overrides,
+            given=frozenset(given),
+            **values,  # type: ignore[arg-type] # parsed above
+        )
 
     def value(self, name: str) -> Value:
         """The value of one property, by Kafka's name."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 CLUSTER_DEFAULT = ""
 """Name of the broker resource that stands for all brokers."""
 
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
 DYNAMIC_SETTINGS = frozenset(
     {
         "compression.gzip.level",
@@ -117,17 +119,14 @@ Overrides = dict[str, str]
 def group_settings(config: BrokerConfig) -> dict[str, Setting]:
     """Settings of groups that this broker serves, within the bounds that it sets."""
     found = {}
-    for name, synonym in GROUP_SYNONYMS.items():
-        declared = BROKER_SETTINGS.get(synonym)
-        if declared is None:
-            continue
-        stem, _, what = synonym.partition("consumer.")
-        bounds: list[float | None] = []
-        for bound, else_ in (("min", declared.minimum), ("max", declared.maximum or INT_MAX)):
-            limit = f"{stem}consumer.{bound}.{what}"
-            known = limit in BROKER_SETTINGS
-            bounds.append(cast("float", config.value(limit)) if known else else_)
-        found[name] = dataclasses.replace(declared, name=name, minimum=bounds[0], maximum=bounds[1])
+    for each in config.consumer_bounds():
+        name = f"consumer.{each.name}"
+        found[name] = dataclasses.replace(
+            BROKER_SETTINGS[GROUP_SYNONYMS[name]],
+            name=name,
+            minimum=each.minimum,
+            maximum=each.maximum,
+        )
     return found
 
 
@@ -143,6 +142,8 @@ class DynamicConfig:
         current: Settings of the broker in force.
         static: What the broker was started with.
         on_change: Called with `current` after a change of the broker's settings.
+        has_cluster_min_insync: Whether ``min.insync.replicas`` is the cluster's, which then always
+            has one, and no single broker's (KIP-966).
 
     Raises:
         DataFolderError: What is kept does not fit this broker; names the setting.
@@ -155,6 +156,7 @@ class DynamicConfig:
         "_metadata",
         "_node",
         "current",
+        "has_cluster_min_insync",
         "on_change",
         "static",
     )  # fmt: skip
@@ -163,6 +165,7 @@ class DynamicConfig:
         self._metadata = metadata
         self._node = str(node_id)
         self.static: BrokerConfig = static
+        self.has_cluster_min_insync: bool = False
         self.on_change: list[Callable[[BrokerConfig], None]] = []
         self._brokers = _kept(metadata, "broker-configs")
         self._groups = _kept(metadata, "group-configs")
@@ -188,7 +191,17 @@ class DynamicConfig:
 
     def broker(self, name: str) -> Overrides:
         """What was set for a broker, or by the empty name for all."""
-        return dict(self._brokers.get(name, {}))
+        found = dict(self._brokers.get(name, {}))
+        if self.has_cluster_min_insync and name == CLUSTER_DEFAULT:
+            found.setdefault(MIN_INSYNC_REPLICAS, str(self.static.min_insync_replicas))
+        elif self.has_cluster_min_insync:
+            found.pop(MIN_INSYNC_REPLICAS, None)
+        return found
+
+    def set_cluster_min_insync(self, has: bool) -> None:
+        """Let ``min.insync.replicas`` be the cluster's, or let it be as other settings are."""
+        self.has_cluster_min_insync = has
+        self._put_in_force(self._effective(self._brokers))
 
     def check_broker(self, name: str, overrides: Mapping[str, str]) -> Overrides:
         """Check what is to be set for a broker.
@@ -220,14 +233,23 @@ class DynamicConfig:
         current = self._effective(brokers)
         self._metadata.save("broker-configs", cast("dict[str, Json]", brokers))
         self._brokers = brokers
-        self.current = current
+        self._put_in_force(current)
+
+    def _put_in_force(self, config: BrokerConfig) -> None:
+        self.current = config
         for callback in self.on_change:
-            callback(current)
+            callback(config)
 
     def _effective(self, brokers: Mapping[str, Overrides]) -> BrokerConfig:
         values: dict[str, Value] = {}
         for name in (CLUSTER_DEFAULT, self._node):
             for setting_name, text in brokers.get(name, {}).items():
+                if (
+                    self.has_cluster_min_insync
+                    and setting_name == MIN_INSYNC_REPLICAS
+                    and name != CLUSTER_DEFAULT
+                ):
+                    continue
                 if setting_name in BROKER_SETTINGS:
                     values[field_name(setting_name)] = BROKER_SETTINGS[setting_name].parse(text)
         config = self.static.replaced(**values)

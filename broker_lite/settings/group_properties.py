@@ -5,6 +5,8 @@ They are fields of ``BrokerConfig``; what they mean is decided in ``coordinators
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from onceflow.broker_lite.settings.security_settings import SecuritySettings
 from onceflow.broker_lite.settings.setting import (
     INT_MAX,
@@ -19,6 +21,22 @@ from onceflow.sdk.errors import ConfigError
 SERVER_ASSIGNORS = ("uniform", "range")
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
 REBALANCE_PROTOCOLS = ("classic", "consumer")
+
+
+class Bounded(NamedTuple):
+    """A setting of consumer groups.
+
+    Attributes:
+        name: Kafka's name behind ``group.consumer.``; behind ``consumer.`` for a single group.
+        value: The broker's value.
+        minimum: Least value, ``group.consumer.min.NAME``.
+        maximum: Greatest value, ``group.consumer.max.NAME``.
+    """
+
+    name: str
+    value: int
+    minimum: int
+    maximum: int
 
 
 class GroupProperties(SecuritySettings):
@@ -136,6 +154,29 @@ class GroupProperties(SecuritySettings):
         choices=MIGRATION_POLICIES,
     )
 
+    def consumer_bounds(self) -> tuple[Bounded, ...]:
+        """Settings of consumer groups that a group may have of its own, within bounds."""
+        return (
+            Bounded(
+                "session.timeout.ms",
+                self.group_consumer_session_timeout_ms,
+                self.group_consumer_min_session_timeout_ms,
+                self.group_consumer_max_session_timeout_ms,
+            ),
+            Bounded(
+                "heartbeat.interval.ms",
+                self.group_consumer_heartbeat_interval_ms,
+                self.group_consumer_min_heartbeat_interval_ms,
+                self.group_consumer_max_heartbeat_interval_ms,
+            ),
+            Bounded(
+                "assignment.interval.ms",
+                self.group_consumer_assignment_interval_ms,
+                self.group_consumer_min_assignment_interval_ms,
+                self.group_consumer_max_assignment_interval_ms,
+            ),
+        )
+
     def check_groups(self) -> None:
         """See whether the settings fit together.
 
@@ -148,11 +189,7 @@ class GroupProperties(SecuritySettings):
                 self.group_min_session_timeout_ms,
                 f"give at most group.max.session.timeout.ms ({self.group_max_session_timeout_ms})",
             )
-        for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
-            field = name.replace(".", "_")
-            value: int = getattr(self, f"group_consumer_{field}")
-            low: int = getattr(self, f"group_consumer_min_{field}")
-            high: int = getattr(self, f"group_consumer_max_{field}")
+        for name, value, low, high in self.consumer_bounds():
             if not low <= value <= high:
                 raise ConfigError(
                     f"group.consumer.{name}",

@@ -19,10 +19,16 @@ VARIABLE_PREFIX = "KAFKA_"
 _FOR_THE_JVM = """
 KAFKA_HEAP_OPTS KAFKA_OPTS KAFKA_JMX_OPTS KAFKA_JMX_PORT KAFKA_JMX_HOSTNAME KAFKA_GC_LOG_OPTS
 KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_ROOT_LOGLEVEL
-KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_HOME KAFKA_VERSION KAFKA_LOG_DIR KAFKA_CLUSTER_ID
+KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_HOME KAFKA_VERSION KAFKA_LOG_DIR
 """
 FOR_THE_JVM = frozenset(_FOR_THE_JVM.split())
 """Variables for the scripts around Apache Kafka; no properties."""
+
+CLUSTER_ID_VARIABLES = ("CLUSTER_ID", "KAFKA_CLUSTER_ID", "KAFKA_KRAFT_CLUSTER_ID")
+"""What images of Kafka call the id of the cluster that they format a folder for."""
+
+CLUSTER_ID_PROPERTY = "onceflow.cluster.id"
+KRAFT_MODE_VARIABLE = "KAFKA_KRAFT_MODE"
 
 _OF_A_SERVICE = re.compile(
     r"KAFKA_(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?|(?P<address>PORT))"
@@ -102,21 +108,49 @@ def read_file(text: str) -> dict[str, str]:
     return properties
 
 
-def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Properties from variables, as Kafka's own image reads them.
+class Variable(NamedTuple):
+    """A property that a variable sets.
+
+    Attributes:
+        variable: Name of the variable.
+        value: Its value.
+    """
+
+    variable: str
+    value: str
+
+
+def read_environment(environment: Mapping[str, str]) -> dict[str, Variable]:
+    """Properties from variables, as Kafka's own images read them.
 
     ``KAFKA_NUM_PARTITIONS`` is ``num.partitions``; two underscores stand for one, three for a dash.
-    What Kubernetes tells of a service named ``kafka``, as ``KAFKA_SERVICE_HOST``, is no property.
+    ``CLUSTER_ID`` is the cluster's id, and ``KAFKA_KRAFT_MODE`` may only be true. What Kubernetes
+    tells of a service named ``kafka``, as ``KAFKA_SERVICE_HOST``, is not a property.
+
+    Raises:
+        ConfigError: ``KAFKA_KRAFT_MODE`` asks for ZooKeeper, or two variables name the cluster.
     """
-    properties = {}
+    properties: dict[str, Variable] = {}
     for variable in sorted(environment):
+        value = environment[variable]
         of_service = _OF_A_SERVICE.fullmatch(variable)
-        if of_service and (not of_service["address"] or "://" in environment[variable]):
+        if of_service and (not of_service["address"] or "://" in value):
             continue
-        if variable.startswith(VARIABLE_PREFIX) and variable not in FOR_THE_JVM:
+        if variable == KRAFT_MODE_VARIABLE:
+            if value.strip().lower() not in ("true", "yes", "1"):
+                remedy = "set it to true or leave it out: this broker does not need ZooKeeper"
+                raise ConfigError(variable, value, remedy)
+        elif variable in CLUSTER_ID_VARIABLES:
+            if not value.strip():
+                continue
+            other = properties.setdefault(CLUSTER_ID_PROPERTY, Variable(variable, value))
+            if other.value != value:
+                remedy = f"leave it out: {other.variable} names another cluster, {other.value}"
+                raise ConfigError(variable, value, remedy)
+        elif variable.startswith(VARIABLE_PREFIX) and variable not in FOR_THE_JVM:
             name = variable.removeprefix(VARIABLE_PREFIX).lower()
             name = name.replace("___", "-").replace("__", "\0").replace("_", ".")
-            properties[name.replace("\0", "_")] = environment[variable]
+            properties[name.replace("\0", "_")] = Variable(variable, value)
     return properties
 
 

@@ -76,6 +76,12 @@ class Listener:
         host = self.advertised_host or ("" if self.host in WILDCARD_HOSTS else self.host)
         return host, self.advertised_port or self.port
 
+    @property
+    def advertised_text(self) -> str:
+        """``NAME://HOST:PORT`` for clients; without a host where each is told what it reached."""
+        host, port = self.advertised
+        return f"{self.name}://[{host}]:{port}" if ":" in host else f"{self.name}://{host}:{port}"
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"

@@ -405,7 +405,7 @@ def broker_synonyms(
     for name in names:
         setting = BROKER_SETTINGS[name]
         value = config.value(name)
-        if value != setting.default:
+        if name in config.given or value != setting.default:
             found.append(
                 ConfigSynonym(name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG)
             )

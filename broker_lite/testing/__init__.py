@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.testing.fault_rules import Fault, FaultRule
 from onceflow.broker_lite.testing.faults import FaultInjector
+from onceflow.broker_lite.testing.figures import PartitionFigures
 from onceflow.broker_lite.testing.in_process import Broker
 from onceflow.broker_lite.testing.journal import Journal, JournalEntry
 from onceflow.broker_lite.testing.outcomes import TransactionOutcomes, transaction_outcomes
@@ -21,6 +22,7 @@ __all__ = [
     "Journal",
     "JournalEntry",
     "OnceflowContainer",
+    "PartitionFigures",
     "RunningClock",
     "TransactionOutcomes",
     "VirtualClock",

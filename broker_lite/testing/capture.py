@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import struct
 from pathlib import Path
 
@@ -47,6 +48,8 @@ class _Stream:
 class Capture:
     """A capture file that is being written; each event is in the file when its method returns.
 
+    Only the user of the process may read it, since passwords may go over the connections.
+
     Args:
         path: The file; one that is there is replaced.
         max_bytes: Size at which the capture ends.
@@ -56,7 +59,9 @@ class Capture:
     """
 
     def __init__(self, path: str | Path, max_bytes: int = CAPTURE_BYTES_MAX) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - lives as long as the broker
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.fchmod(fd, 0o600)  # It may have been there, with another mode.
+        self._file = open(fd, "wb", buffering=0)  # noqa: SIM115 - lives as long as the broker
         self._max_bytes = max_bytes
         self._size = 0
         self._streams: dict[int, _Stream] = {}

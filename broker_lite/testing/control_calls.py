@@ -233,6 +233,13 @@ async def _broker(broker: Broker, request: ControlRequest, _: str) -> object:
     return broker.describe()
 
 
+async def _partitions(broker: Broker, request: ControlRequest, _: str) -> object:
+    _only(request.query, "topic")
+    with _as_conflict():
+        figures = broker.partition_figures(request.query.get("topic"))
+    return [each._asdict() for each in figures]
+
+
 async def _stop(broker: Broker, request: ControlRequest, _: str) -> object:
     await broker.stop_async(clean=not _killed(request))
     return broker.describe()
@@ -332,6 +339,11 @@ CALLS: dict[tuple[str, str], tuple[Call, str]] = {
     ("GET", "/clock"): (_clock, "the broker's time in milliseconds"),
     ("POST", "/clock"): (_move_clock, 'move it: {"advance_ms": 60000}'),
     ("GET", "/broker"): (_broker, "what runs, and where"),
+    ("GET", "/partitions"): (
+        _partitions,
+        "offsets of each partition, and how far an open transaction holds back readers "
+        "(last_stable_offset_lag); of one with topic",
+    ),
     ("POST", "/broker/stop"): (_stop, 'stop it; as a crash would with {"kill": true}'),
     ("POST", "/broker/start"): (_start, "start it again with the same data and address"),
     ("POST", "/broker/restart"): (_restart, "stop and start; the same choice"),

@@ -25,6 +25,7 @@ from onceflow.broker_lite.testing.capture import Capture
 from onceflow.broker_lite.testing.disk_watch import DiskWatch
 from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
+from onceflow.broker_lite.testing.figures import PartitionFigures, partition_figures
 from onceflow.broker_lite.testing.journal import Journal
 from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
 from onceflow.broker_lite.testing.nodes import Nodes
@@ -577,6 +578,17 @@ class Broker:
     def topic_names(self) -> list[str]:
         """Names of the topics that there are."""
         return self.call(lambda state, now_ms: [topic.name for topic in state.topics])
+
+    def partition_figures(self, topic: str | None = None) -> list[PartitionFigures]:
+        """Positions of every partition, with what open transactions hide from readers.
+
+        Args:
+            topic: Of this topic only.
+
+        Raises:
+            KeyError: There is no topic of that name.
+        """
+        return self.call(lambda state, now_ms: partition_figures(state, topic))
 
     def advance(self, duration_ms: int) -> None:
         """Move the broker's clock, on the broker's loop, and run what became due.

@@ -162,6 +162,25 @@ async def test_nodes_leaders_and_coordinators_can_be_moved() -> None:
             assert (await ask(broker, method, path, body))[0] == 409
 
 
+async def test_partitions_tell_their_figures(broker: Broker) -> None:
+    broker.create_topic("figures")
+    async with Wire(broker) as wire:
+        await produce(wire, "figures", batch(b"a", b"b"))
+    wanted = {
+        "topic": "figures",
+        "partition": 0,
+        "log_start_offset": 0,
+        "last_stable_offset": 2,
+        "high_watermark": 2,
+        "last_stable_offset_lag": 0,
+        "open_transactions": {},
+    }
+    assert (await ask(broker, "GET", "/partitions?topic=figures"))[1] == [wanted]
+    assert wanted in (await ask(broker, "GET", "/partitions"))[1]
+    assert (await ask(broker, "GET", "/partitions?topic=none"))[0] == 409
+    assert (await ask(broker, "GET", "/partitions?partition=0"))[0] == 400
+
+
 async def test_the_index_lists_everything(broker: Broker) -> None:
     _, index = await ask(broker, "GET", "/")
     assert "POST /rules" in index

@@ -275,6 +275,66 @@ async def partition_count(port: int) -> int:
         return len((await topic_metadata(wire, "t", create=True)).partitions)
 
 
+def test_the_variables_of_usual_compose_files_work(tmp_path: Path) -> None:
+    """As of the images of Apache Kafka and Confluent, with one node of KRaft."""
+    variables = {
+        "CLUSTER_ID": "MkU3OEVBNTcwNTJENDM2Qk",
+        "KAFKA_KRAFT_MODE": "true",
+        "KAFKA_NODE_ID": "1",
+        "KAFKA_PROCESS_ROLES": "broker,controller",
+        "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:29093",
+        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@broker:29093",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "KAFKA_INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
+        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
+        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "KAFKA_JMX_PORT": "9101",
+        "KAFKA_JMX_HOSTNAME": "localhost",
+        "KAFKA_LOG_DIRS": str(tmp_path),
+    }
+    with run("--env", variables=variables) as (process, _, line):
+        assert "cluster=MkU3OEVBNTcwNTJENDM2Qk " in line
+        process.terminate()
+        assert wait(process) == 0
+    assert "cluster.id=MkU3OEVBNTcwNTJENDM2Qk" in (tmp_path / "meta.properties").read_text()
+    for variable, value, text in (
+        ("CLUSTER_ID", "5L6g3nShT-eMCtK--X86sw", "belongs to cluster MkU3OEVBNTcwNTJENDM2Qk"),
+        ("KAFKA_KRAFT_MODE", "false", "KAFKA_KRAFT_MODE='false'"),
+        ("KAFKA_NUM_PARTITIONS", "many", "KAFKA_NUM_PARTITIONS='many'"),
+        ("KAFKA_NO_SUCH_THING", "1", "KAFKA_NO_SUCH_THING="),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "onceflow.broker_lite", "--env"],
+            env={**os.environ, **variables, variable: value},
+            capture_output=True, text=True, timeout=STOP_SECONDS_MAX, check=False,
+        )  # fmt: skip
+        assert done.returncode in (1, 2)
+        assert text in done.stderr
+
+
+def test_what_holds_secrets_is_the_owners_alone(tmp_path: Path) -> None:
+    """Keys of SCRAM users are in the cluster's metadata, passwords may be in a capture."""
+    data, capture = tmp_path / "data", tmp_path / "wire.pcap"
+    metadata = data / "cluster-metadata.json"
+    capture.touch(0o644)
+    options = ("--data", str(data), "--journal-file", str(capture))
+    with daemon(*options, "--set", "onceflow.sasl.scram.credentials=alice:secret"):
+        assert mode_of(metadata) == mode_of(capture) == 0o600
+    # As a broker left it that did not care.
+    metadata.chmod(0o644)
+    with daemon("--data", str(data)) as (_, port, _):
+        assert mode_of(metadata) == 0o600
+        asyncio.run(write_and_read(port, b"a"))
+        assert {mode_of(path) for path in data.glob("*.json")} == {0o600}
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
 def test_a_daemon_for_tests_has_nodes_a_control_endpoint_and_a_capture(tmp_path: Path) -> None:
     capture = tmp_path / "wire.pcap"
     options = ["--nodes", "2", "--control", "0", "--journal-file", str(capture), "--ready-message",

@@ -13,6 +13,7 @@ from onceflow.broker_lite.log import MemoryStorage, Storage
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.request_context import ConnectionState
 from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.listeners import Listener, SecurityProtocol
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.frame import decode_response_header, encode_request, encode_response
 from onceflow.sdk.protocol.schema import Request, Response
@@ -34,7 +35,8 @@ class SocketlessBroker:
         self.state: BrokerState = open_broker(
             storage or MemoryStorage(), config, random.Random(seed), self.now_ms
         )
-        self.state.addresses[1, "PLAINTEXT"] = ("127.0.0.1", 9092)
+        plain = Listener("PLAINTEXT", SecurityProtocol.PLAINTEXT, "127.0.0.1", 9092)
+        self.state.listeners[1, "PLAINTEXT"] = plain
         self.connection = ConnectionState(1, "/127.0.0.1", "PLAINTEXT")
         self._dispatcher = Dispatcher(self.state, self.connection)
 

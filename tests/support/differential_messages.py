@@ -61,7 +61,7 @@ SETTINGS_LEFT_OUT = (
     "streams.",
 )
 """Settings of what our broker does not have (docs/kafka-differences.md)."""
-KEPT_IN_THE_CLUSTER = ("min.insync.replicas", "unclean.leader.election.enable")
+KEPT_IN_THE_CLUSTER = ("unclean.leader.election.enable",)
 NAMES = ("name", "topic", "topic_name", "group_id", "transactional_id", "resource_name")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 

@@ -5,6 +5,8 @@ Method: requests to a broker without sockets; then the same storage under anothe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from admin_answers import (
     APPEND,
@@ -33,6 +35,8 @@ from onceflow.sdk.protocol.api.admin_cluster import UpdateFeaturesRequest, Updat
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 
 DYNAMIC, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+INVALID_CONFIG = 40
+MIN_INSYNC = "min.insync.replicas"
 
 
 def change(
@@ -166,9 +170,94 @@ def test_every_dynamic_setting_that_is_served_can_be_set_to_its_default(
     for name in served:
         setting = BROKER_SETTINGS[name]
         text = setting.render(setting.default)
-        if text is not None:
+        if text is not None and name != MIN_INSYNC:
             assert change(broker, BROKER_TYPE, "1", name, text) == 0, name
             assert shown(broker, BROKER_TYPE, "1", name)[1][0] == DYNAMIC, name
+
+
+def test_a_setting_that_is_given_its_default_is_one_of_the_start() -> None:
+    broker = SocketlessBroker({"num.partitions": 1, "log.retention.hours": "168"})
+    assert shown(broker, BROKER_TYPE, "1", "num.partitions") == ("1", [STATIC, DEFAULT])
+    assert shown(broker, BROKER_TYPE, "1", "log.retention.hours") == ("168", [STATIC, DEFAULT])
+    assert shown(broker, BROKER_TYPE, "1", "fetch.max.bytes")[1] == [DEFAULT]
+
+
+def test_where_the_broker_listens_is_one_of_the_start(broker: SocketlessBroker) -> None:
+    for key in ("listeners", "advertised.listeners"):
+        assert shown(broker, BROKER_TYPE, "1", key) == ("PLAINTEXT://127.0.0.1:9092", [STATIC])
+    told = replace(broker.state.listeners[1, "PLAINTEXT"], advertised_host="::1")
+    broker.state.listeners[1, "PLAINTEXT"] = told
+    assert shown(broker, BROKER_TYPE, "1", "advertised.listeners")[0] == "PLAINTEXT://[::1]:9092"
+
+
+# --- min.insync.replicas (KIP-966)
+
+
+def refusal(broker: SocketlessBroker, name: str, value: str | None) -> str:
+    how = SET if value is not None else DELETE
+    response = broker.ask(changed(BROKER_TYPE, name, (MIN_INSYNC, how, value), check=False), 1)
+    assert isinstance(response, IncrementalAlterConfigsResponse)
+    assert response.responses[0].error_code == INVALID_CONFIG
+    return response.responses[0].error_message or ""
+
+
+def test_min_insync_replicas_is_the_clusters_and_the_topics(broker: SocketlessBroker) -> None:
+    both = [DYNAMIC_DEFAULT, DEFAULT]
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("1", both)
+    assert shown(broker, BROKER_TYPE, "1", MIN_INSYNC) == ("1", both)
+    assert shown(broker, BROKER_TYPE, "", MIN_INSYNC) == ("1", [DYNAMIC_DEFAULT])
+    assert "cannot be removed" in refusal(broker, "", None)
+    assert "Broker-level" in refusal(broker, "1", "2")
+    assert change(broker, BROKER_TYPE, "", MIN_INSYNC, "3") == 0
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("3", both)
+    assert change(broker, TOPIC_TYPE, "t", MIN_INSYNC, "2") == 0
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("2", [1, *both])
+
+
+def test_min_insync_replicas_of_the_start_is_the_clusters(storage: MemoryStorage) -> None:
+    broker = SocketlessBroker({MIN_INSYNC: 2}, storage)
+    broker.ask(create("t"), 7)
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("2", [DYNAMIC_DEFAULT, STATIC, DEFAULT])
+    # Another setting of the cluster keeps it as it is.
+    assert change(broker, BROKER_TYPE, "", "log.retention.ms", "2000") == 0
+    broker.close()
+    again = SocketlessBroker({}, storage)
+    assert shown(again, TOPIC_TYPE, "t", MIN_INSYNC) == ("2", [DYNAMIC_DEFAULT, DEFAULT])
+
+
+def test_without_the_feature_min_insync_replicas_is_as_other_settings(
+    storage: MemoryStorage,
+) -> None:
+    broker = SocketlessBroker({}, storage)
+    broker.ask(create("t"), 7)
+    lowered = UpdateFeaturesRequest(
+        feature_updates=[
+            UpdateFeaturesRequest.FeatureUpdateKey(
+                feature="eligible.leader.replicas.version", max_version_level=0, upgrade_type=2
+            )
+        ]
+    )
+    assert broker.ask(lowered, 1) == UpdateFeaturesResponse(
+        results=[
+            UpdateFeaturesResponse.UpdatableFeatureResult(
+                feature="eligible.leader.replicas.version"
+            )
+        ]
+    )
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("1", [DEFAULT])
+    assert change(broker, BROKER_TYPE, "1", MIN_INSYNC, "2") == 0
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("2", [DYNAMIC, DEFAULT])
+    broker.close()
+    again = SocketlessBroker({}, storage)
+    assert shown(again, TOPIC_TYPE, "t", MIN_INSYNC) == ("2", [DYNAMIC, DEFAULT])
+    assert again.state.config.min_insync_replicas == 2
+
+
+@pytest.mark.parametrize("profile", ["2.8", "3.9", "4.0"])
+def test_releases_before_the_feature_do_without_it(profile: str) -> None:
+    broker = SocketlessBroker({"onceflow.profile": profile})
+    broker.ask(create("t"), 5)
+    assert shown(broker, TOPIC_TYPE, "t", MIN_INSYNC) == ("1", [DEFAULT])
 
 
 # --- features

@@ -6,7 +6,10 @@ Method: settings in, listeners or the error out; nothing is bound.
 from __future__ import annotations
 
 import pytest
+from broker_state import SocketlessBroker
 
+from onceflow.broker_lite.net.endpoint import Endpoint
+from onceflow.broker_lite.security.listener_security import ListenerSecurity
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import (
     Listener,
@@ -87,3 +90,35 @@ def test_a_local_or_authenticated_listener_is_not_open(protocol: str, host: str)
         BrokerConfig.from_properties({"listeners": f"{protocol}://{host}:1"}), "", 0
     )
     check_openness([listener], allowed=False)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "host", "mechanisms", "told"),
+    [
+        ("SASL_PLAINTEXT", "0.0.0.0", "PLAIN", ["passwords of PLAIN"]),
+        ("SASL_PLAINTEXT", "10.1.2.3", "SCRAM-SHA-512,PLAIN", ["passwords of PLAIN"]),
+        ("SASL_PLAINTEXT", "::", "PLAIN,OAUTHBEARER", ["passwords of PLAIN and tokens of OAUTH"]),
+        ("SASL_PLAINTEXT", "10.1.2.3", "OAUTHBEARER", ["tokens of OAUTHBEARER"]),
+        ("SASL_PLAINTEXT", "10.1.2.3", "SCRAM-SHA-256,SCRAM-SHA-512", []),
+        ("SASL_PLAINTEXT", "127.0.0.1", "PLAIN", []),
+        ("SASL_PLAINTEXT", "localhost", "PLAIN,OAUTHBEARER", []),
+        ("PLAINTEXT", "0.0.0.0", "PLAIN", ["is open to everybody"]),
+        ("PLAINTEXT", "127.0.0.1", "PLAIN", []),
+    ],
+)
+def test_a_start_tells_which_secrets_travel_for_everybody_to_read(
+    protocol: str, host: str, mechanisms: str, told: list[str]
+) -> None:
+    settings: dict[str, object] = {
+        "listeners": f"{protocol}://[{host}]:9092" if ":" in host else f"{protocol}://{host}:9092",
+        "sasl.enabled.mechanisms": mechanisms,
+        "onceflow.sasl.plain.credentials": "alice:secret",
+        "onceflow.sasl.oauthbearer.unsecured": True,
+    }
+    broker = SocketlessBroker(settings)
+    (listener,) = read_listeners(broker.state.config, "", 0)
+    remarks = Endpoint(listener, 1, ListenerSecurity(broker.state, listener)).remarks()
+    assert len(remarks) == len(told)
+    for remark, text in zip(remarks, told, strict=True):
+        assert text in remark
+        assert str(listener) in remark

@@ -28,7 +28,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 RECORDED = {release.rpartition(".")[0]: served for release, served in recorded().items()}
 OURS = {each.request_type.api_key: each for each in load_handlers().registrations()}
-FEATURES = {"transaction.version", "group.version"}
+FEATURES = {"transaction.version", "group.version", "eligible.leader.replicas.version"}
 """Those that this broker has; the others are about controllers and what is not served."""
 
 SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}

@@ -93,8 +93,13 @@ def test_features_tell_transactions_of_version_2_and_consumer_groups() -> None:
     assert {
         feature.name: (feature.min_version_level, feature.max_version_level)
         for feature in response.finalized_features
-    } == {"transaction.version": (2, 2), "group.version": (1, 1)}
+    } == {
+        "eligible.leader.replicas.version": (1, 1),
+        "transaction.version": (2, 2),
+        "group.version": (1, 1),
+    }
     assert {feature.name for feature in response.supported_features} == {
+        "eligible.leader.replicas.version",
         "transaction.version",
         "group.version",
     }

@@ -10,11 +10,18 @@ import pytest
 
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.kafka_settings import (
+    CLUSTER_ID_VARIABLES,
+    Variable,
     adapt,
     read_environment,
     read_file,
 )
 from onceflow.sdk.errors import ConfigError
+
+
+def from_variables(environment: dict[str, str]) -> dict[str, str]:
+    """Values by property."""
+    return {name: each.value for name, each in read_environment(environment).items()}
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,7 @@ def test_a_broken_escape_is_named() -> None:
 
 
 def test_variables_are_read_as_kafkas_image_reads_them() -> None:
-    found = read_environment(
+    found = from_variables(
         {
             "KAFKA_NUM_PARTITIONS": "3",
             "KAFKA_LISTENER_NAME_SASL__X_SCRAM___SHA___256_A": "v",
@@ -68,13 +75,47 @@ def test_what_kubernetes_tells_of_a_service_is_no_setting() -> None:
             "PORT_9092_TCP_ADDR": "10.0.0.1",
         }.items()
     }
-    assert read_environment(told) == {}
+    assert from_variables(told) == {}
     # An old setting of Kafka's is refused later, like everything that there is not.
-    assert read_environment({"KAFKA_PORT": "9092"}) == {"port": "9092"}
+    assert from_variables({"KAFKA_PORT": "9092"}) == {"port": "9092"}
     assert not any(
-        read_environment({name: "x"}) == {}
+        from_variables({name: "x"}) == {}
         for name in ("KAFKA_" + setting.replace(".", "_").upper() for setting in BROKER_SETTINGS)
     )
+
+
+@pytest.mark.parametrize("variable", CLUSTER_ID_VARIABLES)
+def test_the_cluster_id_of_compose_files_is_a_setting(variable: str) -> None:
+    found = read_environment({variable: "MkU3OEVBNTcwNTJENDM2Qk"})
+    assert found == {"onceflow.cluster.id": Variable(variable, "MkU3OEVBNTcwNTJENDM2Qk")}
+    assert read_environment({variable: ""}) == {}
+
+
+def test_two_cluster_ids_are_refused_by_the_variables_names() -> None:
+    same = {"CLUSTER_ID": "a", "KAFKA_CLUSTER_ID": "a"}
+    assert from_variables(same) == {"onceflow.cluster.id": "a"}
+    with pytest.raises(ConfigError, match="CLUSTER_ID names another cluster") as caught:
+        read_environment({"CLUSTER_ID": "a", "KAFKA_KRAFT_CLUSTER_ID": "b"})
+    assert caught.value.field == "KAFKA_KRAFT_CLUSTER_ID"
+
+
+@pytest.mark.parametrize("value", ["true", "True", "yes", "1"])
+def test_kraft_mode_is_what_there_is(value: str) -> None:
+    assert read_environment({"KAFKA_KRAFT_MODE": value}) == {}
+
+
+@pytest.mark.parametrize("value", ["false", "", "no"])
+def test_another_mode_is_refused_by_the_variables_name(value: str) -> None:
+    with pytest.raises(ConfigError, match="ZooKeeper") as caught:
+        read_environment({"KAFKA_KRAFT_MODE": value})
+    assert caught.value.field == "KAFKA_KRAFT_MODE"
+
+
+@pytest.mark.parametrize("text", ["with a space", "x" * 65, "a/b"])
+def test_what_cannot_be_a_cluster_id_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties({"onceflow.cluster.id": text})
+    assert caught.value.field == "onceflow.cluster.id"
 
 
 KRAFT_EXAMPLE = """
