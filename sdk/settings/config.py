@@ -307,6 +307,12 @@ class ProducerConfig(ClientConfig, kind="producer"):
     delivery_timeout_ms: int = whole(
         120_000, "Limit from `send` to the acknowledgement, retries included (KIP-91).", 1
     )
+    metadata_max_idle_ms: int = whole(
+        300_000,
+        "A topic that nothing was sent to for so long is left, and asked for again with its next "
+        "record (KIP-526).",
+        1,
+    )
     max_in_flight_requests_per_connection: int = whole(
         5, "Requests that wait for their answers; order is kept.", 1
     )

@@ -85,7 +85,6 @@ NOT_OFFERED: Final[Mapping[str, str]] = MappingProxyType(
         "value_serializer": f"{_CALLBACK}: value_serializer=...",
         "key_deserializer": f"{_CALLBACK}: key_deserializer=...",
         "value_deserializer": f"{_CALLBACK}: value_deserializer=...",
-        "metadata_max_idle_ms": "topics in use are kept fresh; leave it out",
         "metadata_recovery_strategy": "a client that reaches no broker goes back to "
         "bootstrap_servers (KIP-899); leave it out",
         "metadata_recovery_rebootstrap_trigger_ms": "leave it out",
@@ -240,7 +239,6 @@ PASSED_OVER: Final[Mapping[str, str]] = MappingProxyType(
                 "metrics_sample_window_ms",
                 "auto_include_jmx_reporter",
                 "enable_metrics_push",
-                "metadata_max_idle_ms",
                 "metadata_recovery_strategy",
                 "metadata_recovery_rebootstrap_trigger_ms",
                 "topic_metadata_refresh_sparse",

@@ -63,6 +63,7 @@ class ProducerOwn(TypedDict, total=False):
     buffer_full: BufferPolicy
     max_block_ms: int
     delivery_timeout_ms: int
+    metadata_max_idle_ms: int
     max_in_flight_requests_per_connection: int
     partitioner: Partitioner | None
     key_serializer: SerializerFunction | None

@@ -160,7 +160,7 @@ def test_serializers_and_a_partitioner_of_ones_own(bootstrap: str) -> None:
         producer.send(topic, {"a": 1}, key=7)
         producer.send(topic, None, key=8)
         with pytest.raises(SerializationError, match="JSON"):
-            producer.send(topic, {1, 2}, key=1)
+            producer.send(topic, object(), key=1)
         with pytest.raises(SerializationError, match="key_serializer failed"):
             producer.send(topic, 1, key="x")
     assert [(r.partition, r.key, r.value) for r in read_all(bootstrap, topic)] == [

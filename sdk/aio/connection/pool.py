@@ -399,11 +399,13 @@ class ConnectionPool:
         if wanted is not None:
             self._topics.update(dict.fromkeys(wanted))
         key = ("metadata", wanted, all_topics, allow_auto_topic_creation)
-        await self._once(
+        view = await self._once(
             key,
             lambda: self._refresh(wanted, all_topics, allow_auto_topic_creation, timeout_ms),
         )
-        return self.metadata
+        # Not `self.metadata`: another caller of the same question may have forgotten the topics.
+        assert isinstance(view, ClusterMetadata)
+        return view
 
     def clock_ms(self) -> int:
         """The pool's clock, 0 before the start; from any thread, also after the end."""
@@ -418,9 +420,11 @@ class ConnectionPool:
         return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """No longer keep these topics' metadata fresh."""
-        for topic in topics:
+        """No longer keep these topics' metadata."""
+        names = list(topics)
+        for topic in names:
             self._topics.pop(topic, None)
+        self.metadata = self.metadata.without_topics(names)
 
     def apply_metadata(self, metadata: ClusterMetadata) -> None:
         """Take over a newer view, such as one with a leader named in a refusal (KIP-951)."""
@@ -435,7 +439,7 @@ class ConnectionPool:
         all_topics: bool,
         allow_auto_topic_creation: bool,
         timeout_ms: int | None,
-    ) -> None:
+    ) -> ClusterMetadata:
         limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
         names = tuple(self._topics) if wanted is None else wanted
         listed = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
@@ -474,8 +478,11 @@ class ConnectionPool:
                     ) from None
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
+        if wanted is None and not all_topics:  # Some may have been forgotten meanwhile.
+            metadata = metadata.without_topics([n for n in names if n not in self._topics])
         self._connector.retire_bootstrap()
         self.apply_metadata(metadata)
+        return metadata
 
     def _patience(self, limit_ms: int) -> tuple[int, str]:
         """How long to look for a broker within a limit, and what shortens that, for messages."""
@@ -581,8 +588,10 @@ class ConnectionPool:
 
     # shared work
 
-    async def _once(self, key: object, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Let callers that want the same thing at the same time share one task.
+    async def _once(
+        self, key: object, work: Callable[[], Coroutine[object, object, object]]
+    ) -> object:
+        """Let callers that want the same thing at the same time share one task and its result.
 
         A caller that is cancelled leaves the task to the others.
         """
@@ -591,7 +600,7 @@ class ConnectionPool:
             task = asyncio.get_running_loop().create_task(work())
             self._shared[key] = task
             task.add_done_callback(lambda done: self._forget_shared(key, done))
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
     def _forget_shared(self, key: object, task: asyncio.Task[object]) -> None:
         self._shared.pop(key, None)

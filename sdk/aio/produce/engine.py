@@ -371,6 +371,14 @@ class ProducerEngine(Generic[D]):
         self._next_refresh_ms = self.now_ms() + self.config.retry_backoff_ms
         try:
             await self.pool.refresh_metadata(timeout_ms=self.config.request_timeout_ms)
+            missing = self._topics.missing_of(self.accumulator.waiting_topics())
+            if missing:
+                # Made on first use, as any topic: this one was deleted, or left for a while.
+                await self.pool.refresh_metadata(
+                    missing,
+                    allow_auto_topic_creation=True,
+                    timeout_ms=self.config.request_timeout_ms,
+                )
         except KafkaError as error:
             log.info("metadata could not be refreshed: %s", error)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata
-from onceflow.sdk.core.produce.accumulator import TopicState
+from onceflow.sdk.core.produce.accumulator import PartitionQueue, TopicState
 from onceflow.sdk.core.produce.batch import DeliveryHandle
 from onceflow.sdk.core.produce.errors import topic_made_anew
 from onceflow.sdk.errors import (
@@ -39,9 +40,37 @@ class ProducerTopics:
 
     def on_metadata(self, metadata: ClusterMetadata) -> None:
         """Take over a newer view of the cluster."""
+        self._leave_idle()
         for name in list(self._engine.accumulator.topics):
             self._apply_topic(metadata, name)
         self._engine.poke()
+
+    def missing_of(self, names: Iterable[str]) -> list[str]:
+        """Which topics the cluster's metadata does not have at present."""
+        topics = self._engine.pool.metadata.topics
+        return [
+            name
+            for name in names
+            if (found := topics.get(name)) is None
+            or found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+
+    def _leave_idle(self) -> None:
+        """Leave topics that are not sent to any more, or a long life would hold them all."""
+        manager = self._engine.transactions
+
+        def needed(queue: PartitionQueue) -> bool:
+            # Only the coordinator raises a transactional producer's epoch.
+            return (
+                manager.is_transactional
+                and queue.producer_id == manager.producer_id
+                and queue.producer_epoch == manager.producer_epoch
+            )
+
+        idle_ms = self._engine.config.metadata_max_idle_ms
+        idle = self._engine.accumulator.leave_idle(idle_ms, manager.producer_id, needed)
+        if idle:
+            self._engine.pool.forget_topics(idle)
 
     def _apply_topic(self, metadata: ClusterMetadata, name: str) -> TopicState | None:
         topic = metadata.topic(name)
@@ -86,6 +115,7 @@ class ProducerTopics:
         while True:
             state = self._apply_topic(self._engine.pool.metadata, name)
             if state is not None:
+                state.used_ms = self._engine.accumulator.clock_ms()
                 return state
             left_ms = max(1, deadline_ms - self._engine.now_ms())
             try:

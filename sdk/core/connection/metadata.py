@@ -6,7 +6,7 @@ only when brokers insist, a new topic id means a new topic). It does not decide 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
@@ -187,10 +187,14 @@ class ClusterMetadata:
             updated_at_ms=now_ms,
         )
 
-    def without_topic(self, topic: str) -> ClusterMetadata:
-        """The view without one topic."""
-        topics = {name: found for name, found in self.topics.items() if name != topic}
-        return replace(self, topics=MappingProxyType(topics))
+    def without_topics(self, gone: Collection[str]) -> ClusterMetadata:
+        """The view without some topics."""
+        if not any(name in self.topics for name in gone):
+            return self
+        left = dict(self.topics)
+        for name in gone:
+            left.pop(name, None)
+        return replace(self, topics=MappingProxyType(left))
 
     def with_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, node: Node | None

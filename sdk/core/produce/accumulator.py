@@ -144,6 +144,7 @@ class TopicState:
         available: Partitions that have a leader.
         topic_id: The topic's id, all zero while unknown; another one means that the topic was
             deleted and made anew under its name.
+        used_ms: When the last batch was begun, or the topic was asked for.
     """
 
     __slots__ = (
@@ -153,6 +154,7 @@ class TopicState:
         "sticky",
         "topic",
         "topic_id",
+        "used_ms",
     )
 
     def __init__(
@@ -161,8 +163,10 @@ class TopicState:
         partition_count: int,
         available: Sequence[int],
         random: Callable[[], float],
+        now_ms: int = 0,
     ) -> None:
         self.topic: str = topic
+        self.used_ms: int = now_ms
         self.queues: list[PartitionQueue] = [
             PartitionQueue(topic, number) for number in range(partition_count)
         ]
@@ -191,9 +195,18 @@ class TopicState:
                 batch.topic_gone = True
 
     def _set_count(self, partition_count: int) -> None:
-        first = len(self.queues)
-        self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, partition_count))
+        self.grow(partition_count)
         self.partition_count = partition_count
+
+    def grow(self, count: int) -> None:
+        """Have a queue for so many partitions at least."""
+        first = len(self.queues)
+        self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, count))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be sent or to be answered."""
+        return all(queue.is_empty and not queue.in_flight for queue in self.queues)
 
     def partition_for(self, key: bytes) -> int:
         """The partition of a key by Kafka's hash."""
@@ -215,6 +228,8 @@ class Accumulator(Generic[D]):
         transaction: Number of the open transaction, 0 for none.
         batch_sealed: Set when a batch became full, until the sender has looked; an asyncio
             caller gives way then, or it would fill the memory before the loop gets a turn.
+        left_producer_id: Producer id under which records went to topics that were left since.
+        left_epoch: Highest epoch that they had there, -1 for none.
         refusal: Why nothing may be appended, asked only while ``gate_closed``.
         buffer_memory: Most bytes that unsettled records may take.
     """
@@ -244,6 +259,8 @@ class Accumulator(Generic[D]):
         self.next_wake_ms = NEVER_MS
         self.transaction = 0
         self.batch_sealed: bool = False
+        self.left_producer_id: int = -1
+        self.left_epoch: int = -1
         self.refusal: Callable[[], KafkaError | None] = lambda: None
         self.on_ready = on_ready
         self.clock_ms = clock_ms
@@ -286,11 +303,78 @@ class Accumulator(Generic[D]):
         with self.lock:
             state = self.topics.get(topic)
             if state is None:
-                state = TopicState(topic, partition_count, available, self._random)
+                now_ms = self.clock_ms()
+                state = TopicState(topic, partition_count, available, self._random, now_ms)
                 self.topics[topic] = state
             else:
                 state.update(partition_count, available)
             return state
+
+    def leave_idle(
+        self, idle_ms: int, producer_id: int, needed: Callable[[PartitionQueue], bool]
+    ) -> list[str]:
+        """Drop the topics that nothing was sent to for a while.
+
+        What is dropped is noted as the highest epoch: a later record begins a new one, because
+        a broker would take sequences that begin again under the old one for repetitions.
+
+        Args:
+            idle_ms: For how long.
+            producer_id: The present one.
+            needed: Whether the sequences of a queue must be kept.
+
+        Returns:
+            Topics that were idle; of some, only the sequences are left.
+        """
+        idle: list[str] = []
+        with self.lock:
+            before_ms = self.clock_ms() - idle_ms
+            for name, state in list(self.topics.items()):
+                if state.used_ms > before_ms or not state.is_empty:
+                    continue
+                idle.append(name)
+                if any(needed(queue) for queue in state.queues):
+                    continue
+                del self.topics[name]
+                for queue in state.queues:
+                    if queue.producer_id == producer_id >= 0:
+                        self._note_left(queue)
+        return idle
+
+    def _note_left(self, queue: PartitionQueue) -> None:
+        if self.left_producer_id != queue.producer_id:
+            self.left_producer_id, self.left_epoch = queue.producer_id, -1
+        self.left_epoch = max(self.left_epoch, queue.producer_epoch)
+
+    def first_epoch(self, producer_id: int, producer_epoch: int) -> int:
+        """The epoch under which a queue that has none begins.
+
+        Args:
+            producer_id: The present producer id.
+            producer_epoch: Its epoch, as the broker gave it.
+        """
+        if producer_id != self.left_producer_id:
+            return producer_epoch
+        return max(producer_epoch, self.left_epoch + 1)
+
+    def present(self, state: TopicState) -> TopicState:
+        """The state of a topic that counts now; the lock is held.
+
+        A caller may hold one that was left meanwhile. It is taken up again with its sequences,
+        unless the topic has another one by now.
+        """
+        found = self.topics.get(state.topic)
+        if found is None:
+            self.topics[state.topic] = found = state
+        elif found is not state:
+            found.grow(len(state.queues))
+        return found
+
+    def waiting_topics(self) -> list[str]:
+        """Topics that records wait for."""
+        with self.lock:
+            waiting = (queue.topic for queue in self.active if not queue.is_empty)
+            return list(dict.fromkeys(waiting))
 
     # appending: the user's thread
 
@@ -405,6 +489,7 @@ class Accumulator(Generic[D]):
         with self.lock:
             if not self.has_room():
                 return None
+            state = self.present(state)
             while True:
                 number = partition if partition >= 0 else state.sticky.current
                 queue = state.queues[number]
@@ -470,7 +555,7 @@ class Accumulator(Generic[D]):
         batch = queue.open
         if batch is not None:
             return batch, False
-        now_ms = self.clock_ms()
+        now_ms = state.used_ms = self.clock_ms()
         self._order += 1
         batch = ProducerBatch(
             queue.topic,

@@ -209,7 +209,9 @@ class BulkAppend:
 
     def _append_chunk(self, stop: int) -> None:
         """Append up to ``stop``; the lock is held. Notes whether to wake the sender."""
-        accumulator, queues = self._accumulator, self._state.queues
+        accumulator = self._accumulator
+        self._state = accumulator.present(self._state)
+        queues = self._state.queues
         builders: list[RecordBatchBuilder | None] = [None] * len(queues)
         touched: dict[int, _Touched] = {}
         targets = self._wanted

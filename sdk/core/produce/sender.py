@@ -231,7 +231,13 @@ class Sender:
                 return queue.producer_id >= 0 and not queue.in_flight
             if queue.in_flight:
                 return False
-            self._renumber(queue, manager.producer_id, manager.producer_epoch)
+            epoch = manager.producer_epoch
+            if not manager.is_transactional:
+                epoch = self._accumulator.first_epoch(manager.producer_id, epoch)
+                if epoch > EPOCH_MAX:
+                    manager.bump_required = plan.identity_needed = True
+                    return False
+            self._renumber(queue, manager.producer_id, epoch)
         elif manager.is_transactional:
             pass  # Only the coordinator raises a transactional producer's epoch.
         elif queue.bump_needed and (head.base_sequence < 0 or head.rejected or not head.attempts):

@@ -68,7 +68,7 @@ sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule require
 SERVICES = {
     "confluent-java": (CONFLUENT_JAVA, ["client.dns.lookup", "schema.registry.url"]),
     "confluent-librdkafka": (CONFLUENT_LIBRDKAFKA, []),
-    "event-hubs": (EVENT_HUBS, ["metadata.max.idle.ms"]),
+    "event-hubs": (EVENT_HUBS, []),
     "aiven": (AIVEN, []),
     "redpanda": (REDPANDA, []),
 }
