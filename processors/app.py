@@ -78,6 +78,7 @@ class App:
         self.settings: AppSettings = AppSettings.build({**settings, **address})
         self._specs: list[ProcessorSpec] = []
         self._runner: Runner | None = None
+        self._stop_asked = False
 
     def processor(
         self,
@@ -170,9 +171,11 @@ class App:
             KafkaError: The brokers cannot be reached, or refuse.
             SystemExit: The shutdown was forced.
         """
-        runner = self._make_runner()
+        runner = None
+        self._stop_asked = False
         try:
-            with ShutdownSignals(runner.stop, self.settings.shutdown_timeout_ms):
+            with ShutdownSignals(self.stop, self.settings.shutdown_timeout_ms):
+                runner = self._make_runner()
                 if self.topology().is_async:
                     asyncio.run(runner.run(ThreadCalls(runner.interrupt)))
                 else:
@@ -180,7 +183,8 @@ class App:
         except ForcedShutdown:
             raise SystemExit(EXIT_FORCED) from None
         finally:
-            self._runner = None
+            if runner is not None:  # else another thread's may be at work
+                self._runner = None
 
     async def run_async(self) -> None:
         """Process until ``stop`` or cancellation, within a running event loop.
@@ -188,6 +192,7 @@ class App:
         Installs no signal handlers. Heartbeats go on while a handler blocks the loop. Raises what
         ``run`` raises.
         """
+        self._stop_asked = False
         runner = self._make_runner()
         try:
             await runner.run(ThreadCalls(runner.interrupt))
@@ -196,8 +201,10 @@ class App:
 
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""
-        if self._runner is not None:
-            self._runner.stop()
+        self._stop_asked = True
+        runner = self._runner
+        if runner is not None:
+            runner.stop()
 
     def _make_runner(self, services: Services | None = None) -> Runner:
         if not self._specs:
@@ -209,4 +216,6 @@ class App:
 
             services = KafkaServices(self.settings)
         self._runner = Runner(self.topology(), self.settings, services)
+        if self._stop_asked:  # while that was made
+            self._runner.stop()
         return self._runner

@@ -12,7 +12,7 @@ import concurrent.futures
 import queue
 import threading
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,3 +81,60 @@ class ThreadCalls:
     def close(self) -> None:
         """Let the helper thread end."""
         self._queue.put(None)
+
+
+class Attempt(Generic[T]):
+    """A blocking step on a thread of its own, which its caller can leave behind.
+
+    Reaching brokers may take long, and neither a signal handler nor another thread can end it. So
+    the caller waits for whichever comes first, the result or ``leave``. The thread of a step that
+    was left ends by itself and does not keep the process from ending.
+
+    Args:
+        step: Makes something.
+        undo: Releases it, on the same thread, if the caller has left.
+    """
+
+    def __init__(self, step: Callable[[], T], undo: Callable[[T], None]) -> None:
+        self._step = step
+        self._undo = undo
+        # Its put() may interrupt another put() or a get(), as signal handlers do.
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._ending = threading.Lock()
+        self._left = False
+        self._done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def leave(self) -> None:
+        """Make ``result`` return; callable from signal handlers and other threads."""
+        self._news.put(None)
+
+    def result(self) -> T | None:
+        """Run the step.
+
+        Returns:
+            What it made; None if ``leave`` was called first.
+
+        Raises:
+            BaseException: What the step raised.
+        """
+        threading.Thread(target=self._work, name="onceflow-start", daemon=True).start()
+        try:
+            self._news.get()
+        finally:  # also when a signal handler raises
+            with self._ending:
+                self._left = not self._done.done()
+        return None if self._left else self._done.result()
+
+    def _work(self) -> None:
+        try:
+            made = self._step()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._done.set_exception(error)
+        else:
+            with self._ending:
+                left = self._left
+                if not left:
+                    self._done.set_result(made)
+            if left:
+                self._undo(made)
+        self._news.put(None)

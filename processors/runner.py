@@ -8,12 +8,14 @@ engines' business, and how transactions are kept exactly-once is the session's.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
-import threading
+import queue
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from onceflow.processors.calls import Calls
+from onceflow.processors.calls import Attempt, Calls
 from onceflow.processors.engine import Engine
 from onceflow.processors.errors import ProcessingError, StateDirectoryError, TooManyAbortsError
 from onceflow.processors.identity import Slot, claim_slot
@@ -44,6 +46,9 @@ HOLD_SLICE_MS = 1_000
 FORCED_CLOSE_MS = 1_000
 
 
+T = TypeVar("T")
+
+
 class Services(Protocol):
     """The outside world of a runner."""
 
@@ -52,6 +57,25 @@ class Services(Protocol):
     def changelog_reader(self) -> ChangelogReader: ...
     def monotonic_s(self) -> float: ...
     def wall_ms(self) -> int: ...
+
+
+class Started(NamedTuple):
+    """What a worker has once it may poll."""
+
+    slot: Slot
+    tasks: Tasks
+    session: TransactionSession
+
+    def close(self) -> None:
+        """Release it unused."""
+        _close_at_once(self.session)
+        self.tasks.close()
+        self.slot.release()
+
+
+def _close_at_once(session: TransactionSession) -> None:
+    with contextlib.suppress(KafkaError):
+        session.close(0)
 
 
 class Runner:
@@ -84,7 +108,8 @@ class Runner:
         self._failed_count = 0
         self._doomed: dict[tuple[TopicPartition, int], RecordError] = {}
         self._buried: set[tuple[TopicPartition, int]] = set()
-        self._stopped = threading.Event()
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # safe in signal handlers
+        self._leave: Callable[[], None] | None = None
         self._held = False
         self._redo = False
         self._stopping = False
@@ -94,11 +119,14 @@ class Runner:
     def stop(self) -> None:
         """Ask for an orderly end; callable from signal handlers and other threads."""
         self._stopping = True
-        self._stopped.set()
+        self._stops.put(None)
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Make a waiting poll return."""
+        """Make a waiting poll return, and give up waiting for clients that are made."""
+        leave = self._leave
+        if leave is not None:
+            leave()
         if self._session is not None:
             self._session.wakeup()
 
@@ -115,7 +143,9 @@ class Runner:
         """
         close_ms = FORCED_CLOSE_MS
         try:
-            await call(self._start)
+            started = await call(self._unless_stopped, self._start, Started.close)
+            if started is not None:
+                self._slot, self._tasks, self._session = started
             while not self._stopping:
                 try:
                     await self._round(call)
@@ -130,29 +160,41 @@ class Runner:
             await call(self._close, close_ms)
             call.close()
 
-    def _start(self) -> None:
+    def _unless_stopped(self, step: Callable[[], T], undo: Callable[[T], None]) -> T | None:
+        """Make something by brokers that may not answer; None when a stop is asked for first."""
+        attempt = Attempt(step, undo)
+        self._leave = attempt.leave
+        try:
+            return None if self._stopping else attempt.result()
+        finally:
+            self._leave = None
+
+    def _start(self) -> Started:
         admin = self._services.admin()
         try:
             identities = provision(self._topology, self._settings, admin)
         finally:
             admin.close()
         directory = self._settings.state_dir / self._topology.app
-        self._slot = claim_slot(directory, self._settings.slot)
-        self._tasks = Tasks(
+        slot = claim_slot(directory, self._settings.slot)
+        tasks = Tasks(
             self._topology,
             StoreOpener(directory / "state", identities, self._services.wall_ms),
             self._services.changelog_reader,
             self._clock,
             self._services.wall_ms,
         )
-        self._open_session()
+        try:
+            return Started(slot, tasks, self._make_session(slot))
+        except BaseException:
+            slot.release()
+            raise
 
-    def _open_session(self) -> None:
-        assert self._slot is not None
+    def _make_session(self, slot: Slot) -> TransactionSession:
         config = self._settings.session_config(
-            self._topology.app, self._topology.input_topics, self._slot.name
+            self._topology.app, self._topology.input_topics, slot.name
         )
-        self._session = self._services.session(config, self)
+        return self._services.session(config, self)
 
     def _close(self, timeout_ms: int) -> None:
         try:
@@ -173,13 +215,20 @@ class Runner:
             self._pacing.aborts += 1
             self._check_exhausted(error)
             await call(self._close_session)
-            await call(self._stopped.wait, self._pacing.backoff_ms() / 1000)
+            await call(self._pause, self._pacing.backoff_ms() / 1000)
+            assert self._slot is not None
+            make = functools.partial(self._make_session, self._slot)
             try:
-                await call(self._open_session)
+                session = await call(self._unless_stopped, make, _close_at_once)
             except (RetriableError, NoBrokersAvailableError) as again:
                 error = again
             else:
+                self._session = session or self._session
                 return
+
+    def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._stops.get(timeout=seconds)
 
     def _close_session(self) -> None:
         tasks, session = self._parts()

@@ -18,6 +18,7 @@ from onceflow.processors.stores.memory import MemoryTaskStore
 from onceflow.processors.tasks import Task
 from onceflow.processors.topology import ProcessorSpec
 from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.sdk import murmur2_partition
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers, RecordMetadata, TopicPartition
 from onceflow.transactions.colour import run_blocking
@@ -113,7 +114,7 @@ class TestDriver:
         *,
         key: object = None,
         headers: Headers = (),
-        partition: int = 0,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Write a record and process everything that follows from it.
@@ -124,7 +125,7 @@ class TestDriver:
             value: Encoded as an output of the topic's processor would be.
             key: Encoded like the value.
             headers: Headers.
-            partition: Partition of the record.
+            partition: Partition of the record; by its key as a producer chooses it by default.
             timestamp_ms: The driver's time by default.
 
         Raises:
@@ -142,7 +143,7 @@ class TestDriver:
         *,
         key: object = None,
         headers: Headers = (),
-        partition: int = 0,
+        partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """``send`` for applications with async handlers.
@@ -152,7 +153,7 @@ class TestDriver:
             value: Value, encoded as the processor of the topic reads it; None is a tombstone.
             key: Key, encoded like the value.
             headers: Pairs of name and bytes.
-            partition: Partition of the input.
+            partition: Partition of the record; by its key by default.
             timestamp_ms: The driver's time by default.
         """
         self._put_input(topic, value, key, headers, partition, timestamp_ms)
@@ -172,7 +173,7 @@ class TestDriver:
         value: object,
         key: object,
         headers: Headers,
-        partition: int,
+        partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
         if topic not in self._topics():
@@ -180,7 +181,9 @@ class TestDriver:
         engine = self._engines.get(topic)
         encode = encoder_for((engine or next(iter(self._engines.values()))).spec.format)
         when = self.now_ms if timestamp_ms is None else timestamp_ms
-        self._write(topic, partition, encode(key), encode(value), headers, when)
+        key_data = encode(key)
+        chosen = self._partition_of(key_data) if partition is None else partition
+        self._write(topic, chosen, key_data, encode(value), headers, when)
 
     def _take(
         self,
@@ -193,8 +196,12 @@ class TestDriver:
     ) -> RecordMetadata:
         data, key_data = _as_bytes(value), _as_bytes(key)
         if partition is None:
-            partition = sum(key_data or b"") % self._partitions
+            partition = self._partition_of(key_data)
         return self._write(topic, partition, key_data, data, headers, timestamp_ms)
+
+    def _partition_of(self, key: bytes | None) -> int:
+        """The producer's choice, which is Java's; records without a key go to the first."""
+        return 0 if key is None else murmur2_partition(key, self._partitions)
 
     def _write(
         self,

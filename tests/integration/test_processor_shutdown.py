@@ -6,8 +6,10 @@ Method: worker processes on the in-process broker get signals while idle and ins
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +28,11 @@ from processor_processes import (
 )
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import Fault
+from onceflow.processors import App
+from onceflow.processors.stores.lmdb import try_lock
 from onceflow.sdk import Admin
+from onceflow.sdk.protocol.api.transactions import InitProducerIdRequest
 
 PROGRAM = """
 import sys, time
@@ -163,3 +169,114 @@ def test_worker_without_its_broker_ends_within_the_limit(
         daemon.wait(30)
         assert daemon.stdout is not None
         daemon.stdout.close()
+
+
+WAITING = """
+import sys
+from onceflow.processors import App
+
+app = App("waiting", sys.argv[1], state_dir=sys.argv[2], shutdown_timeout_ms=60_000,
+    operation_timeout_ms=600_000, bootstrap_timeout_ms=600_000,
+    socket_connection_setup_timeout_ms=600_000)
+
+@app.processor("in", to="out")
+def handle(value: str) -> str:
+    return value
+
+print("started", flush=True)
+app.run()
+print("stopped", flush=True)
+"""
+
+
+@pytest.fixture(params=["refusing", "mute"])
+def nobody(request: pytest.FixtureRequest) -> Iterator[str]:
+    """An address where no broker is: nothing listens, or what listens never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        if request.param == "refusing":
+            listening.close()
+        yield address
+
+
+def waiting_app(nobody: str, tmp_path: Path) -> App:
+    app = App(
+        "waiting",
+        nobody,
+        state_dir=tmp_path,
+        operation_timeout_ms=600_000,
+        bootstrap_timeout_ms=600_000,
+        socket_connection_setup_timeout_ms=600_000,
+    )
+
+    @app.processor("in", to="out")
+    def handle(value: str) -> str:
+        return value
+
+    return app
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_brokers_are_looked_for_ends_in_order(
+    nobody: str, workers: Workers, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Not when the limits of calls are over, nor by force when that of the shutdown is."""
+    worker = workers.start(WAITING, nobody, str(tmp_path / "disk"))
+    wait_for(lambda: "started" in worker.output(), "the worker starts")
+    threading.Event().wait(0.2)  # Anywhere between here and there is as good.
+    worker.signal(number)
+    assert worker.process.wait(30) == 0
+    assert worker.output() == "started\nstopped\n"
+
+
+def test_stop_while_the_brokers_are_looked_for_is_obeyed(nobody: str, tmp_path: Path) -> None:
+    app = waiting_app(nobody, tmp_path)
+    thread = threading.Thread(target=app.run, daemon=True)
+    thread.start()
+    wait_for(lambda: app._runner is not None, "it runs")
+    app.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+async def test_a_task_that_looks_for_brokers_can_be_stopped_and_cancelled(
+    nobody: str, tmp_path: Path
+) -> None:
+    app = waiting_app(nobody, tmp_path)
+    running = asyncio.create_task(app.run_async())
+    await asyncio.to_thread(wait_for, lambda: app._runner is not None, "it runs")
+    app.stop()
+    async with asyncio.timeout(30):
+        await running
+    cancelled = asyncio.create_task(app.run_async())
+    await asyncio.to_thread(wait_for, lambda: app._runner is not None, "it runs again")
+    cancelled.cancel()
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+
+def test_clients_that_come_after_a_stop_are_closed(broker: Broker, tmp_path: Path) -> None:
+    """The broker answers only once the application has left; nothing of it stays behind."""
+    app = App("late", broker.bootstrap_servers, state_dir=tmp_path)
+
+    @app.processor("in", to="out")
+    def handle(value: str) -> str:
+        return value
+
+    rule = broker.faults.add(InitProducerIdRequest, Fault.HOLD)
+    thread = threading.Thread(target=app.run, daemon=True)
+    thread.start()
+    wait_for(lambda: rule.hits > 0, "the session is being made")
+    app.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    broker.faults.release(rule)
+    wait_for(lambda: is_free(tmp_path / "late" / "slot-0.lock"), "the slot is free")
+
+
+def is_free(slot: Path) -> bool:
+    lock = try_lock(slot)
+    if lock is not None:
+        lock.close()
+    return lock is not None

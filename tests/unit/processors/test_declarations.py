@@ -422,3 +422,36 @@ def test_a_processor_does_not_feed_itself_unless_it_says_so() -> None:
         app.processor("in", to="in")(again)
     app.processor("in")(countdown)
     assert list(app.topology().input_topics) == ["in"]
+
+
+# By kafka-python's murmur2, which is Java's, among seven partitions.
+KAFKAS_PARTITIONS = {"a": 5, "b": 6, "21": 3, "héllo": 2, "x" * 99: 0}
+
+
+def test_the_driver_partitions_by_the_key_as_kafka_does() -> None:
+    app = App("spread")
+
+    @app.processor("in", to="out")
+    def handle(value: str, key: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return f"{value} {seen.get(0)}"
+
+    driver = TestDriver(app, partitions=7)
+    for key in KAFKAS_PARTITIONS:
+        driver.send("in", "v", key=key)
+        driver.send("in", "v", key=key)
+    for topic in ("in", "out"):
+        found = {record.key.decode(): record.partition for record in driver.outputs(topic)}
+        assert found == KAFKAS_PARTITIONS
+    assert driver.values("out", str) == ["v 1", "v 2"] * len(KAFKAS_PARTITIONS)
+    driver.send("in", "v", key="a", partition=6)
+    assert driver.outputs("in")[-1].partition == 6
+
+
+def test_an_annotation_that_is_no_name_of_the_module_says_what_to_do() -> None:
+    app = App("hidden")
+
+    def handle(value: Unknown) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(DeclarationError, match="define the type at the top of the module"):
+        app.processor("in")(handle)
