@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from onceflow.processors.errors import DeclarationError, DeserializationError
-from onceflow.sdk.serde import to_json, to_msgpack, told_format
+from onceflow.sdk.serde import format_remark, to_json, to_msgpack
 
 Decoder = Callable[[bytes | None], object]
 Encoder = Callable[[object], bytes | None]
@@ -88,8 +88,8 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
             other = "msgpack" if format is Format.JSON else "json"
             switch = f'declare the processor with format="{other}"'
             text = inner in (bytes, str)
-            told = "" if text else told_format(bytes(data), format.value, switch)
-            raise DeserializationError(f"{what} does not fit {shown}: {error}{told}") from error
+            remark = "" if text else format_remark(bytes(data), format.value, switch)
+            raise DeserializationError(f"{what} does not fit {shown}: {error}{remark}") from error
 
     return decode_value
 

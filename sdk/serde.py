@@ -126,7 +126,7 @@ def _json_to_object(data: bytes) -> object:
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise SerializationError(f"not JSON: {error}{told_format(data, 'json')}") from error
+        raise SerializationError(f"not JSON: {error}{format_remark(data, 'json')}") from error
     return found
 
 
@@ -190,7 +190,7 @@ def _msgpack_to_object(data: bytes) -> object:
         found: object = msgspec.msgpack.decode(data)
     except (ValueError, TypeError, RecursionError) as error:
         raise SerializationError(
-            f"not MessagePack: {error}{told_format(data, 'msgpack')}"
+            f"not MessagePack: {error}{format_remark(data, 'msgpack')}"
         ) from error
     return found
 
@@ -231,7 +231,7 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -
             return decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise SerializationError(
-                f"not a {name} in {encoding}: {error}{told_format(data, encoding)}"
+                f"not a {name} in {encoding}: {error}{format_remark(data, encoding)}"
             ) from error
 
     return Serde(f"{encoding} of {name}", serialize, deserialize)
@@ -253,7 +253,7 @@ def _model_decoder(kind: type[T], encoding: str) -> Callable[[bytes], T] | None:
     return decode
 
 
-def told_format(data: bytes, expected: str, switch: str = "read them as such") -> str:
+def format_remark(data: bytes, expected: str, switch: str = "read them as such") -> str:
     """Name the format of bytes that could not be read as expected, and the remedy.
 
     Args:

@@ -101,19 +101,19 @@ class JwksKeys:
         self.missing = False
 
     def _parse(self, data: bytes) -> list[PyJWK]:
-        told = json.loads(data)
-        if not isinstance(told, dict) or not isinstance(told.get("keys"), list):
-            raise ValueError("there is no list of keys")
+        document = json.loads(data)
+        if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+            raise ValueError("a JSON object with a list 'keys' is expected")
         try:
-            found = self._jwt.PyJWKSet.from_dict(told).keys
+            found = self._jwt.PyJWKSet.from_dict(document).keys
         except (self._jwt.PyJWTError, TypeError, ValueError) as error:
             raise ValueError(str(error)) from None
-        unusable = len(told["keys"]) - len(found)
+        unusable = len(document["keys"]) - len(found)
         if unusable:
             logger.warning("%d keys of %s cannot be used", unusable, self.url)
         keys = [key for key in found if key.public_key_use in (None, "sig")]
         if not keys:
-            raise ValueError("there is no key that can be used")
+            raise ValueError("it has no usable key")
         return keys
 
     def _file_stamp(self) -> tuple[int, int]:

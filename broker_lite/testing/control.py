@@ -248,7 +248,7 @@ def _parse_body(data: bytes) -> Mapping[str, object]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ControlError(HTTPStatus.BAD_REQUEST, f"the body is no JSON: {error}") from None
+        raise ControlError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise ControlError(HTTPStatus.BAD_REQUEST, 'send a JSON object, as in {"times": 1}')
     return body

@@ -229,11 +229,11 @@ class _JsonDeserializer(PayloadDeserializer):
 
 
 def _check_plain(value: object) -> None:
-    """Refuse what would be changed by becoming JSON: keys that are no text, bytes, sets ..."""
+    """Refuse what JSON would change: keys that are not text, bytes, sets ..."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise SerializationError(f"the key {key!r} is no text, which JSON needs")
+                raise SerializationError(f"the key {key!r} must be text: JSON has no other keys")
             _check_plain(inner)
     elif isinstance(value, list | tuple):
         for inner in value:

@@ -271,7 +271,7 @@ def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, Re
 
 
 def compiled(make: Callable[[], T], about: str) -> T:
-    """Make a codec; a schema that cannot be read is told by name.
+    """Make a codec, naming the schema in the error if it cannot be read.
 
     Args:
         make: Reads the schema.
@@ -285,7 +285,8 @@ def compiled(make: Callable[[], T], about: str) -> T:
     except KafkaError:
         raise
     except Exception as error:
-        raise SerializationError(f"{about}: the schema cannot be used: {_told(error)}") from error
+        cause = _in_words(error)
+        raise SerializationError(f"{about}: the schema cannot be used: {cause}") from error
 
 
 def _guarded(work: Callable[[V], T], value: V, about: str) -> T:
@@ -294,10 +295,10 @@ def _guarded(work: Callable[[V], T], value: V, about: str) -> T:
     except KafkaError:
         raise
     except Exception as error:  # the codecs' libraries raise whatever comes to hand
-        raise SerializationError(f"{about}: {_told(error)}") from error
+        raise SerializationError(f"{about}: {_in_words(error)}") from error
 
 
-def _told(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     """An error in words; those of values speak for themselves."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 

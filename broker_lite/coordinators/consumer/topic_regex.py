@@ -40,7 +40,7 @@ _KAFKAS_WORDS: Final = {
 
 
 class RegexError(ValueError):
-    """The text is no pattern that is matched here; the message says why, in RE2/J's words."""
+    """The pattern is invalid or too costly; the message says why, in RE2/J's words."""
 
 
 class RegexEngineMissingError(RegexError):

@@ -68,16 +68,16 @@ def re2_text(pattern: re.Pattern[str]) -> str:
     """A pattern as the coordinator gets it: RE2 has the flags in the text.
 
     Both match whole names. What RE2 lacks (look-around, back-references) the coordinator refuses,
-    and the next poll raises that. What it reads in another way is refused here, as nobody else
-    would notice that other topics are meant.
+    and the next poll raises that. What RE2 reads differently is refused here: it would select
+    other topics without an error.
 
     Raises:
         ConfigError: RE2 would read the pattern in another way.
     """
     for means, remedy in _READ_DIFFERENTLY:
         if means(pattern):
-            told = f"with group_protocol='consumer' {remedy}"
-            raise ConfigError("pattern", pattern.pattern, told)
+            remark = f"with group_protocol='consumer' {remedy}"
+            raise ConfigError("pattern", pattern.pattern, remark)
     letters = "".join(
         letter
         for letter, flag in (("i", re.IGNORECASE), ("m", re.MULTILINE), ("s", re.DOTALL))

@@ -94,7 +94,7 @@ class Fitter:
                 )
             given = value if type(value) is dict else fields_of(value)
             if given is None:
-                raise Misfit(f"{shown(value)} is no record {type_.name}")
+                raise Misfit(f"record {type_.name} expected, got {shown(value)}")
             out, left, name = {}, len(given), ""
             try:
                 for name, inner, default in fields:
@@ -258,11 +258,11 @@ def _refuse(reason: str) -> object:
 
 
 def _null(value: object) -> object:
-    return value if value is None else _refuse(f"{shown(value)} is not null")
+    return value if value is None else _refuse(f"null expected, got {shown(value)}")
 
 
 def _boolean(value: object) -> object:
-    return value if isinstance(value, bool) else _refuse(f"{shown(value)} is no boolean")
+    return value if isinstance(value, bool) else _refuse(f"boolean expected, got {shown(value)}")
 
 
 def _integer(kind: str) -> Fit:
@@ -281,18 +281,18 @@ def _integer(kind: str) -> Fit:
 
 def _as_int(value: object, kind: str) -> int:
     if isinstance(value, bool):
-        raise Misfit(f"{shown(value)} is no {kind}")
+        raise Misfit(f"{kind} expected, got {shown(value)}")
     try:
         return operator.index(_unwrapped(value))  # type: ignore[arg-type]
     except TypeError:
-        raise Misfit(f"{shown(value)} is no {kind}") from None
+        raise Misfit(f"{kind} expected, got {shown(value)}") from None
 
 
 def _double(value: object) -> object:
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise Misfit(f"{shown(value)} is no number")
+        raise Misfit(f"number expected, got {shown(value)}")
     try:
         found = float(value)
     except OverflowError:
@@ -319,12 +319,12 @@ def _bytes(value: object) -> object:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise Misfit(f"{shown(value)} is no bytes")
+    raise Misfit(f"bytes expected, got {shown(value)}")
 
 
 def _string(value: object) -> object:
     value = _unwrapped(value)
-    return value if isinstance(value, str) else _refuse(f"{shown(value)} is no text")
+    return value if isinstance(value, str) else _refuse(f"text expected, got {shown(value)}")
 
 
 def _unwrapped(value: object) -> object:
@@ -347,20 +347,20 @@ def _fixed(value: object, type_: Type) -> object:
     data = _bytes(value)
     assert isinstance(data, bytes)
     if len(data) != type_.size:
-        raise Misfit(f"{len(data)} bytes, where {type_.name} has {type_.size}")
+        raise Misfit(f"{type_.name} has {type_.size} bytes, got {len(data)}")
     return data
 
 
 def _symbol(value: object, type_: Type) -> object:
     symbol = _unwrapped(value)
     if not isinstance(symbol, str) or symbol not in type_.symbols:
-        raise Misfit(f"{shown(value)} is no symbol of {type_.name}")
+        raise Misfit(f"symbol of {type_.name} expected, got {shown(value)}")
     return str(symbol)
 
 
 def _array(value: object, items: Fit) -> object:
     if not isinstance(value, list | tuple | Set):
-        raise Misfit(f"{shown(value)} is no list")
+        raise Misfit(f"list expected, got {shown(value)}")
     out: list[object] = []
     try:
         for each in value:
@@ -373,12 +373,12 @@ def _array(value: object, items: Fit) -> object:
 
 def _map(value: object, values: Fit) -> object:
     if not isinstance(value, Mapping):
-        raise Misfit(f"{shown(value)} is no mapping")
+        raise Misfit(f"mapping expected, got {shown(value)}")
     out, key = {}, None
     try:
         for key, each in value.items():
             if not isinstance(key, str):
-                raise Misfit("the key is no text")
+                raise Misfit("the key must be text")
             out[key] = values(each)
     except Misfit as error:
         error.path.append(f"[{key!r}]")

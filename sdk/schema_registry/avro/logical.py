@@ -57,7 +57,7 @@ def shown(value: object) -> str:
 
 
 def typed_of(type_: Type) -> Typed | None:
-    """The function from raw values of a logical type to Python's; None where there is none."""
+    """Return the function from raw values of a type to Python's; None if values stay raw."""
     match type_.logical:
         case "decimal":
             return lambda raw: _EXACT.scaleb(decimal.Decimal(_integer(raw)), -type_.scale)
@@ -88,7 +88,7 @@ def _integer(raw: object) -> int:
 def _time_of(micros: object) -> datetime.time:
     assert isinstance(micros, int)
     if not 0 <= micros < _DAY_MICROS:
-        raise ValueError(f"{micros} microseconds are no time of a day")
+        raise ValueError(f"time of day out of range: {micros} microseconds")
     return (_LOCAL_EPOCH + micros * _MICROSECOND).time()
 
 
@@ -99,7 +99,7 @@ def _big_decimal_of(raw: object) -> decimal.Decimal:
         raise ValueError("a big-decimal is cut off")
     scale, end = _read_long(raw, at + size)
     if end != len(raw) or abs(scale) > BIG_DECIMAL_SCALE_MAX:
-        raise ValueError(f"no big-decimal, or one of scale {scale}")
+        raise ValueError(f"big-decimal malformed, or of scale {scale}")
     return _EXACT.scaleb(decimal.Decimal(_integer(raw[at : at + size])), -scale)
 
 
@@ -116,7 +116,7 @@ def _read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def raw_of(type_: Type) -> Typed:
-    """The function from Python's values of a logical type to raw ones; raises Misfit.
+    """Return the function from Python's values of a logical type to raw ones; it raises Misfit.
 
     Raw values are let through: a ``date`` may also be given as its number of days.
     """
@@ -207,7 +207,7 @@ def _uuid_text(value: object) -> object:
                 return value
         except ValueError:
             pass
-        raise Misfit(f"{shown(value)} is no UUID")
+        raise Misfit(f"UUID expected, got {shown(value)}")
     return value
 
 

@@ -1,8 +1,8 @@
 """Names of Avro types: as fastavro gets them, and as values of unions carry them.
 
-Two records of a union may look the same, and a symbol looks like text. What is read from a union of
-such types is a mapping, text or bytes that knows its type, so that it can be told and written again
-as what it was.
+Two records of a union may look the same, and a symbol looks like text. A value that is read from
+such a union carries the name of its type, so that the application can see it and writing it again
+gives the same branch.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def avro_type_name(value: object) -> str | None:
     """The full name of the Avro type of a value that was read from a union.
 
     Args:
-        value: A record, symbol or fixed that ``avro_serde`` gave, from a union in which its type
-            could not be told by the value alone.
+        value: A record, symbol or fixed that ``avro_serde`` read from a union of which several
+            types look like it.
 
     Returns:
-        Such as ``shop.Order``, or "map" for a mapping that is no record; None for any other value.
+        Such as ``shop.Order``, or "map" for a map beside records; None for any other value.
     """
     return getattr(value, "avro_type", None) if type(value) in _NAMED_TYPES else None
 

@@ -37,7 +37,7 @@ class Mismatch(SchemaFault):
 
 
 def needs_pairs(union: Type) -> bool:
-    """Whether raw values of a union do not tell by themselves which branch they are of."""
+    """Whether raw values of several branches of a union look the same."""
     looks = [_LOOK[each.kind] for each in union.branches if each.kind in _LOOK]
     return len(set(looks)) < len(looks)
 
@@ -54,7 +54,7 @@ class Resolver:
     Args:
         pairs: Which values within unions are pairs of the branch's name and the value: "none",
             "named" types (as fastavro gives them on demand), or "all" (as in a default).
-        names: Whether values know their type where they do not tell it by themselves.
+        names: Whether values of a union carry the name of their type where it is not plain.
     """
 
     def __init__(self, pairs: Literal["none", "named", "all"], *, names: bool) -> None:
@@ -69,7 +69,7 @@ class Resolver:
 
         Args:
             writer: Schema that the bytes were written with.
-            reader: Schema of what is wanted, the same for none of its own.
+            reader: Schema to read as; the writer's where the application gave none.
 
         Raises:
             Mismatch: No value of the one is a value of the other.
@@ -102,9 +102,9 @@ class Resolver:
         return self._paired(type_) or any(self._needs_name(each, type_) for each in type_.branches)
 
     def _needs_name(self, branch: Type, union: Type) -> bool:
-        """Whether typed values of a branch must know their type, to be told from another branch's.
+        """Whether typed values of a branch carry its name, as another branch's look the same.
 
-        Text and bytes without a name need none: they are what a plain value means.
+        Text and bytes carry none: a plain ``str`` or ``bytes`` means them.
         """
         if not self._names or (not branch.name and branch.kind != "map"):
             return False
@@ -274,7 +274,7 @@ def _code_of(value: object, kinds: Mapping[str, str]) -> str:
     for kind in _KINDS_OF[type(value)]:
         if kind in kinds:
             return kinds[kind]
-    raise Mismatch(f"a {type(value).__name__} is no value of the union")
+    raise Mismatch(f"the union has no type for a {type(value).__name__}")
 
 
 _KINDS_OF: Final[Mapping[type, tuple[str, ...]]] = {

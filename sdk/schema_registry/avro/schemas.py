@@ -134,7 +134,7 @@ def read_schema(text: str, used: Iterable[str] = ()) -> Type:
         used: Schemas whose types it uses by name; each one behind those that it uses itself.
 
     Raises:
-        SchemaFault: It is no Avro schema; the message says what is wrong with it.
+        SchemaFault: The schema is invalid; the message says where and why.
     """
     reader = _Reader()
     for each in used:
@@ -154,7 +154,7 @@ class _Reader:
         if isinstance(schema, list):
             return self._union([self.read(each, space) for each in schema])
         if not isinstance(schema, dict):
-            raise SchemaFault(f"{_shown(schema)} is no Avro type")
+            raise SchemaFault(f"Avro type expected, got {_shown(schema)}")
         kind = schema.get("type")
         if isinstance(kind, dict | list):
             return self.read(kind, space)
@@ -217,7 +217,7 @@ class _Reader:
     def _fields(self, record: Type, schema: dict[str, object], space: str) -> None:
         for each in _list(_member(schema, "fields")):
             if not isinstance(each, dict):
-                raise SchemaFault(f"{_shown(each)} is no field of {record.name!r}")
+                raise SchemaFault(f"field of {record.name!r} expected, got {_shown(each)}")
             name = _text(each, "name")
             if any(known.name == name for known in record.fields):
                 raise SchemaFault(f"the record {record.name!r} has two fields {name!r}")
@@ -349,20 +349,20 @@ def _member(schema: dict[str, object], name: str) -> object:
 def _text(schema: dict[str, object], name: str) -> str:
     found = _member(schema, name)
     if not isinstance(found, str) or not found:
-        raise SchemaFault(f"{_shown(schema)}: {name!r} is no name")
+        raise SchemaFault(f"{_shown(schema)}: {name!r} must be a name")
     return found
 
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise SchemaFault(f"{_shown(value)} is no list")
+        raise SchemaFault(f"list expected, got {_shown(value)}")
     return value
 
 
 def _texts(value: object) -> list[str]:
     found = [each for each in _list(value) if isinstance(each, str)]
     if len(found) < len(_list(value)):
-        raise SchemaFault(f"{_shown(value)} is no list of names")
+        raise SchemaFault(f"list of names expected, got {_shown(value)}")
     return found
 
 
@@ -372,5 +372,5 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _whole(value: object, name: str) -> int:
     if not _is_whole(value) or not 0 <= value <= 2**31 - 1:
-        raise SchemaFault(f"the {name} {_shown(value)} is no whole number from 0")
+        raise SchemaFault(f"{name} must be a whole number from 0, got {_shown(value)}")
     return value

@@ -27,9 +27,9 @@ from onceflow.sdk.serde import (
     MSGPACK,
     STRING,
     Serde,
+    format_remark,
     struct_serde,
     to_json,
-    told_format,
 )
 
 
@@ -230,4 +230,4 @@ def test_a_mismatch_of_formats_is_named(reader: Serde[object], written: bytes, t
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"\x00", b"text", b"\x81\xa1"])
 @pytest.mark.parametrize("expected", ["json", "msgpack"])
 def test_bytes_of_no_format_are_not_called_one(data: bytes, expected: str) -> None:
-    assert told_format(data, expected) == ""
+    assert format_remark(data, expected) == ""
