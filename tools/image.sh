@@ -14,9 +14,10 @@ tag=${1:-onceflow:$version}
 docker image inspect "$base" >/dev/null 2>&1 || docker pull -q "$base"
 found=$(docker run --rm "$base" python -c 'import platform, sys; print("%d.%d" % sys.version_info[:2], platform.machine())')
 read -r release machine <<<"$found"
-rm -rf docker/wheels build
+rm -rf docker/wheels
 mkdir -p docker/wheels
-"$python" -m pip wheel -q --no-deps -w docker/wheels .
+# Plain Python: what is compiled here would fit neither the image's Python nor its C library.
+ONCEFLOW_COMPILE=0 "$python" -m pip wheel -q --no-deps -w docker/wheels .
 "$python" -m pip download -q --only-binary :all: --python-version "$release" --implementation cp \
     --platform "manylinux2014_$machine" --platform "manylinux_2_28_$machine" --platform any \
     -d docker/wheels "$(echo docker/wheels/onceflow-*.whl)[re2,security]"

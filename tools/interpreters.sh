@@ -14,7 +14,7 @@ for python in $PYTHONS; do
     if ! cat pyproject.toml tools/interpreters.sh | cmp -s - "$environment/made-from"; then
         echo "python $version: setting up"
         "$python" -m venv --clear "$environment"
-        "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
+        ONCEFLOW_COMPILE=0 "$environment/bin/pip" install -q '.[opentelemetry,prometheus,schema-registry,security]' \
             aiokafka build confluent-kafka cryptography hypothesis kafka-python kio lz4 opentelemetry-sdk pyarrow \
             pydantic pytest pytest-asyncio pytest-randomly pytest-timeout pytest-xdist testcontainers types-protobuf
         "$environment/bin/pip" uninstall -q -y onceflow

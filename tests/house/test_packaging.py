@@ -43,13 +43,20 @@ def test_area_is_a_link_to_its_folder(area: str) -> None:
     assert link.resolve() == ROOT / area
 
 
-def pip_wheel(source: Path, into: Path, **environment: str) -> tuple[Path, str]:
+def pip_wheel(python: Path, source: Path, into: Path, **environment: str) -> tuple[Path, str]:
     """Build a wheel as pip does it: isolated, with what the backend asks for.
+
+    Args:
+        python: The interpreter of a new environment: mypy also looks into the site-packages of
+            the environment that pip runs in, where everything is in development.
+        source: Folder of the project.
+        into: Folder for the wheel.
+        environment: Environment variables.
 
     Returns:
         The wheel, and what was printed.
     """
-    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(into)]
+    command = [str(python), "-m", "pip", "wheel", "-v", "--no-deps", "-w", str(into)]
     switch = {name: value for name, value in os.environ.items() if name != build_backend.SWITCH}
     done = subprocess.run(
         [*command, str(source)],
@@ -122,6 +129,14 @@ def unpacked(sdist: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with nothing but pip."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=110)
+    return folder / "bin" / "python"
+
+
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CC", "cc").split()[0]) is None, reason="no C compiler here"
 )
@@ -142,9 +157,9 @@ def test_the_source_archive_holds_the_tree_without_links(sdist: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_plain_install_compiles_also_from_the_source_archive(
-    unpacked: Path, tmp_path: Path
+    bare_python: Path, unpacked: Path, tmp_path: Path
 ) -> None:
-    wheel, said = pip_wheel(unpacked, tmp_path)
+    wheel, said = pip_wheel(bare_python, unpacked, tmp_path)
     assert f"onceflow: compiled for {sys.implementation.cache_tag}" in said
     suffix = EXTENSION_SUFFIXES[0]
     compiled = {f"onceflow/{name}{suffix}" for name in build_backend.COMPILED}
@@ -165,7 +180,7 @@ def test_a_plain_install_compiles_also_from_the_source_archive(
     ],
 )
 def test_without_machine_code_the_install_is_plain_and_says_why(
-    unpacked: Path, tmp_path: Path, how: str, said: str
+    bare_python: Path, unpacked: Path, tmp_path: Path, how: str, said: str
 ) -> None:
     failing = tmp_path / "cc"  # takes the backend's probe and nothing else
     failing.write_text('#!/bin/sh\ncase "$*" in *probe.c*) exec cc "$@";; esac\nexit 1\n')
@@ -175,7 +190,7 @@ def test_without_machine_code_the_install_is_plain_and_says_why(
         "a failing compiler": {"CC": str(failing)},
         "forbidden": {build_backend.SWITCH: "0"},
     }[how]
-    wheel, printed = pip_wheel(unpacked, tmp_path, **environment)
+    wheel, printed = pip_wheel(bare_python, unpacked, tmp_path, **environment)
     assert said in printed
     assert wheel.name.endswith("-py3-none-any.whl")
     assert packed_in(wheel) == files_of_the_tree()
