@@ -22,7 +22,7 @@ from onceflow.broker_lite.request_context import (
 from onceflow.broker_lite.services import Services
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.sdk.protocol.frame import decode_request_header
+from onceflow.sdk.protocol.frame import API_VERSIONS, decode_request_header
 from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 _CORRELATION_ID = struct.Struct(">i")
 
-API_VERSIONS_KEY = 18
 SASL_KEYS = (17, 36)
 SASL_HANDSHAKE_KEY = SASL_KEYS[0]
-OPEN_KEYS = (API_VERSIONS_KEY, *SASL_KEYS)
+OPEN_KEYS = (API_VERSIONS, *SASL_KEYS)
 """What an unauthenticated connection may ask where authentication is required (trap 70)."""
 
 MAX_REQUEST_VALUES = 100_000
@@ -211,7 +210,7 @@ class Dispatcher:
         _check_standing(connection, header.api_key, now_ms)
         api_version = header.api_version
         if not registration.min_version <= api_version <= registration.max_version:
-            if header.api_key == API_VERSIONS_KEY and api_version > registration.max_version:
+            if header.api_key == API_VERSIONS and api_version > registration.max_version:
                 return PendingAnswer(0, header.correlation_id, _too_new_api_versions(registration))
             raise RemoteProtocolError(
                 f"{registration.request_type.__name__} version {api_version} is not served "
@@ -293,7 +292,7 @@ def _too_new_api_versions(registration: Registration) -> Response:
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[
             ApiVersionsResponse.ApiVersion(
-                api_key=API_VERSIONS_KEY,
+                api_key=API_VERSIONS,
                 min_version=registration.min_version,
                 max_version=registration.max_version,
             )

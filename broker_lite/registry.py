@@ -29,7 +29,6 @@ HANDLER_MODULES = (
     "groups",
     "offsets",
     "produce",
-    "producers",
     "quotas",
     "replicas",
     "scram_users",

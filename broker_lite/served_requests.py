@@ -53,7 +53,7 @@ SERVED = {
     55: ("features", 0, 2),
     57: ("features", 0, 2),
     60: ("cluster", 0, 2),
-    61: ("producers", 0, 0),
+    61: ("transactions", 0, 0),
     64: ("features", 0, 0),
     65: ("transactions", 0, 0),
     66: ("transactions", 0, 2),

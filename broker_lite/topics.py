@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import chain
@@ -18,6 +17,7 @@ from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
 from onceflow.broker_lite.settings.topic_config import log_config
 from onceflow.broker_lite.slices import finished
+from onceflow.sdk.model.topic_names import topic_name_fault
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
@@ -37,8 +37,6 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 PRODUCER_ID_BLOCK_FILE = "producer-id-block"
 """Small file in the log root, beside the internal topics: which producer ids were given out."""
 
-TOPIC_NAME_MAX = 249
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _RESERVED_IDS = (ZERO_UUID, uuid.UUID(int=1))
 
 
@@ -97,15 +95,8 @@ def check_topic_name(name: str) -> None:
     Raises:
         TopicError: INVALID_TOPIC_EXCEPTION with the reason.
     """
-    if not name:
-        reason = "it is empty"
-    elif name in (".", ".."):
-        reason = "it is '.' or '..'"
-    elif len(name) > TOPIC_NAME_MAX:
-        reason = f"it is longer than {TOPIC_NAME_MAX} characters"
-    elif not _LEGAL_NAME.fullmatch(name):
-        reason = "it holds other characters than ASCII letters, digits, '.', '_' and '-'"
-    else:
+    reason = topic_name_fault(name)
+    if reason is None:
         return
     raise TopicError(
         ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name {name!r} is not allowed: {reason}."

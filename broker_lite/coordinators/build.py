@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
-from onceflow.broker_lite.coordinators.state_log import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TransactionMarker,
-)
+from onceflow.broker_lite.coordinators.state_log import TransactionMarker
 from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
 from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
 from onceflow.broker_lite.coordinators.transactions.states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import AppendError, DataFolderError
-from onceflow.broker_lite.topics import PRODUCER_ID_BLOCK_FILE
+from onceflow.broker_lite.topics import OFFSETS_TOPIC, PRODUCER_ID_BLOCK_FILE, TRANSACTION_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
@@ -229,7 +225,7 @@ def build_coordinators(state: Parts) -> tuple[GroupCoordinator, TransactionCoord
     topics, flush = state.topics, state.log_manager.shared_flush
     groups = GroupCoordinator(
         for_groups,
-        InternalTopicLog(topics, CONSUMER_OFFSETS_TOPIC, for_groups.log_partitions),
+        InternalTopicLog(topics, OFFSETS_TOPIC, for_groups.log_partitions),
         state.timers,
         state.random,
         topics,
@@ -237,7 +233,7 @@ def build_coordinators(state: Parts) -> tuple[GroupCoordinator, TransactionCoord
     )
     transactions = TransactionCoordinator(
         for_transactions,
-        InternalTopicLog(topics, TRANSACTION_STATE_TOPIC, for_transactions.log_partitions),
+        InternalTopicLog(topics, TRANSACTION_TOPIC, for_transactions.log_partitions),
         TransactionMarkers(topics.partition, groups),
         _producer_ids(state),
         state.timers,

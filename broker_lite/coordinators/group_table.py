@@ -38,15 +38,10 @@ from onceflow.broker_lite.coordinators.group_records import (
     offset_tombstone,
 )
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
-from onceflow.broker_lite.coordinators.state_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    KeyValue,
-    StateLog,
-    StoredBatch,
-)
+from onceflow.broker_lite.coordinators.state_log import KeyValue, StateLog, StoredBatch
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 

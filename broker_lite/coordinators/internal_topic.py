@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.state_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     KeyValue,
     StateLogError,
     StoredBatch,
@@ -21,6 +19,7 @@ from onceflow.broker_lite.coordinators.state_log import (
 from onceflow.broker_lite.log import AppendError, DataFolderError, ReadError
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.model.partitions import IsolationLevel
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import (
     InvalidBatchError,

@@ -20,12 +20,9 @@ from onceflow.broker_lite.coordinators.consumer.topics import TopicsView
 from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.settings import GroupSettings
-from onceflow.broker_lite.coordinators.state_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    StateLogError,
-)
+from onceflow.broker_lite.coordinators.state_log import StateLogError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 

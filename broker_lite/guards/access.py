@@ -16,21 +16,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import Registration
 from onceflow.broker_lite.request_context import CloseConnection, RequestContext
-from onceflow.broker_lite.security.acl_model import (
-    CLUSTER_NAME,
-    OPERATIONS,
-    Operation,
-    ResourceType,
-)
+from onceflow.broker_lite.security.acl_model import CLUSTER_NAME, OPERATIONS
+from onceflow.sdk.model.acl_enums import AclOperation, AclResourceType
 from onceflow.sdk.protocol.schema import Request, Response
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from onceflow.broker_lite.services import Services
-
-NO_BITS = -(2**31)
-"""What an answer says of operations that were not asked for."""
 
 GUARD_MODULES = ("admin", "groups", "topics", "transactions")
 
@@ -67,32 +60,32 @@ class Access:
 
     def topic(self, operation: int, name: str) -> bool:
         """Whether it may do something with a topic."""
-        return self.may(operation, ResourceType.TOPIC, name)
+        return self.may(operation, AclResourceType.TOPIC, name)
 
     def group(self, operation: int, name: str) -> bool:
         """Whether it may do something with a group."""
-        return self.may(operation, ResourceType.GROUP, name)
+        return self.may(operation, AclResourceType.GROUP, name)
 
     def transactional_id(self, operation: int, name: str) -> bool:
         """Whether it may do something with a transactional id."""
-        return self.may(operation, ResourceType.TRANSACTIONAL_ID, name)
+        return self.may(operation, AclResourceType.TRANSACTIONAL_ID, name)
 
     def cluster(self, operation: int) -> bool:
         """Whether it may do something with the cluster."""
-        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        return self.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def may_write_idempotently(self) -> bool:
         """Whether it may have a producer id without being transactional (KIP-679)."""
         authorizer = self.state.authorizer
         return (
             authorizer is None
-            or self.cluster(Operation.IDEMPOTENT_WRITE)
+            or self.cluster(AclOperation.IDEMPOTENT_WRITE)
             or authorizer.allows_any(
-                self._principal, self._host, Operation.WRITE, ResourceType.TOPIC
+                self._principal, self._host, AclOperation.WRITE, AclResourceType.TOPIC
             )
         )
 
-    def bits(self, resource_type: ResourceType, name: str) -> int:
+    def bits(self, resource_type: AclResourceType, name: str) -> int:
         """What it may do with a resource, as answers tell it (KIP-430)."""
         allowed = (
             each for each in OPERATIONS[resource_type] if self.may(each, resource_type, name)

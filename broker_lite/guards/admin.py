@@ -19,12 +19,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from onceflow.broker_lite.guards.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import Access, Guard, Verdict, guards, split
 from onceflow.broker_lite.guards.topics import DENIED, cluster_bits
 from onceflow.broker_lite.guards.transactions import CLUSTER_DENIED
-from onceflow.broker_lite.security.acl_model import Operation
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.protocol.api.admin import (
     ConfigResourceType,
     CreatePartitionsRequest,
@@ -71,6 +72,7 @@ from onceflow.sdk.protocol.api.admin_replicas import (
     ListPartitionReassignmentsResponse,
 )
 from onceflow.sdk.protocol.api.cluster import (
+    NOT_REQUESTED,
     ApiVersionsRequest,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -90,7 +92,7 @@ from onceflow.sdk.protocol.api.security_admin import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
-from onceflow.sdk.protocol.schema import Response
+from onceflow.sdk.protocol.schema import Request, Response
 
 CLUSTER_MESSAGE = "Cluster authorization failed."
 TOPIC_MESSAGE = "Topic authorization failed."
@@ -112,7 +114,7 @@ def describe_cluster(access: Access, request: DescribeClusterRequest) -> Verdict
 
     def edit(response: Response) -> None:
         assert isinstance(response, DescribeClusterResponse)
-        if response.cluster_authorized_operations != NO_BITS:
+        if response.cluster_authorized_operations != NOT_REQUESTED:
             response.cluster_authorized_operations = cluster_bits(access)
 
     return edit
@@ -122,9 +124,9 @@ def describe_cluster(access: Access, request: DescribeClusterRequest) -> Verdict
 def create_topics(access: Access, request: CreateTopicsRequest) -> Verdict:
     """CREATE on the cluster, or on each topic."""
     refused = []
-    if not access.cluster(Operation.CREATE):
+    if not access.cluster(AclOperation.CREATE):
         request.topics, denied = split(
-            request.topics, lambda each: access.topic(Operation.CREATE, each.name)
+            request.topics, lambda each: access.topic(AclOperation.CREATE, each.name)
         )
         refused = [
             CreateTopicsResponse.CreatableTopicResult(
@@ -136,7 +138,7 @@ def create_topics(access: Access, request: CreateTopicsRequest) -> Verdict:
     def edit(response: Response) -> None:
         assert isinstance(response, CreateTopicsResponse)
         for each in response.topics:
-            if not each.error_code and not access.topic(Operation.DESCRIBE_CONFIGS, each.name):
+            if not each.error_code and not access.topic(AclOperation.DESCRIBE_CONFIGS, each.name):
                 each.topic_config_error_code = DENIED
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
@@ -160,9 +162,9 @@ def delete_topics(access: Access, request: DeleteTopicsRequest) -> Verdict:
             name = access.name_of(topic.name, topic.topic_id)
             if name is None or _may_delete(access, name):
                 allowed.append(topic)
-            elif topic.name or access.topic(Operation.DESCRIBE, name):
+            elif topic.name or access.topic(AclOperation.DESCRIBE, name):
                 found = access.state.topics.get(name)
-                knows = access.topic(Operation.DESCRIBE, name) and found is not None
+                knows = access.topic(AclOperation.DESCRIBE, name) and found is not None
                 answer = _refused_deletion(name)
                 answer.topic_id = found.topic_id if knows and found is not None else ZERO_UUID
                 refused.append(answer)
@@ -181,8 +183,8 @@ def delete_topics(access: Access, request: DeleteTopicsRequest) -> Verdict:
 
 def _may_delete(access: Access, name: str) -> bool:
     """Also one that is not there, for a client that may know that."""
-    return access.topic(Operation.DELETE, name) or (
-        access.topic(Operation.DESCRIBE, name) and access.state.topics.get(name) is None
+    return access.topic(AclOperation.DELETE, name) or (
+        access.topic(AclOperation.DESCRIBE, name) and access.state.topics.get(name) is None
     )
 
 
@@ -196,7 +198,7 @@ def _refused_deletion(name: str | None) -> DeleteTopicsResponse.DeletableTopicRe
 def create_partitions(access: Access, request: CreatePartitionsRequest) -> Verdict:
     """ALTER on each topic."""
     request.topics, denied = split(
-        request.topics, lambda each: access.topic(Operation.ALTER, each.name)
+        request.topics, lambda each: access.topic(AclOperation.ALTER, each.name)
     )
     refused = [
         CreatePartitionsResponse.CreatePartitionsTopicResult(
@@ -229,9 +231,6 @@ def _refusal_of(access: Access, operation: int, kind: int, name: str) -> tuple[E
     )
 
 
-Wish = TypeVar("Wish", bound="Configured")
-
-
 class Configured(Protocol):
     """A part of a request that names a resource with settings."""
 
@@ -239,115 +238,86 @@ class Configured(Protocol):
     resource_name: str
 
 
-def _part_by_right(
-    access: Access, operation: int, wishes: list[Wish]
-) -> tuple[list[Wish], list[tuple[Wish, ErrorCode, str]]]:
-    """Resources whose settings the client may touch, and the others with the reason."""
-    allowed: list[Wish] = []
-    refused: list[tuple[Wish, ErrorCode, str]] = []
-    for wish in wishes:
-        code, message = _refusal_of(access, operation, wish.resource_type, wish.resource_name)
-        if code:
-            refused.append((wish, code, message))
-        else:
-            allowed.append(wish)
-    return allowed, refused
+def _each_resource(
+    operation: AclOperation,
+    refused: Callable[[Configured, ErrorCode, str], object],
+    answered: str,
+) -> Guard[Any]:
+    """Make a guard that takes out the resources whose settings the client may not touch.
+
+    Args:
+        operation: What the client needs on each resource.
+        refused: Makes the part of the answer that refuses a resource.
+        answered: Array of the answer that the part goes to.
+    """
+
+    def guard(access: Access, request: Any) -> Verdict:
+        refusals = []
+        allowed = []
+        for wish in request.resources:
+            code, message = _refusal_of(access, operation, wish.resource_type, wish.resource_name)
+            if code:
+                refusals.append(refused(wish, code, message))
+            else:
+                allowed.append(wish)
+        request.resources = allowed
+        if not refusals:
+            return None
+        return lambda response: getattr(response, answered).extend(refusals)
+
+    return guard
 
 
-@guards(DescribeConfigsRequest)
-def describe_configs(access: Access, request: DescribeConfigsRequest) -> Verdict:
-    """DESCRIBE_CONFIGS on each resource."""
-    request.resources, refused = _part_by_right(
-        access, Operation.DESCRIBE_CONFIGS, request.resources
+guards(DescribeConfigsRequest)(
+    _each_resource(
+        AclOperation.DESCRIBE_CONFIGS,
+        lambda wish, code, message: DescribeConfigsResponse.DescribeConfigsResult(
+            error_code=code,
+            error_message=message,
+            resource_type=wish.resource_type,
+            resource_name=wish.resource_name,
+            configs=[],
+        ),
+        "results",
     )
-
-    def add(response: Response) -> None:
-        assert isinstance(response, DescribeConfigsResponse)
-        response.results.extend(
-            DescribeConfigsResponse.DescribeConfigsResult(
-                error_code=code,
-                error_message=message,
-                resource_type=wish.resource_type,
-                resource_name=wish.resource_name,
-                configs=[],
-            )
-            for wish, code, message in refused
-        )
-
-    return add if refused else None
-
-
-@guards(IncrementalAlterConfigsRequest)
-def incremental_alter_configs(access: Access, request: IncrementalAlterConfigsRequest) -> Verdict:
-    """ALTER_CONFIGS on each resource."""
-    request.resources, refused = _part_by_right(access, Operation.ALTER_CONFIGS, request.resources)
-
-    def add(response: Response) -> None:
-        assert isinstance(response, IncrementalAlterConfigsResponse)
-        response.responses.extend(
-            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=wish.resource_type,
-                resource_name=wish.resource_name,
-            )
-            for wish, code, message in refused
-        )
-
-    return add if refused else None
-
-
-@guards(AlterConfigsRequest)
-def alter_configs(access: Access, request: AlterConfigsRequest) -> Verdict:
-    """ALTER_CONFIGS on each resource."""
-    request.resources, refused = _part_by_right(access, Operation.ALTER_CONFIGS, request.resources)
-
-    def add(response: Response) -> None:
-        assert isinstance(response, AlterConfigsResponse)
-        response.responses.extend(
-            AlterConfigsResponse.AlterConfigsResourceResponse(
-                error_code=code,
-                error_message=message,
-                resource_type=wish.resource_type,
-                resource_name=wish.resource_name,
-            )
-            for wish, code, message in refused
-        )
-
-    return add if refused else None
+)
+guards(IncrementalAlterConfigsRequest)(
+    _each_resource(
+        AclOperation.ALTER_CONFIGS,
+        lambda wish, code, message: IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=message,
+            resource_type=wish.resource_type,
+            resource_name=wish.resource_name,
+        ),
+        "responses",
+    )
+)
+guards(AlterConfigsRequest)(
+    _each_resource(
+        AclOperation.ALTER_CONFIGS,
+        lambda wish, code, message: AlterConfigsResponse.AlterConfigsResourceResponse(
+            error_code=code,
+            error_message=message,
+            resource_type=wish.resource_type,
+            resource_name=wish.resource_name,
+        ),
+        "responses",
+    )
+)
 
 
 # --- the cluster as a whole
 
-
-@guards(ListConfigResourcesRequest)
-def list_config_resources(access: Access, request: ListConfigResourcesRequest) -> Verdict:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if access.cluster(Operation.DESCRIBE_CONFIGS):
-        return None
-    return ListConfigResourcesResponse(error_code=CLUSTER_DENIED, config_resources=[])
+WHOLE: dict[str, Any] = {"error_code": CLUSTER_DENIED, "error_message": CLUSTER_MESSAGE}
+"""How an answer, or a part of one, refuses."""
 
 
-@guards(DescribeClientQuotasRequest)
-def describe_client_quotas(access: Access, request: DescribeClientQuotasRequest) -> Verdict:
-    """DESCRIBE_CONFIGS on the cluster."""
-    if access.cluster(Operation.DESCRIBE_CONFIGS):
-        return None
-    return DescribeClientQuotasResponse(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE, entries=None
-    )
-
-
-@guards(AlterClientQuotasRequest)
-def alter_client_quotas(access: Access, request: AlterClientQuotasRequest) -> Verdict:
-    """ALTER_CONFIGS on the cluster."""
-    if access.cluster(Operation.ALTER_CONFIGS):
-        return None
+def _quota_entries(request: AlterClientQuotasRequest) -> Response:
     return AlterClientQuotasResponse(
         entries=[
             AlterClientQuotasResponse.EntryData(
-                error_code=CLUSTER_DENIED,
-                error_message=CLUSTER_MESSAGE,
+                **WHOLE,
                 entity=[
                     AlterClientQuotasResponse.EntityData(
                         entity_type=part.entity_type, entity_name=part.entity_name
@@ -360,88 +330,41 @@ def alter_client_quotas(access: Access, request: AlterClientQuotasRequest) -> Ve
     )
 
 
-@guards(DescribeAclsRequest)
-def describe_acls(access: Access, request: DescribeAclsRequest) -> Verdict:
-    """DESCRIBE on the cluster."""
-    if access.cluster(Operation.DESCRIBE):
-        return None
-    return DescribeAclsResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE)
-
-
-@guards(CreateAclsRequest)
-def create_acls(access: Access, request: CreateAclsRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
-    refused = CreateAclsResponse.AclCreationResult(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE
-    )
+def _acl_creations(request: CreateAclsRequest) -> Response:
+    refused = CreateAclsResponse.AclCreationResult(**WHOLE)
     return CreateAclsResponse(results=[refused for _ in request.creations])
 
 
-@guards(DeleteAclsRequest)
-def delete_acls(access: Access, request: DeleteAclsRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
-    refused = DeleteAclsResponse.DeleteAclsFilterResult(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE
-    )
+def _acl_filters(request: DeleteAclsRequest) -> Response:
+    refused = DeleteAclsResponse.DeleteAclsFilterResult(**WHOLE)
     return DeleteAclsResponse(filter_results=[refused for _ in request.filters])
 
 
-@guards(DescribeUserScramCredentialsRequest)
-def describe_scram_users(access: Access, request: DescribeUserScramCredentialsRequest) -> Verdict:
-    """DESCRIBE on the cluster."""
-    if access.cluster(Operation.DESCRIBE):
-        return None
-    hidden = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult(
-        user="", error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE
-    )
+def _scram_users(request: DescribeUserScramCredentialsRequest) -> Response:
+    result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    hidden = result(user="", **WHOLE)
     return DescribeUserScramCredentialsResponse(
-        error_code=CLUSTER_DENIED,
-        error_message=CLUSTER_MESSAGE,
-        results=[hidden for _ in request.users or ()],
+        **WHOLE, results=[hidden for _ in request.users or ()]
     )
 
 
-@guards(AlterUserScramCredentialsRequest)
-def alter_scram_users(access: Access, request: AlterUserScramCredentialsRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
+def _scram_changes(request: AlterUserScramCredentialsRequest) -> Response:
+    result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     names = [each.name for each in request.deletions] + [each.name for each in request.upsertions]
     return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult(
-                user=name, error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE
-            )
-            for name in dict.fromkeys(names)
-        ]
+        results=[result(user=name, **WHOLE) for name in dict.fromkeys(names)]
     )
 
 
-@guards(DescribeLogDirsRequest)
-def describe_log_dirs(access: Access, request: DescribeLogDirsRequest) -> Verdict:
-    """DESCRIBE on the cluster."""
-    if access.cluster(Operation.DESCRIBE):
-        return None
-    return DescribeLogDirsResponse(error_code=CLUSTER_DENIED, results=[])
-
-
-@guards(AlterReplicaLogDirsRequest)
-def alter_replica_log_dirs(access: Access, request: AlterReplicaLogDirsRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
+def _moves_of_replicas(request: AlterReplicaLogDirsRequest) -> Response:
+    result = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+    partition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
     return AlterReplicaLogDirsResponse(
         results=[
-            AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
+            result(
                 topic_name=topic.name,
                 partitions=[
-                    AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
-                        partition_index=index, error_code=CLUSTER_DENIED
-                    )
+                    partition(partition_index=index, error_code=CLUSTER_DENIED)
                     for index in topic.partitions
                 ],
             )
@@ -451,23 +374,15 @@ def alter_replica_log_dirs(access: Access, request: AlterReplicaLogDirsRequest) 
     )
 
 
-@guards(ElectLeadersRequest)
-def elect_leaders(access: Access, request: ElectLeadersRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
+def _elections(request: ElectLeadersRequest) -> Response:
+    partition = ElectLeadersResponse.PartitionResult
     return ElectLeadersResponse(
         error_code=CLUSTER_DENIED,
         replica_election_results=[
             ElectLeadersResponse.ReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=[
-                    ElectLeadersResponse.PartitionResult(
-                        partition_id=index,
-                        error_code=CLUSTER_DENIED,
-                        error_message=CLUSTER_MESSAGE,
-                    )
-                    for index in topic.partitions
+                    partition(partition_id=index, **WHOLE) for index in topic.partitions
                 ],
             )
             for topic in request.topic_partitions or ()
@@ -475,49 +390,54 @@ def elect_leaders(access: Access, request: ElectLeadersRequest) -> Verdict:
     )
 
 
-@guards(AlterPartitionReassignmentsRequest)
-def alter_reassignments(access: Access, request: AlterPartitionReassignmentsRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
-    return AlterPartitionReassignmentsResponse(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE, responses=[]
-    )
+ON_THE_CLUSTER: dict[type[Request], tuple[AclOperation, Callable[[Any], Response]]] = {
+    ListConfigResourcesRequest: (
+        AclOperation.DESCRIBE_CONFIGS,
+        lambda _: ListConfigResourcesResponse(error_code=CLUSTER_DENIED, config_resources=[]),
+    ),
+    DescribeClientQuotasRequest: (
+        AclOperation.DESCRIBE_CONFIGS,
+        lambda _: DescribeClientQuotasResponse(**WHOLE, entries=None),
+    ),
+    AlterClientQuotasRequest: (AclOperation.ALTER_CONFIGS, _quota_entries),
+    DescribeAclsRequest: (AclOperation.DESCRIBE, lambda _: DescribeAclsResponse(**WHOLE)),
+    CreateAclsRequest: (AclOperation.ALTER, _acl_creations),
+    DeleteAclsRequest: (AclOperation.ALTER, _acl_filters),
+    DescribeUserScramCredentialsRequest: (AclOperation.DESCRIBE, _scram_users),
+    AlterUserScramCredentialsRequest: (AclOperation.ALTER, _scram_changes),
+    DescribeLogDirsRequest: (
+        AclOperation.DESCRIBE,
+        lambda _: DescribeLogDirsResponse(error_code=CLUSTER_DENIED, results=[]),
+    ),
+    AlterReplicaLogDirsRequest: (AclOperation.ALTER, _moves_of_replicas),
+    ElectLeadersRequest: (AclOperation.ALTER, _elections),
+    AlterPartitionReassignmentsRequest: (
+        AclOperation.ALTER,
+        lambda _: AlterPartitionReassignmentsResponse(**WHOLE, responses=[]),
+    ),
+    ListPartitionReassignmentsRequest: (
+        AclOperation.DESCRIBE,
+        lambda _: ListPartitionReassignmentsResponse(**WHOLE, topics=[]),
+    ),
+    DescribeQuorumRequest: (
+        AclOperation.DESCRIBE,
+        lambda _: DescribeQuorumResponse(**WHOLE, topics=[], nodes=[]),
+    ),
+    UpdateFeaturesRequest: (
+        AclOperation.ALTER,
+        lambda _: UpdateFeaturesResponse(**WHOLE, results=[]),
+    ),
+    UnregisterBrokerRequest: (AclOperation.ALTER, lambda _: UnregisterBrokerResponse(**WHOLE)),
+}
+"""Requests that need a right on the cluster and nothing else: the right, and the refusal."""
 
 
-@guards(ListPartitionReassignmentsRequest)
-def list_reassignments(access: Access, request: ListPartitionReassignmentsRequest) -> Verdict:
-    """DESCRIBE on the cluster."""
-    if access.cluster(Operation.DESCRIBE):
-        return None
-    return ListPartitionReassignmentsResponse(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE, topics=[]
-    )
+def _on_the_cluster(operation: AclOperation, refused: Callable[[Any], Response]) -> Guard[Any]:
+    def guard(access: Access, request: Request) -> Verdict:
+        return None if access.cluster(operation) else refused(request)
+
+    return guard
 
 
-@guards(DescribeQuorumRequest)
-def describe_quorum(access: Access, request: DescribeQuorumRequest) -> Verdict:
-    """DESCRIBE on the cluster."""
-    if access.cluster(Operation.DESCRIBE):
-        return None
-    return DescribeQuorumResponse(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE, topics=[], nodes=[]
-    )
-
-
-@guards(UpdateFeaturesRequest)
-def update_features(access: Access, request: UpdateFeaturesRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
-    return UpdateFeaturesResponse(
-        error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE, results=[]
-    )
-
-
-@guards(UnregisterBrokerRequest)
-def unregister_broker(access: Access, request: UnregisterBrokerRequest) -> Verdict:
-    """ALTER on the cluster."""
-    if access.cluster(Operation.ALTER):
-        return None
-    return UnregisterBrokerResponse(error_code=CLUSTER_DENIED, error_message=CLUSTER_MESSAGE)
+for _request_type, (_operation, _refused) in ON_THE_CLUSTER.items():
+    guards(_request_type)(_on_the_cluster(_operation, _refused))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from onceflow.broker_lite.guards.access import Access, Verdict, guards, split
 from onceflow.broker_lite.guards.topics import DENIED, take_out
-from onceflow.broker_lite.security.acl_model import Operation
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -56,7 +56,7 @@ GROUP_DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 @guards(JoinGroupRequest)
 def join_group(access: Access, request: JoinGroupRequest) -> Verdict:
     """READ on the group."""
-    if access.group(Operation.READ, request.group_id):
+    if access.group(AclOperation.READ, request.group_id):
         return None
     return JoinGroupResponse(
         error_code=GROUP_DENIED,
@@ -71,7 +71,7 @@ def join_group(access: Access, request: JoinGroupRequest) -> Verdict:
 @guards(SyncGroupRequest)
 def sync_group(access: Access, request: SyncGroupRequest) -> Verdict:
     """READ on the group."""
-    if access.group(Operation.READ, request.group_id):
+    if access.group(AclOperation.READ, request.group_id):
         return None
     return SyncGroupResponse(error_code=GROUP_DENIED, assignment=b"")
 
@@ -79,7 +79,7 @@ def sync_group(access: Access, request: SyncGroupRequest) -> Verdict:
 @guards(HeartbeatRequest)
 def heartbeat(access: Access, request: HeartbeatRequest) -> Verdict:
     """READ on the group."""
-    if access.group(Operation.READ, request.group_id):
+    if access.group(AclOperation.READ, request.group_id):
         return None
     return HeartbeatResponse(error_code=GROUP_DENIED)
 
@@ -87,7 +87,7 @@ def heartbeat(access: Access, request: HeartbeatRequest) -> Verdict:
 @guards(LeaveGroupRequest)
 def leave_group(access: Access, request: LeaveGroupRequest) -> Verdict:
     """READ on the group."""
-    if access.group(Operation.READ, request.group_id):
+    if access.group(AclOperation.READ, request.group_id):
         return None
     return LeaveGroupResponse(error_code=GROUP_DENIED, members=[])
 
@@ -95,12 +95,12 @@ def leave_group(access: Access, request: LeaveGroupRequest) -> Verdict:
 @guards(ConsumerGroupHeartbeatRequest)
 def consumer_group_heartbeat(access: Access, request: ConsumerGroupHeartbeatRequest) -> Verdict:
     """READ on the group, DESCRIBE on each topic that is subscribed to by name."""
-    if not access.group(Operation.READ, request.group_id):
+    if not access.group(AclOperation.READ, request.group_id):
         return ConsumerGroupHeartbeatResponse(
             error_code=GROUP_DENIED, member_epoch=0, heartbeat_interval_ms=0
         )
     names = request.subscribed_topic_names or []
-    if not all(access.topic(Operation.DESCRIBE, name) for name in names):
+    if not all(access.topic(AclOperation.DESCRIBE, name) for name in names):
         return ConsumerGroupHeartbeatResponse(
             error_code=DENIED, member_epoch=0, heartbeat_interval_ms=0
         )
@@ -113,10 +113,10 @@ def offset_commit(access: Access, request: OffsetCommitRequest) -> Verdict:
 
     def may_read(topic: OffsetCommitRequest.OffsetCommitRequestTopic) -> bool:
         name = access.name_of(topic.name, topic.topic_id)
-        return name is None or access.topic(Operation.READ, name)
+        return name is None or access.topic(AclOperation.READ, name)
 
     allowed: list[OffsetCommitRequest.OffsetCommitRequestTopic] = []
-    if access.group(Operation.READ, request.group_id):
+    if access.group(AclOperation.READ, request.group_id):
         code = DENIED
         allowed, denied = split(request.topics, may_read)
         if not denied:
@@ -157,7 +157,7 @@ def offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
     about_all = set()
     allowed = []
     for group in request.groups:
-        if not access.group(Operation.DESCRIBE, group.group_id):
+        if not access.group(AclOperation.DESCRIBE, group.group_id):
             refused_groups.append(
                 OffsetFetchResponse.OffsetFetchResponseGroup(
                     group_id=group.group_id, topics=[], error_code=GROUP_DENIED
@@ -171,7 +171,7 @@ def offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
         kept = []
         for topic in group.topics:
             name = access.name_of(topic.name, topic.topic_id)
-            if name is None or access.topic(Operation.DESCRIBE, name):
+            if name is None or access.topic(AclOperation.DESCRIBE, name):
                 kept.append(topic)
                 continue
             refused_topics.setdefault(group.group_id, []).append(
@@ -200,7 +200,7 @@ def offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
                     topic
                     for topic in group.topics
                     if (name := access.name_of(topic.name, topic.topic_id)) is not None
-                    and access.topic(Operation.DESCRIBE, name)
+                    and access.topic(AclOperation.DESCRIBE, name)
                 ]
             if not group.error_code:
                 group.topics.extend(refused_topics.get(group.group_id, ()))
@@ -211,7 +211,7 @@ def offset_fetch(access: Access, request: OffsetFetchRequest) -> Verdict:
 
 def _offset_fetch_of_one(access: Access, request: OffsetFetchRequest) -> Verdict:
     """The same before version 8, which asks about one group."""
-    if not access.group(Operation.DESCRIBE, request.group_id):
+    if not access.group(AclOperation.DESCRIBE, request.group_id):
         topics = []
         if access.api_version < 2:
             topics = [_refused_fetch(topic, GROUP_DENIED) for topic in request.topics or ()]
@@ -219,14 +219,16 @@ def _offset_fetch_of_one(access: Access, request: OffsetFetchRequest) -> Verdict
     about_all = request.topics is None
     refused = []
     if request.topics is not None:
-        denied = take_out(access, request.topics, Operation.DESCRIBE)
+        denied = take_out(access, request.topics, AclOperation.DESCRIBE)
         refused = [_refused_fetch(topic, DENIED) for topic in denied]
 
     def edit(response: Response) -> None:
         assert isinstance(response, OffsetFetchResponse)
         if about_all:
             response.topics = [
-                topic for topic in response.topics if access.topic(Operation.DESCRIBE, topic.name)
+                topic
+                for topic in response.topics
+                if access.topic(AclOperation.DESCRIBE, topic.name)
             ]
         if not response.error_code:
             response.topics.extend(refused)
@@ -251,7 +253,7 @@ def _refused_fetch(
 @guards(OffsetDeleteRequest)
 def offset_delete(access: Access, request: OffsetDeleteRequest) -> Verdict:
     """DELETE on the group, READ on each topic."""
-    if not access.group(Operation.DELETE, request.group_id):
+    if not access.group(AclOperation.DELETE, request.group_id):
         return OffsetDeleteResponse(error_code=GROUP_DENIED, topics=[])
     refused = [
         OffsetDeleteResponse.OffsetDeleteResponseTopic(
@@ -263,7 +265,7 @@ def offset_delete(access: Access, request: OffsetDeleteRequest) -> Verdict:
                 for partition in topic.partitions
             ],
         )
-        for topic in take_out(access, request.topics, Operation.READ)
+        for topic in take_out(access, request.topics, AclOperation.READ)
     ]
 
     def add(response: Response) -> None:
@@ -278,7 +280,7 @@ def offset_delete(access: Access, request: OffsetDeleteRequest) -> Verdict:
 def describe_groups(access: Access, request: DescribeGroupsRequest) -> Verdict:
     """DESCRIBE on each group."""
     request.groups, denied = split(
-        request.groups, lambda name: access.group(Operation.DESCRIBE, name)
+        request.groups, lambda name: access.group(AclOperation.DESCRIBE, name)
     )
     refused = [
         DescribeGroupsResponse.DescribedGroup(
@@ -303,7 +305,7 @@ def describe_groups(access: Access, request: DescribeGroupsRequest) -> Verdict:
 def consumer_group_describe(access: Access, request: ConsumerGroupDescribeRequest) -> Verdict:
     """DESCRIBE on each group, and on each topic that its members are about."""
     request.group_ids, denied = split(
-        request.group_ids, lambda name: access.group(Operation.DESCRIBE, name)
+        request.group_ids, lambda name: access.group(AclOperation.DESCRIBE, name)
     )
     refused = [_refused_group(name, GROUP_DENIED) for name in dict.fromkeys(denied)]
 
@@ -317,7 +319,7 @@ def consumer_group_describe(access: Access, request: ConsumerGroupDescribeReques
                 for assignment in (member.assignment, member.target_assignment)
                 for partitions in assignment.topic_partitions
             }
-            if not all(access.topic(Operation.DESCRIBE, name) for name in names):
+            if not all(access.topic(AclOperation.DESCRIBE, name) for name in names):
                 hidden = _refused_group(group.group_id, DENIED)
                 hidden.error_message = (
                     "The group has described topic(s) that the client is not authorized to "
@@ -344,13 +346,15 @@ def _refused_group(name: str, code: ErrorCode) -> ConsumerGroupDescribeResponse.
 @guards(ListGroupsRequest)
 def list_groups(access: Access, request: ListGroupsRequest) -> Verdict:
     """All with DESCRIBE on the cluster, else those that may be described."""
-    if access.cluster(Operation.DESCRIBE):
+    if access.cluster(AclOperation.DESCRIBE):
         return None
 
     def edit(response: Response) -> None:
         assert isinstance(response, ListGroupsResponse)
         response.groups = [
-            group for group in response.groups if access.group(Operation.DESCRIBE, group.group_id)
+            group
+            for group in response.groups
+            if access.group(AclOperation.DESCRIBE, group.group_id)
         ]
 
     return edit
@@ -360,7 +364,7 @@ def list_groups(access: Access, request: ListGroupsRequest) -> Verdict:
 def delete_groups(access: Access, request: DeleteGroupsRequest) -> Verdict:
     """DELETE on each group."""
     request.groups_names, denied = split(
-        request.groups_names, lambda name: access.group(Operation.DELETE, name)
+        request.groups_names, lambda name: access.group(AclOperation.DELETE, name)
     )
     refused = [
         DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=GROUP_DENIED)

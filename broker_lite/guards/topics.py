@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from onceflow.broker_lite.guards.access import NO_BITS, Access, Verdict, guards, split
+from onceflow.broker_lite.guards.access import Access, Verdict, guards, split
 from onceflow.broker_lite.request_context import CloseConnection
-from onceflow.broker_lite.security.acl_model import CLUSTER_NAME, Operation, ResourceType
+from onceflow.broker_lite.security.acl_model import CLUSTER_NAME
+from onceflow.sdk.model.acl_enums import AclOperation, AclResourceType
 from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse
+from onceflow.sdk.protocol.api.cluster import NOT_REQUESTED, MetadataRequest, MetadataResponse
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.api.offsets import (
     DeleteRecordsRequest,
@@ -65,12 +66,13 @@ def produce(access: Access, request: ProduceRequest) -> Verdict:
 
     def may_write(topic: ProduceRequest.TopicProduceData) -> bool:
         name = access.name_of(topic.name, topic.topic_id)
-        return name is None or access.topic(Operation.WRITE, name)
+        return name is None or access.topic(AclOperation.WRITE, name)
 
     transactional_id = request.transactional_id
     allowed: list[ProduceRequest.TopicProduceData] = []
     if _is_transactional(request) and not (
-        transactional_id is not None and access.transactional_id(Operation.WRITE, transactional_id)
+        transactional_id is not None
+        and access.transactional_id(AclOperation.WRITE, transactional_id)
     ):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         denied = list(request.topic_data)
@@ -122,7 +124,7 @@ def fetch(access: Access, request: FetchRequest) -> Verdict:
     """A replica needs CLUSTER_ACTION; what a consumer may read is looked at as it is read."""
     replica = request.replica_state
     replica_id = request.replica_id if replica is None else replica.replica_id
-    if replica_id >= 0 and not access.cluster(Operation.CLUSTER_ACTION):
+    if replica_id >= 0 and not access.cluster(AclOperation.CLUSTER_ACTION):
         return FetchResponse(error_code=0, session_id=0, responses=[
             FetchResponse.FetchableTopicResponse(
                 topic=topic.topic,
@@ -159,7 +161,7 @@ def list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
                 for partition in topic.partitions
             ],
         )
-        for topic in take_out(access, request.topics, Operation.DESCRIBE)
+        for topic in take_out(access, request.topics, AclOperation.DESCRIBE)
     ]
 
     def add(response: Response) -> None:
@@ -172,12 +174,12 @@ def list_offsets(access: Access, request: ListOffsetsRequest) -> Verdict:
 @guards(OffsetForLeaderEpochRequest)
 def offset_for_leader_epoch(access: Access, request: OffsetForLeaderEpochRequest) -> Verdict:
     """DESCRIBE on each topic, or CLUSTER_ACTION."""
-    if access.cluster(Operation.CLUSTER_ACTION):
+    if access.cluster(AclOperation.CLUSTER_ACTION):
         return None
     refused = []
     allowed = []
     for topic in request.topics:
-        if access.topic(Operation.DESCRIBE, topic.topic):
+        if access.topic(AclOperation.DESCRIBE, topic.topic):
             allowed.append(topic)
             continue
         refused.append(
@@ -213,7 +215,7 @@ def delete_records(access: Access, request: DeleteRecordsRequest) -> Verdict:
                 for partition in topic.partitions
             ],
         )
-        for topic in take_out(access, request.topics, Operation.DELETE)
+        for topic in take_out(access, request.topics, AclOperation.DELETE)
     ]
 
     def add(response: Response) -> None:
@@ -239,7 +241,7 @@ def describe_producers(access: Access, request: DescribeProducersRequest) -> Ver
                 for index in topic.partition_indexes
             ],
         )
-        for topic in take_out(access, request.topics, Operation.READ)
+        for topic in take_out(access, request.topics, AclOperation.READ)
     ]
 
     def add(response: Response) -> None:
@@ -279,15 +281,17 @@ def metadata(access: Access, request: MetadataRequest) -> Verdict:
         assert isinstance(response, MetadataResponse)
         topics = response.topics
         if asks_for_all:
-            topics = [each for each in topics if access.topic(Operation.DESCRIBE, each.name or "")]
+            topics = [
+                each for each in topics if access.topic(AclOperation.DESCRIBE, each.name or "")
+            ]
         elif access.api_version == 0:
             topics = [each for each in topics if _may_look(access, request, each.name or "")]
         for each in topics:
-            if each.topic_authorized_operations != NO_BITS:
-                bits = access.bits(ResourceType.TOPIC, each.name or "")
+            if each.topic_authorized_operations != NOT_REQUESTED:
+                bits = access.bits(AclResourceType.TOPIC, each.name or "")
                 each.topic_authorized_operations = bits
         response.topics = [*topics, *refused]
-        if response.cluster_authorized_operations != NO_BITS:
+        if response.cluster_authorized_operations != NOT_REQUESTED:
             response.cluster_authorized_operations = cluster_bits(access)
 
     return edit
@@ -295,7 +299,7 @@ def metadata(access: Access, request: MetadataRequest) -> Verdict:
 
 def _may_look(access: Access, request: MetadataRequest, name: str) -> bool:
     """Whether a topic may be described, and made where the request would make it."""
-    if not access.topic(Operation.DESCRIBE, name):
+    if not access.topic(AclOperation.DESCRIBE, name):
         return False
     state = access.state
     would_create = (
@@ -304,15 +308,17 @@ def _may_look(access: Access, request: MetadataRequest, name: str) -> bool:
         and state.topics.get(name) is None
     )
     return (
-        not would_create or access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name)
+        not would_create
+        or access.cluster(AclOperation.CREATE)
+        or access.topic(AclOperation.CREATE, name)
     )
 
 
 def cluster_bits(access: Access) -> int:
     """What the client may do with the cluster; nothing is told to one that may not look at it."""
-    if not access.cluster(Operation.DESCRIBE):
+    if not access.cluster(AclOperation.DESCRIBE):
         return 0
-    return access.bits(ResourceType.CLUSTER, CLUSTER_NAME)
+    return access.bits(AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 @guards(DescribeTopicPartitionsRequest)
@@ -323,7 +329,7 @@ def describe_topic_partitions(access: Access, request: DescribeTopicPartitionsRe
             error_code=DENIED, name=topic.name, topic_id=ZERO_UUID, partitions=[]
         )
         for topic in request.topics
-        if not access.topic(Operation.DESCRIBE, topic.name)
+        if not access.topic(AclOperation.DESCRIBE, topic.name)
     ]
     names = {topic.name for topic in refused}
     if names and len(names) == len({topic.name for topic in request.topics}):
@@ -333,7 +339,7 @@ def describe_topic_partitions(access: Access, request: DescribeTopicPartitionsRe
     def edit(response: Response) -> None:
         assert isinstance(response, DescribeTopicPartitionsResponse)
         for each in response.topics:
-            each.topic_authorized_operations = access.bits(ResourceType.TOPIC, each.name or "")
+            each.topic_authorized_operations = access.bits(AclResourceType.TOPIC, each.name or "")
         response.topics.extend(refused)
 
     return edit

@@ -18,8 +18,12 @@ from __future__ import annotations
 from onceflow.broker_lite.guards.access import Access, Verdict, guards, split
 from onceflow.broker_lite.guards.groups import GROUP_DENIED
 from onceflow.broker_lite.guards.topics import DENIED, take_out
-from onceflow.broker_lite.security.acl_model import Operation
-from onceflow.sdk.protocol.api.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from onceflow.sdk.model.acl_enums import AclOperation
+from onceflow.sdk.protocol.api.cluster import (
+    CoordinatorType,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from onceflow.sdk.protocol.api.group_offsets import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from onceflow.sdk.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
@@ -42,7 +46,6 @@ from onceflow.sdk.protocol.schema import Response
 
 ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 CLUSTER_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-KEY_GROUP, KEY_TRANSACTION = 0, 1
 
 
 @guards(FindCoordinatorRequest)
@@ -50,10 +53,12 @@ def find_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdict
     """DESCRIBE on what the coordinator is for."""
 
     def code_of(key: str) -> ErrorCode:
-        if request.key_type == KEY_GROUP and not access.group(Operation.DESCRIBE, key):
+        if request.key_type == CoordinatorType.GROUP and not access.group(
+            AclOperation.DESCRIBE, key
+        ):
             return GROUP_DENIED
-        if request.key_type == KEY_TRANSACTION and not access.transactional_id(
-            Operation.DESCRIBE, key
+        if request.key_type == CoordinatorType.TRANSACTION and not access.transactional_id(
+            AclOperation.DESCRIBE, key
         ):
             return ID_DENIED
         return ErrorCode.NONE
@@ -86,7 +91,7 @@ def find_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdict
 def init_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict:
     """WRITE on the transactional id, or the right to write idempotently."""
     if request.transactional_id is not None:
-        allowed = access.transactional_id(Operation.WRITE, request.transactional_id)
+        allowed = access.transactional_id(AclOperation.WRITE, request.transactional_id)
         code = ID_DENIED
     else:
         allowed, code = access.may_write_idempotently(), CLUSTER_DENIED
@@ -99,16 +104,16 @@ def init_producer_id(access: Access, request: InitProducerIdRequest) -> Verdict:
 def add_partitions_to_txn(access: Access, request: AddPartitionsToTxnRequest) -> Verdict:
     """WRITE on the id and each topic; from version 4 on, it is for brokers (CLUSTER_ACTION)."""
     if access.api_version >= 4:
-        if access.cluster(Operation.CLUSTER_ACTION):
+        if access.cluster(AclOperation.CLUSTER_ACTION):
             return None
         return AddPartitionsToTxnResponse(error_code=CLUSTER_DENIED)
     topics = request.v3_and_below_topics
-    if not access.transactional_id(Operation.WRITE, request.v3_and_below_transactional_id):
+    if not access.transactional_id(AclOperation.WRITE, request.v3_and_below_transactional_id):
         codes = dict.fromkeys((topic.name for topic in topics), ID_DENIED)
     else:
         codes = {
             topic.name: ErrorCode.OPERATION_NOT_ATTEMPTED
-            if access.topic(Operation.WRITE, topic.name)
+            if access.topic(AclOperation.WRITE, topic.name)
             else DENIED
             for topic in topics
         }
@@ -148,9 +153,9 @@ def _exists(access: Access, name: str, index: int) -> bool:
 @guards(AddOffsetsToTxnRequest)
 def add_offsets_to_txn(access: Access, request: AddOffsetsToTxnRequest) -> Verdict:
     """WRITE on the id, READ on the group."""
-    if not access.transactional_id(Operation.WRITE, request.transactional_id):
+    if not access.transactional_id(AclOperation.WRITE, request.transactional_id):
         return AddOffsetsToTxnResponse(error_code=ID_DENIED)
-    if not access.group(Operation.READ, request.group_id):
+    if not access.group(AclOperation.READ, request.group_id):
         return AddOffsetsToTxnResponse(error_code=GROUP_DENIED)
     return None
 
@@ -158,7 +163,7 @@ def add_offsets_to_txn(access: Access, request: AddOffsetsToTxnRequest) -> Verdi
 @guards(EndTxnRequest)
 def end_txn(access: Access, request: EndTxnRequest) -> Verdict:
     """WRITE on the id."""
-    if access.transactional_id(Operation.WRITE, request.transactional_id):
+    if access.transactional_id(AclOperation.WRITE, request.transactional_id):
         return None
     return EndTxnResponse(error_code=ID_DENIED)
 
@@ -166,12 +171,12 @@ def end_txn(access: Access, request: EndTxnRequest) -> Verdict:
 @guards(TxnOffsetCommitRequest)
 def txn_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verdict:
     """WRITE on the id, READ on the group and on each topic."""
-    if not access.transactional_id(Operation.WRITE, request.transactional_id):
+    if not access.transactional_id(AclOperation.WRITE, request.transactional_id):
         code, denied = ID_DENIED, list(request.topics)
-    elif not access.group(Operation.READ, request.group_id):
+    elif not access.group(AclOperation.READ, request.group_id):
         code, denied = GROUP_DENIED, list(request.topics)
     else:
-        code, denied = DENIED, take_out(access, request.topics, Operation.READ)
+        code, denied = DENIED, take_out(access, request.topics, AclOperation.READ)
         if not denied:
             return None
     refused = [
@@ -199,7 +204,7 @@ def txn_offset_commit(access: Access, request: TxnOffsetCommitRequest) -> Verdic
 @guards(WriteTxnMarkersRequest)
 def write_txn_markers(access: Access, request: WriteTxnMarkersRequest) -> Verdict:
     """CLUSTER_ACTION or ALTER on the cluster."""
-    if access.cluster(Operation.ALTER) or access.cluster(Operation.CLUSTER_ACTION):
+    if access.cluster(AclOperation.ALTER) or access.cluster(AclOperation.CLUSTER_ACTION):
         return None
     return WriteTxnMarkersResponse(
         markers=[
@@ -228,7 +233,7 @@ def describe_transactions(access: Access, request: DescribeTransactionsRequest) 
     """DESCRIBE on each id; topics that may not be described are left out."""
     request.transactional_ids, denied = split(
         request.transactional_ids,
-        lambda name: access.transactional_id(Operation.DESCRIBE, name),
+        lambda name: access.transactional_id(AclOperation.DESCRIBE, name),
     )
     refused = [
         DescribeTransactionsResponse.TransactionState(
@@ -248,7 +253,7 @@ def describe_transactions(access: Access, request: DescribeTransactionsRequest) 
         assert isinstance(response, DescribeTransactionsResponse)
         for each in response.transaction_states:
             each.topics = [
-                topic for topic in each.topics if access.topic(Operation.DESCRIBE, topic.topic)
+                topic for topic in each.topics if access.topic(AclOperation.DESCRIBE, topic.topic)
             ]
         response.transaction_states.extend(refused)
 
@@ -264,7 +269,7 @@ def list_transactions(access: Access, request: ListTransactionsRequest) -> Verdi
         response.transaction_states = [
             each
             for each in response.transaction_states
-            if access.transactional_id(Operation.DESCRIBE, each.transactional_id)
+            if access.transactional_id(AclOperation.DESCRIBE, each.transactional_id)
         ]
 
     return edit

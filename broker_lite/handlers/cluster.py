@@ -15,6 +15,7 @@ from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
+from onceflow.broker_lite.security.acl_model import OPERATIONS
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import (
     INTERNAL_TOPICS,
@@ -24,9 +25,12 @@ from onceflow.broker_lite.topics import (
     TopicError,
     check_topic_name,
 )
+from onceflow.sdk.model.acl_enums import AclResourceType
 from onceflow.sdk.protocol.api.cluster import (
+    NOT_REQUESTED,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    CoordinatorType,
     DescribeClusterRequest,
     DescribeClusterResponse,
     FindCoordinatorRequest,
@@ -44,21 +48,17 @@ if TYPE_CHECKING:
 SOFTWARE_NAME_MIN_VERSION = 3
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
-TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Without rules everybody may do all that there is to do with a topic: read, write, create,
-delete, alter, describe, describe and alter configs (ACL operation codes)."""
+TOPIC_OPERATIONS = sum(1 << each for each in OPERATIONS[AclResourceType.TOPIC])
+"""Without rules everybody may do all that there is to do with a topic."""
 
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""The same for the cluster: create, alter, describe, cluster action, configs, idempotent write."""
+CLUSTER_OPERATIONS = sum(1 << each for each in OPERATIONS[AclResourceType.CLUSTER])
+"""The same for the cluster."""
 
 TOPIC_ID_MIN_VERSION = 12
 """From here on a topic may be asked for by its id, and an unknown one has no name."""
 
 FEATURES_FROM_ZERO_MIN_VERSION = 4
 """Java clients that ask in version 3 end on a feature whose lowest level is 0 (KAFKA-17011)."""
-
-KEY_GROUP = 0
-KEY_TRANSACTION = 1
 
 KEYS_PER_STEP = 20
 """Coordinators that are found in one step, where very many are asked for at once."""
@@ -161,7 +161,7 @@ def metadata(
         controller_id=state.placement.controller_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )
 
@@ -230,7 +230,7 @@ class _Maker:
 
 
 def _operations(request: MetadataRequest) -> int:
-    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else -(2**31)
+    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
 
 
 def create_on_demand(state: Services, name: str, now_ms: int) -> Topic:
@@ -330,7 +330,9 @@ def _coordinator(
 ) -> FindCoordinatorResponse.Coordinator:
     """The node that leads the key's partition of the internal topic, with its address."""
     node_id = -1
-    topic = state.topics.get(OFFSETS_TOPIC if key_type == KEY_GROUP else TRANSACTION_TOPIC)
+    topic = state.topics.get(
+        OFFSETS_TOPIC if key_type == CoordinatorType.GROUP else TRANSACTION_TOPIC
+    )
     if not code and topic is not None:
         partition = coordinator_partition(key, len(topic.partitions))
         node_id = state.placement.leader(topic.name, partition)
@@ -349,9 +351,9 @@ def _coordinator(
 
 def _ready_coordinator(state: Services, key_type: int, now_ms: int) -> tuple[ErrorCode, str | None]:
     try:
-        if key_type == KEY_GROUP:
+        if key_type == CoordinatorType.GROUP:
             state.topics.ensure_internal(OFFSETS_TOPIC, now_ms)
-        elif key_type == KEY_TRANSACTION:
+        elif key_type == CoordinatorType.TRANSACTION:
             state.topics.ensure_internal(TRANSACTION_TOPIC, now_ms)
         else:
             return (
@@ -401,6 +403,6 @@ def describe_cluster(
         controller_id=state.placement.controller_id,
         brokers=brokers,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else -(2**31)
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),
     )

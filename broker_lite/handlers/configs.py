@@ -6,7 +6,6 @@ and what may change, is in ``config_resources``.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
@@ -18,6 +17,7 @@ from onceflow.broker_lite.settings.setting import Kind
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
+    ConfigOperation,
     ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -40,15 +40,6 @@ IncrementalResource: TypeAlias = IncrementalAlterConfigsRequest.AlterConfigsReso
 WholeResource: TypeAlias = AlterConfigsRequest.AlterConfigsResource
 
 LIST_ANY_TYPE_MIN_VERSION = 1
-
-
-class Operation(enum.IntEnum):
-    """What IncrementalAlterConfigs does to one setting (KIP-339)."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 def _resources(resource_type: int) -> ConfigResources:
@@ -256,15 +247,15 @@ def _changed(
     for change in configs:
         assert isinstance(change, IncrementalAlterConfigsRequest.AlterableConfig)
         operation = change.config_operation
-        if operation == Operation.DELETE:
+        if operation == ConfigOperation.DELETE:
             wished.pop(change.name, None)
             continue
-        if operation not in (Operation.SET, Operation.APPEND, Operation.SUBTRACT):
+        if operation not in (ConfigOperation.SET, ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             raise TopicError(
                 ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
             )
         value = _value(change.name, change.value)
-        if operation != Operation.SET:
+        if operation != ConfigOperation.SET:
             declared = kind.declared(state, change.name)
             if declared is None or declared.kind is not Kind.LIST:
                 raise TopicError(
@@ -273,7 +264,7 @@ def _changed(
                 )
             words = kind.in_force(state, name, change.name).split(",")
             given = [word.strip() for word in value.split(",")]
-            if operation == Operation.APPEND:
+            if operation == ConfigOperation.APPEND:
                 if any(words) and "" in given:
                     raise TopicError(
                         ErrorCode.INVALID_CONFIG,

@@ -26,7 +26,7 @@ from onceflow.broker_lite.features import GROUP_VERSION
 from onceflow.broker_lite.guards.access import Access
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.security.acl_model import Operation, ResourceType
+from onceflow.sdk.model.acl_enums import AclOperation, AclResourceType
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -106,7 +106,7 @@ def _rights(state: Services, context: RequestContext) -> TopicRights:
         return EVERY_TOPIC
     access = Access(state, context)
     return TopicRights(
-        lambda name: access.topic(Operation.DESCRIBE, name), state.authorizer.changes
+        lambda name: access.topic(AclOperation.DESCRIBE, name), state.authorizer.changes
     )
 
 
@@ -143,7 +143,7 @@ def consumer_group_describe(
         described = _described(found)
         if request.include_authorized_operations:
             described.authorized_operations = Access(state, context).bits(
-                ResourceType.GROUP, group_id
+                AclResourceType.GROUP, group_id
             )
         groups.append(described)
     return ConsumerGroupDescribeResponse(groups=groups)

@@ -20,7 +20,7 @@ from onceflow.broker_lite.log import ReadError
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.security.acl_model import Operation
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
@@ -195,7 +195,7 @@ class _FetchAttempt:
     def _refusal(self, source: _Source, log: PartitionLog) -> ErrorCode:
         asked = source.asked
         access, topic = self._access, source.topic
-        if access and topic and not access.topic(Operation.READ, topic.name):
+        if access and topic and not access.topic(AclOperation.READ, topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         node_id = self._context.connection.node_id
         placement = self._state.placement
@@ -289,7 +289,7 @@ class _FetchAttempt:
             if isinstance(name, uuid.UUID) and self._state.topics.get_by_id(name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
             shown = name if isinstance(name, str) else source.topic and source.topic.name
-            if self._access and shown and not self._access.topic(Operation.READ, shown):
+            if self._access and shown and not self._access.topic(AclOperation.READ, shown):
                 code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return _refused(asked.partition, code, aborted=[])
         refusal = self._refusal(source, log)

@@ -15,10 +15,10 @@ from onceflow.broker_lite.coordinators.offset_commits import (
     FetchedOffset,
     OffsetToCommit,
 )
-from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
 from onceflow.broker_lite.coordinators.transactions.rules import PartitionCheck
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.group_offsets import (
     OffsetCommitRequest,
@@ -188,7 +188,7 @@ def _check_transaction(
         check = PartitionCheck.REFUSE
     else:
         check = PartitionCheck.REFUSE_OLD
-    partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
+    partition = TopicPartition(OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
     code = state.transactions.check_partitions(
         request.transactional_id,
         request.producer_id,

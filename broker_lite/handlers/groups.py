@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from onceflow.broker_lite.coordinators.classic.group import GroupProtocol, JoinResult, SyncResult
 from onceflow.broker_lite.coordinators.classic.requests import JoinRequest, MemberIdentity
-from onceflow.broker_lite.guards.access import NO_BITS, Access
-from onceflow.broker_lite.handlers import group_offsets as group_offsets  # registers its handlers
+from onceflow.broker_lite.guards.access import Access
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.security.acl_model import ResourceType
+from onceflow.sdk.model.acl_enums import AclResourceType
+from onceflow.sdk.protocol.api.cluster import NOT_REQUESTED
 from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -225,9 +225,9 @@ def describe_groups(
                     )
                     for member in found.members
                 ],
-                authorized_operations=access.bits(ResourceType.GROUP, group_id)
+                authorized_operations=access.bits(AclResourceType.GROUP, group_id)
                 if shows
-                else NO_BITS,
+                else NOT_REQUESTED,
             )
         )
     return DescribeGroupsResponse(groups=groups)

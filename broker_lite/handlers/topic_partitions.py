@@ -11,8 +11,8 @@ from onceflow.broker_lite.guards.access import Access
 from onceflow.broker_lite.handlers.cluster import TOPIC_OPERATIONS
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.security.acl_model import Operation
 from onceflow.broker_lite.topics import TopicError, check_topic_name
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -56,7 +56,7 @@ def describe_topic_partitions(
     begin = "" if cursor is None else cursor.topic_name
     if not asked:
         access = Access(state, context)
-        asked = {t.name for t in state.topics if access.topic(Operation.DESCRIBE, t.name)}
+        asked = {t.name for t in state.topics if access.topic(AclOperation.DESCRIBE, t.name)}
     names = sorted(name for name in asked if name >= begin)
     left = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
     page: list[PageTopic] = []

@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.coordinators.state_log import (
-    CONSUMER_OFFSETS_TOPIC,
-    TransactionMarker,
-)
+from onceflow.broker_lite.coordinators.state_log import TransactionMarker
 from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
+from onceflow.broker_lite.topics import OFFSETS_TOPIC, TopicError, check_topic_name
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -169,7 +169,7 @@ def add_offsets_to_txn(
     state: Services, context: RequestContext, request: AddOffsetsToTxnRequest, now_ms: int
 ) -> AddOffsetsToTxnResponse:
     """A group's partition of ``__consumer_offsets`` joins a transaction."""
-    partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
+    partition = TopicPartition(OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
     code = state.transactions.add_partitions(
         request.transactional_id,
         request.producer_id,
@@ -313,3 +313,51 @@ def list_transactions(
             for entry in listing.entries
         ],
     )
+
+
+# --- what partitions know
+
+
+@handles(DescribeProducersRequest)
+def describe_producers(
+    state: Services, context: RequestContext, request: DescribeProducersRequest, now_ms: int
+) -> DescribeProducersResponse:
+    """Producers that each partition remembers, and the transactions open there (KIP-664)."""
+    topics = []
+    for asked in request.topics:
+        partitions = []
+        for index in dict.fromkeys(asked.partition_indexes):
+            log = state.topics.partition(asked.name, index)
+            code, message = ErrorCode.NONE, None
+            if log is None:
+                code, message = _no_partition(asked.name, index)
+            partitions.append(
+                DescribeProducersResponse.PartitionResponse(
+                    partition_index=index,
+                    error_code=code,
+                    error_message=message,
+                    active_producers=[
+                        DescribeProducersResponse.ProducerState(
+                            producer_id=producer.producer_id,
+                            producer_epoch=producer.producer_epoch,
+                            last_sequence=producer.last_sequence,
+                            last_timestamp=producer.last_timestamp_ms,
+                            coordinator_epoch=producer.coordinator_epoch,
+                            current_txn_start_offset=producer.current_transaction_start_offset,
+                        )
+                        for producer in (log.producers() if log is not None else ())
+                    ],
+                )
+            )
+        topics.append(
+            DescribeProducersResponse.TopicResponse(name=asked.name, partitions=partitions)
+        )
+    return DescribeProducersResponse(topics=topics)
+
+
+def _no_partition(name: str, index: int) -> tuple[ErrorCode, str | None]:
+    try:
+        check_topic_name(name)
+    except TopicError as error:
+        return error.code, error.message
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of '{name}'."

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 
 from onceflow.broker_lite.log.producer_state import (
     NO_OFFSET,
-    NO_SEQUENCE,
     REMEMBERED_BATCHES,
     ProducerEntry,
     RememberedBatch,
 )
-from onceflow.sdk.protocol.batch_header import crc32c
+from onceflow.sdk.protocol.batch_header import NO_SEQUENCE, crc32c
 
 SNAPSHOT_SUFFIX = ".snapshot"
 WINDOW_SUFFIX = ".producers5"

@@ -2,89 +2,43 @@
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
+
+from onceflow.sdk.model.acl_enums import (
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"
 
 
-class ResourceType(enum.IntEnum):
-    """What an ACL is about."""
-
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class PatternType(enum.IntEnum):
-    """How the name of an ACL's resource is meant."""
-
-    UNKNOWN = 0
-    ANY = 1
-    MATCH = 2
-    LITERAL = 3
-    PREFIXED = 4
-
-
-class Operation(enum.IntEnum):
-    """What somebody wants to do."""
-
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
-
-
-class Permission(enum.IntEnum):
-    """What an ACL says about it."""
-
-    UNKNOWN = 0
-    ANY = 1
-    DENY = 2
-    ALLOW = 3
-
-
 IMPLIED = {
-    Operation.DESCRIBE: frozenset(
-        (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER)
+    AclOperation.DESCRIBE: frozenset(
+        (AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER)
     ),
-    Operation.DESCRIBE_CONFIGS: frozenset((Operation.ALTER_CONFIGS,)),
+    AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS,)),
 }
 """What an operation is allowed by besides itself; denials imply nothing."""
 
 OPERATIONS = {
-    ResourceType.TOPIC: (
-        Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE, Operation.ALTER,
-        Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+    AclResourceType.TOPIC: (
+        AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE,
+        AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
     ),
-    ResourceType.GROUP: (
-        Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+    AclResourceType.GROUP: (
+        AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS,
     ),
-    ResourceType.CLUSTER: (
-        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    AclResourceType.CLUSTER: (
+        AclOperation.CREATE, AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.IDEMPOTENT_WRITE,
     ),
-    ResourceType.TRANSACTIONAL_ID: (
-        Operation.WRITE, Operation.DESCRIBE, Operation.TWO_PHASE_COMMIT,
+    AclResourceType.TRANSACTIONAL_ID: (
+        AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.TWO_PHASE_COMMIT,
     ),
 }  # fmt: skip
 """What can be done with each kind of resource; the bits of ``*_authorized_operations``."""
@@ -115,10 +69,10 @@ class Acl(NamedTuple):
         """Whether it says something about a client that wants to do something."""
         if self.principal not in principals or self.host not in (WILDCARD, host):
             return False
-        if self.operation in (Operation.ALL, operation):
+        if self.operation in (AclOperation.ALL, operation):
             return True
-        implied = IMPLIED.get(Operation(operation), frozenset())
-        return self.permission == Permission.ALLOW and self.operation in implied
+        implied = IMPLIED.get(AclOperation(operation), frozenset())
+        return self.permission == AclPermission.ALLOW and self.operation in implied
 
 
 class AclFilter(NamedTuple):
@@ -135,9 +89,9 @@ class AclFilter(NamedTuple):
     def matches(self, acl: Acl) -> bool:
         """Whether an ACL is among those looked for."""
         return (
-            self.resource_type in (ResourceType.ANY, acl.resource_type)
-            and self.operation in (Operation.ANY, acl.operation)
-            and self.permission in (Permission.ANY, acl.permission)
+            self.resource_type in (AclResourceType.ANY, acl.resource_type)
+            and self.operation in (AclOperation.ANY, acl.operation)
+            and self.permission in (AclPermission.ANY, acl.permission)
             and self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
             and self._matches_pattern(acl)
@@ -145,13 +99,13 @@ class AclFilter(NamedTuple):
 
     def _matches_pattern(self, acl: Acl) -> bool:
         name = self.name
-        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, acl.pattern_type):
+        if self.pattern_type not in (AclPatternType.ANY, AclPatternType.MATCH, acl.pattern_type):
             return False
         if name is None:
             return True
-        if self.pattern_type != PatternType.MATCH:
+        if self.pattern_type != AclPatternType.MATCH:
             return name == acl.name
-        if acl.pattern_type == PatternType.PREFIXED:
+        if acl.pattern_type == AclPatternType.PREFIXED:
             return name.startswith(acl.name)
         return acl.name in (name, WILDCARD)
 
@@ -166,7 +120,7 @@ class AclFilter(NamedTuple):
         )
 
 
-_KNOWN_RESOURCES = frozenset(each for each in ResourceType if each)
-_KNOWN_PATTERNS = frozenset(each for each in PatternType if each)
-_KNOWN_OPERATIONS = frozenset(each for each in Operation if each)
-_KNOWN_PERMISSIONS = frozenset(each for each in Permission if each)
+_KNOWN_RESOURCES = frozenset(each for each in AclResourceType if each)
+_KNOWN_PATTERNS = frozenset(each for each in AclPatternType if each)
+_KNOWN_OPERATIONS = frozenset(each for each in AclOperation if each)
+_KNOWN_PERMISSIONS = frozenset(each for each in AclPermission if each)

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.security.acl_model import (
-    CLUSTER_NAME,
-    WILDCARD,
-    Acl,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from onceflow.broker_lite.security.acl_model import CLUSTER_NAME, WILDCARD, Acl, AclFilter
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.acl_enums import (
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata, Json
@@ -93,7 +90,7 @@ class Authorizer:
         for acl in self._about(resource_type, name):
             found_any = True
             if acl.concerns(principals, host, operation):
-                if acl.permission == Permission.DENY:
+                if acl.permission == AclPermission.DENY:
                     return False
                 allowed = True
         return allowed or (self._allow_if_none and not found_any)
@@ -102,10 +99,10 @@ class Authorizer:
         """ACLs about a resource."""
         by_name = self._by_name
         for exact in {name, WILDCARD}:
-            yield from by_name.get((PatternType.LITERAL, resource_type, exact), ())
+            yield from by_name.get((AclPatternType.LITERAL, resource_type, exact), ())
         for length in self._lengths.get(resource_type, ()):
             if length <= len(name):
-                yield from by_name.get((PatternType.PREFIXED, resource_type, name[:length]), ())
+                yield from by_name.get((AclPatternType.PREFIXED, resource_type, name[:length]), ())
 
     def allows_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
         """Whether there may be a resource with which a client may do something."""
@@ -119,15 +116,15 @@ class Authorizer:
                 acl.resource_type == resource_type
                 and acl.principal in principals
                 and acl.host in (WILDCARD, host)
-                and acl.operation in (Operation.ALL, operation)
+                and acl.operation in (AclOperation.ALL, operation)
             ):
-                (granted if acl.permission == Permission.ALLOW else denied).append(acl)
-        whole = {acl.name for acl in denied if acl.pattern_type == PatternType.LITERAL}
-        starts = tuple(acl.name for acl in denied if acl.pattern_type == PatternType.PREFIXED)
+                (granted if acl.permission == AclPermission.ALLOW else denied).append(acl)
+        whole = {acl.name for acl in denied if acl.pattern_type == AclPatternType.LITERAL}
+        starts = tuple(acl.name for acl in denied if acl.pattern_type == AclPatternType.PREFIXED)
         if WILDCARD in whole:
             return False
         for acl in granted:
-            literal = acl.pattern_type == PatternType.LITERAL
+            literal = acl.pattern_type == AclPatternType.LITERAL
             if literal and acl.name == WILDCARD:
                 return True
             if not (literal and acl.name in whole) and not acl.name.startswith(starts or ("\0",)):
@@ -152,17 +149,17 @@ class Authorizer:
         Raises:
             AclRefused: It may not.
         """
-        if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY) or acl.resource_type > 7:
+        if acl.resource_type <= AclResourceType.ANY or acl.resource_type > 7:
             raise AclRefused("Invalid resourceType: it must name one kind of resource.")
-        if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        if acl.pattern_type not in (AclPatternType.LITERAL, AclPatternType.PREFIXED):
             raise AclRefused("Invalid patternType: it must be LITERAL or PREFIXED.")
-        if acl.operation in (Operation.UNKNOWN, Operation.ANY) or acl.operation > max(Operation):
+        if acl.operation <= AclOperation.ANY or acl.operation > max(AclOperation):
             raise AclRefused("Invalid operation: it must name one, or ALL.")
-        if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        if acl.permission not in (AclPermission.DENY, AclPermission.ALLOW):
             raise AclRefused("Invalid permissionType: it must be ALLOW or DENY.")
         if not acl.name:
             raise AclRefused("Invalid empty resource name.")
-        if acl.resource_type == ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
+        if acl.resource_type == AclResourceType.CLUSTER and acl.name != CLUSTER_NAME:
             raise AclRefused(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}.")
         if ":" not in acl.principal:
             raise AclRefused(
@@ -200,7 +197,7 @@ class Authorizer:
             key = (acl.pattern_type, acl.resource_type, acl.name)
             self._by_name.setdefault(key, []).append(acl)
             self._count += 1
-            if acl.pattern_type == PatternType.PREFIXED:
+            if acl.pattern_type == AclPatternType.PREFIXED:
                 self._lengths.setdefault(acl.resource_type, set()).add(len(acl.name))
 
 

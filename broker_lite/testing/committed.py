@@ -14,7 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from onceflow.sdk.model.partitions import IsolationLevel
-from onceflow.sdk.protocol.batch_header import iter_batch_headers
+from onceflow.sdk.protocol.batch_header import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    iter_batch_headers,
+)
 from onceflow.sdk.protocol.records import decode_batch
 
 if TYPE_CHECKING:
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.testing.in_process import Broker
     from onceflow.sdk import Producer
 
-CONTROL_BIT = 0x20
-TRANSACTIONAL_BIT = 0x10
 READ_BYTES = 1 << 20
 SHOWN_BYTES = 60
 DIFFERENCES_MAX = 40

@@ -6,17 +6,16 @@ name must not stop the others). Sizes, partitions and topics that exist are the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from onceflow.sdk.errors import InvalidTopicError, SerializationError
 from onceflow.sdk.model.partitions import Headers
+from onceflow.sdk.model.topic_names import topic_name_fault
 from onceflow.sdk.model.whole_numbers import is_whole
 
 RecordHeaders = list[tuple[str, bytes | None]]
 NO_HEADERS: RecordHeaders = []
 MAX_TIMESTAMP_MS = 2**63 - 1
-LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def check_topic_name(name: str) -> None:
@@ -29,8 +28,9 @@ def check_topic_name(name: str) -> None:
         InvalidTopicError: It is empty, too long, a dot or two, or has other characters than
             ``[a-zA-Z0-9._-]``.
     """
-    if not isinstance(name, str) or not LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
-        raise InvalidTopicError(f"{name!r} is no topic name")
+    fault = topic_name_fault(name) if isinstance(name, str) else "it must be a string"
+    if fault is not None:
+        raise InvalidTopicError(f"topic name {name!r} is not allowed: {fault}")
 
 
 def to_headers(headers: Headers) -> RecordHeaders:

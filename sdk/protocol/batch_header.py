@@ -24,6 +24,7 @@ LENGTH_END = 12
 """Where the part begins that `batch_length` counts."""
 MAGIC = 2
 NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 MAX_SEQUENCE = 0x7FFFFFFF

@@ -18,7 +18,6 @@ from onceflow.broker_lite.coordinators.classic.group import GroupProtocol, JoinR
 from onceflow.broker_lite.coordinators.classic.requests import JoinRequest, MemberIdentity
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
 from onceflow.broker_lite.coordinators.state_log import (
-    CONSUMER_OFFSETS_TOPIC,
     KeyValue,
     StateLogError,
     StoredBatch,
@@ -32,6 +31,7 @@ from onceflow.broker_lite.coordinators.transactions.markers import TransactionMa
 from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
 from onceflow.broker_lite.log import AppendError
 from onceflow.broker_lite.purgatory import Deferred, Timers
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -200,7 +200,7 @@ class Disk:
             raise ProcessDied
 
     def partition(self, topic: str, index: int) -> FakePartition | None:
-        if topic == CONSUMER_OFFSETS_TOPIC:
+        if topic == OFFSETS_TOPIC:
             return self.offsets.partitions[index]
         return self.data.get(TopicPartition(topic, index))
 

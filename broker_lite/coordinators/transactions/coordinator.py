@@ -15,12 +15,7 @@ from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.consumer.topic_regex import RegexError, select
 from onceflow.broker_lite.coordinators.settings import TransactionSettings
-from onceflow.broker_lite.coordinators.state_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    StateLog,
-    StateLogError,
-)
+from onceflow.broker_lite.coordinators.state_log import StateLog, StateLogError
 from onceflow.broker_lite.coordinators.transactions.decided import DecidedTransactions, WhenSafe
 from onceflow.broker_lite.coordinators.transactions.log import TransactionLog
 from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
@@ -41,6 +36,7 @@ from onceflow.broker_lite.coordinators.transactions.states import (
 )
 from onceflow.broker_lite.purgatory import Timer, Timers
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")

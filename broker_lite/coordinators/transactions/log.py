@@ -12,16 +12,11 @@ import logging
 from collections.abc import Iterator
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.coordinators.state_log import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    KeyValue,
-    StateLog,
-    StoredRecord,
-)
+from onceflow.broker_lite.coordinators.state_log import KeyValue, StateLog, StoredRecord
 from onceflow.broker_lite.coordinators.transactions.states import TransactionEntry, TransactionState
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from onceflow.sdk.protocol.internal_topics import (
     VERSION_SIZE,
     TransactionLogKey,

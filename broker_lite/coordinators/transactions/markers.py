@@ -11,12 +11,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from onceflow.broker_lite.coordinators.state_log import (
-    CONSUMER_OFFSETS_TOPIC,
-    TransactionMarker,
-)
+from onceflow.broker_lite.coordinators.state_log import TransactionMarker
 from onceflow.broker_lite.coordinators.transactions.states import EPOCH_BUMP_VERSION
 from onceflow.broker_lite.log import AppendError
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -120,7 +118,7 @@ class TransactionMarkers:
             marker.committed,
             now_ms,
         )
-        if partition.topic == CONSUMER_OFFSETS_TOPIC:
+        if partition.topic == OFFSETS_TOPIC:
             self._listener.on_transaction_marker(
                 partition.partition, marker.producer_id, marker.committed
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 
-from onceflow.broker_lite.coordinators.state_log import NO_PRODUCER_EPOCH
 from onceflow.broker_lite.coordinators.transactions.states import (
     LAST_USABLE_EPOCH,
     PREPARED,
@@ -16,6 +15,7 @@ from onceflow.broker_lite.coordinators.transactions.states import (
     TransactionState,
     epoch_exhausted,
 )
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 _RETRIED_AS_NOT_ENOUGH_REPLICAS = frozenset(

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from onceflow.broker_lite.coordinators.state_log import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 MAX_PRODUCER_EPOCH = 32_767
 """Largest epoch on the wire; used for fencing only, never given to a producer."""

@@ -18,18 +18,17 @@ from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.guards.access import load_guards
 from onceflow.broker_lite.log import MemoryStorage
 from onceflow.broker_lite.registry import load_handlers
-from onceflow.broker_lite.security.acl_model import (
-    Acl,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from onceflow.broker_lite.security.acl_model import Acl, AclFilter
 from onceflow.broker_lite.security.authorizer import AclRefused, Authorizer
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.testing import VirtualClock
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.acl_enums import (
+    AclOperation,
+    AclPatternType,
+    AclPermission,
+    AclResourceType,
+)
 from onceflow.sdk.protocol.api.admin_replicas import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
@@ -53,9 +52,14 @@ SETTINGS: dict[str, object] = {
     "onceflow.sasl.plain.credentials": "alice:secret",
 }
 LISTENERS = "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
-TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
-ALLOW, DENY = Permission.ALLOW, Permission.DENY
-READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
+TOPIC, GROUP = AclResourceType.TOPIC, AclResourceType.GROUP
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
+READ, WRITE, DESCRIBE, ALL = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.ALL,
+)
 
 
 def rule(
@@ -68,7 +72,7 @@ def rule(
     host: str = "*",
     kind: int = TOPIC,
 ) -> Acl:
-    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    pattern = AclPatternType.PREFIXED if prefixed else AclPatternType.LITERAL
     return Acl(kind, name, pattern, principal, host, operation, permission)
 
 
@@ -90,7 +94,7 @@ def alice_may(rules: list[Acl], operation: int, name: str = "t", **settings: obj
         ([rule()], READ, True),
         ([rule()], WRITE, False),
         ([rule()], DESCRIBE, True),
-        ([rule(Operation.ALTER_CONFIGS)], Operation.DESCRIBE_CONFIGS, True),
+        ([rule(AclOperation.ALTER_CONFIGS)], AclOperation.DESCRIBE_CONFIGS, True),
         ([rule(DESCRIBE)], READ, False),
         ([rule(ALL)], WRITE, True),
         ([rule(), rule(READ, DENY)], READ, False),
@@ -159,8 +163,8 @@ def test_filters() -> None:
 
     assert found() == [0, 1, 2, 3, 4]
     assert found(resource_type=TOPIC, name="t") == [0, 2]
-    assert found(resource_type=TOPIC, name="ta", pattern_type=PatternType.MATCH) == [1, 2, 3]
-    assert found(name="t", pattern_type=PatternType.LITERAL) == [0, 4]
+    assert found(resource_type=TOPIC, name="ta", pattern_type=AclPatternType.MATCH) == [1, 2, 3]
+    assert found(name="t", pattern_type=AclPatternType.LITERAL) == [0, 4]
     assert found(principal="User:bob") == []
     assert found(operation=WRITE) == []
 

@@ -16,8 +16,8 @@ from coordinator_bench import Bench, ProcessDied
 
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.settings import TransactionSettings
-from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
 from onceflow.broker_lite.coordinators.transactions.rules import PartitionCheck
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -43,7 +43,7 @@ def process_one(
 ) -> tuple[int, int]:
     """One transaction: two outputs and the offset; aborted once and done again when asked to."""
     index = bench.groups.partition_for("g")
-    offsets = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
+    offsets = TopicPartition(OFFSETS_TOPIC, index)
     for committed in (False, True) if abort_first else (True,):
         check = PartitionCheck.ADD
         if version < 2:

@@ -11,9 +11,9 @@ from typing import TypeVar
 import pytest
 from broker_state import SocketlessBroker
 
-from onceflow.broker_lite.guards.access import NO_BITS
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, DeleteTopicsRequest
+from onceflow.sdk.protocol.api.cluster import NOT_REQUESTED
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -194,7 +194,11 @@ class TestAdministration:
 
     @pytest.mark.parametrize(
         ("version", "asked", "bits"),
-        [(5, True, (3_400, 3_400)), (6, True, (3_400, NO_BITS)), (5, False, (NO_BITS, NO_BITS))],
+        [
+            (5, True, (3_400, 3_400)),
+            (6, True, (3_400, NOT_REQUESTED)),
+            (5, False, (NOT_REQUESTED, NOT_REQUESTED)),
+        ],
     )
     def test_operations_are_told_when_asked_for(
         self, broker: SocketlessBroker, version: int, asked: bool, bits: tuple[int, int]
@@ -244,7 +248,7 @@ class TestAdministration:
         assert group.group_state == "Reconciling"
         assert (group.authorized_operations, described(asked=False).authorized_operations) == (
             3_400,
-            NO_BITS,
+            NOT_REQUESTED,
         )
 
     @pytest.mark.parametrize("version", range(6))

@@ -20,7 +20,7 @@ from onceflow.broker_lite.coordinators.offset_commits import (
 )
 from onceflow.broker_lite.coordinators.offsets import CommittedOffset
 from onceflow.broker_lite.coordinators.settings import GroupSettings
-from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
@@ -58,7 +58,7 @@ def commit_in_transaction(
 ) -> ErrorCode:
     """AddOffsetsToTxn and TxnOffsetCommit."""
     index = bench.groups.partition_for(committer.group_id)
-    code = bench.add(*identity, TopicPartition(CONSUMER_OFFSETS_TOPIC, index))
+    code = bench.add(*identity, TopicPartition(OFFSETS_TOPIC, index))
     assert code is ErrorCode.NONE
     codes = bench.groups.offsets.commit_transactional(
         committer, *identity, [OffsetToCommit(partition, offset)], bench.now_ms

@@ -16,7 +16,7 @@ from coordinator_bench import Bench, FakeTopics, ProcessDied
 
 from onceflow.broker_lite.coordinators.offset_commits import Committer, OffsetToCommit
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
-from onceflow.broker_lite.coordinators.state_log import CONSUMER_OFFSETS_TOPIC
+from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -97,7 +97,7 @@ class World:
         elif action < 0.60:
             producer = rng.choice(PRODUCERS)
             identity = self._identity(producer)
-            index = TopicPartition(CONSUMER_OFFSETS_TOPIC, bench.groups.partition_for(group))
+            index = TopicPartition(OFFSETS_TOPIC, bench.groups.partition_for(group))
             assert bench.add(*identity, index, transactional_id=producer) is ErrorCode.NONE
             bench.groups.offsets.commit_transactional(
                 Committer(group), *identity, offsets, bench.now_ms
