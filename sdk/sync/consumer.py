@@ -195,7 +195,10 @@ class Consumer(ConsumerQuestions):
             NoOffsetForPartitionError: A partition has no usable offset and ``auto_offset_reset``
                 is "none"; raised by every poll until a seek.
             FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
-            SerializationError: A deserializer refused a record; seek past it to go on.
+            RecordError: A batch is damaged, or a deserializer refused a record
+                (SerializationError). Its partition waits and is tried again after a pause, with
+                an error for each try, while others go on. ``place`` names topic, partition and
+                offset; seek past it to go on without it.
             IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
             KafkaError: Anything else that the background work met and that does not pass.
         """

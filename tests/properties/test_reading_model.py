@@ -111,10 +111,11 @@ class Reader:
         ahead = max(limit, self.ahead)
         if not self.cursor.has_records:
             if form == "records":
-                self.cursor.load(self.fetcher.take(ahead))
+                self.cursor.load(self.fetcher.take(ahead, self.now_ms))
             else:
                 values_only = form == "values"
-                self.cursor.load(self.fetcher.take_columns(ahead, values_only=values_only))
+                columns = self.fetcher.take_columns(ahead, self.now_ms, values_only=values_only)
+                self.cursor.load(columns)
 
     def poll(self, form: str, limit: int) -> dict:  # type: ignore[type-arg]
         def take() -> dict:  # type: ignore[type-arg]
@@ -126,17 +127,25 @@ class Reader:
         for _ in range(200):
             if found:
                 return found
-            try:
-                if form == "direct":
-                    found = self.fetcher.take(limit)
-                else:
-                    self.fill(form, limit)
-                    found = take()
-            except LookupNeeded:
+            self.fail_if_due()
+            if form == "direct":
+                found = self.fetcher.take(limit, self.now_ms)
+            else:
+                self.fill(form, limit)
+                found = take()
+            if found or self.fetcher.lookups:
                 continue
-            if not found and not self.fetch() and not self.fetcher.has_data:
+            self.fail_if_due()
+            more = self.fetch() or self.fetcher.has_data or self.fetcher.unreadable.has_failure
+            if not more:
                 return found
         raise AssertionError("it does not end")
+
+    def fail_if_due(self) -> None:
+        """As a poll does, before it takes anything."""
+        failure = self.fetcher.unreadable.take_failure()
+        if failure is not None:
+            raise failure
 
     def one(self) -> ConsumerRecord | None:
         record = self.cursor.next()
@@ -246,8 +255,8 @@ class Reader:
                         for item in self.following(partition)
                         if item.offset < stored.base_offset
                     ]
-                    note = f"while reading {partition} at offset"
-                    if not between and note in "".join(error.__notes__):
+                    if not between and error.place and error.place[:2] == partition:
+                        assert f"cannot read {partition} at offset {error.place[2]}" in str(error)
                         self.seek(partition, stored.next_offset)
                         return
                     break
@@ -341,9 +350,9 @@ def test_the_position_is_behind_the_markers_that_follow_the_last_record(
     topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, partitions=[log.fetch_answer(0)])
     fetcher.on_response(plan, FetchResponse(session_id=0, responses=[topic]), 0)
     if form == "records":
-        values = [item.value for item in fetcher.take(100)[PARTS[0]]]
+        values = [item.value for item in fetcher.take(100, 0)[PARTS[0]]]
     else:
-        values = fetcher.take_columns(100, values_only=form == "values")[PARTS[0]].values
+        values = fetcher.take_columns(100, 0, values_only=form == "values")[PARTS[0]].values
     assert values == (["a", "b"] * 3 if deserializes else [b"a", b"b"] * 3)
     assert subscription.state(PARTS[0]).position == log.next_offset
     assert fetcher.buffered_bytes == 0
@@ -370,7 +379,7 @@ def test_a_paused_partition_does_not_hold_the_answer_that_its_records_came_in() 
     for answer in answers:
         answer.records = b""
     subscription.state(PARTS[0]).paused = True
-    assert [item.value for item in fetcher.take(100)[PARTS[1]]] == [b"a", b"b", b"c"]
+    assert [item.value for item in fetcher.take(100, 0)[PARTS[1]]] == [b"a", b"b", b"c"]
     with pytest.raises(BufferError):
         frame.clear()
     held = fetcher.buffered_bytes
@@ -378,7 +387,7 @@ def test_a_paused_partition_does_not_hold_the_answer_that_its_records_came_in() 
     frame.clear()  # It could not, if anything pointed into it.
     assert fetcher.buffered_bytes == held == half
     subscription.state(PARTS[0]).paused = False
-    assert [item.value for item in fetcher.take(100)[PARTS[0]]] == [b"a", b"b", b"c"]
+    assert [item.value for item in fetcher.take(100, 0)[PARTS[0]]] == [b"a", b"b", b"c"]
     assert fetcher.buffered_bytes == 0
 
 
@@ -413,9 +422,9 @@ def test_what_a_deserializer_that_ends_the_program_cut_off_is_read_again(
             topic = FetchResponse.FetchableTopicResponse(topic=TOPIC, partitions=answers)
             fetcher.on_response(plan, FetchResponse(session_id=0, responses=[topic]), 0)
         if form == "records":
-            found = fetcher.take(100)
+            found = fetcher.take(100, 0)
             return {partition: [item.value for item in found[partition]] for partition in found}
-        columns = fetcher.take_columns(100, values_only=False)
+        columns = fetcher.take_columns(100, 0, values_only=False)
         return {partition: columns[partition].values for partition in columns}
 
     with pytest.raises(end):

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from onceflow.sdk.core.produce.appending import to_bytes
-from onceflow.sdk.errors import KafkaError, SchemaIdNotFoundError, SerializationError
+from onceflow.sdk.errors import KafkaError, SerializationError
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.serde import LOOKUPS_MAX, LookupNeeded
 from onceflow.sdk.settings.config import SerializerFunction
 
@@ -97,48 +98,52 @@ class Lookups:
         """
         self._on_done = on_done
         self._task: asyncio.Task[object] | None = None
-        self._failure: KafkaError | None = None
+        self._failures: dict[TopicPartition, KafkaError] = {}
 
-    def need(self, needed: LookupNeeded) -> None:
-        """The next record waits for something: have it loaded.
+    def need(
+        self, waiting: Mapping[TopicPartition, LookupNeeded]
+    ) -> dict[TopicPartition, KafkaError]:
+        """The next records of some partitions wait for something: have it loaded.
 
         Args:
-            needed: What the deserializer raised.
+            waiting: What their deserializers raised; other partitions wait for nothing.
 
-        Raises:
-            KafkaError: It was tried since the last call, and failed.
+        Returns:
+            Partitions whose look-up failed since the last call, and why.
         """
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(
-                in_thread(needed.load), name="onceflow-lookup"
-            )
-            self._task.add_done_callback(lambda task: self._ended(needed, task))
+        failed = {p: error for p, error in self._failures.items() if p in waiting}
+        self._failures.clear()
+        for partition, needed in waiting.items():
+            if self._task is None and partition not in failed:
+                self._begin(partition, needed)
+        return failed
 
-    def satisfied(self) -> None:
-        """Records could be read; an older failure was about others."""
-        self._failure = None
+    def _begin(self, partition: TopicPartition, needed: LookupNeeded) -> None:
+        self._task = asyncio.get_running_loop().create_task(
+            in_thread(needed.load), name="onceflow-lookup"
+        )
+        self._task.add_done_callback(lambda task: self._ended(partition, needed.where, task))
 
-    def _ended(self, needed: LookupNeeded, task: asyncio.Task[object]) -> None:
+    def _ended(self, partition: TopicPartition, where: str, task: asyncio.Task[object]) -> None:
         self._task = None
         if task.cancelled():
             return
         error = task.exception()
-        if isinstance(error, SchemaIdNotFoundError):
-            said = f"the record at {needed.where} waits for its schema: {error}; poll again"
-            said += ", or seek past it to go on without it"
-            self._failure = SchemaIdNotFoundError(said, error.status, error.code)
-            self._failure.__cause__ = error
-        elif isinstance(error, KafkaError) and error.retriable:
-            self._failure = error
-        elif error is not None:
-            self._failure = SerializationError(
-                f"cannot deserialize the record at {needed.where}: {error}; seek past it to go on "
-                "without it"
+        if isinstance(error, KafkaError) and error.retriable:
+            said = (
+                f"the record at {where} waits for its schema: {error}; it is tried again after a "
+                "pause, or seek past it to go on without it"
             )
-            self._failure.__cause__ = error
+            failure: KafkaError = type(error)(said, *error.args[1:])
+            failure.__cause__ = error
+            self._failures[partition] = failure
+        elif error is not None:
+            failure = SerializationError(
+                f"cannot deserialize the record at {where}: {error}; seek past it to go on without "
+                "it"
+            )
+            failure.__cause__ = error
+            self._failures[partition] = failure
         self._on_done()
 
     async def close(self) -> None:

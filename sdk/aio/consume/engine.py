@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import functools
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from onceflow.sdk.aio import forks
@@ -50,7 +49,6 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.observe.meters import ConsumerCounters
-from onceflow.sdk.serde import LookupNeeded
 from onceflow.sdk.settings.config import ConsumerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
@@ -322,6 +320,8 @@ class ConsumerEngine:
             self.fetching.pump()
             if records or (fill and self.cursor.has_records):
                 return records
+            if self.fetching.has_failure:
+                continue
             if self._woken:
                 self._woken = False
                 return {}
@@ -339,32 +339,28 @@ class ConsumerEngine:
             await self._waker.wait(left_ms)
 
     def _take(self, max_records: int, fill: bool, form: Form) -> Polled:
+        now_ms = self.pool.now_ms()
         fetcher = self.fetching.fetcher
         if not fill:
             left_over = self.cursor.take(max_records)
-            return left_over or self._looked_up(lambda: fetcher.take(max_records))
+            return left_over or self._taken(fetcher.take(max_records, now_ms), now_ms)
         if not self.cursor.has_records:
             if form is Form.RECORDS:
-                self.cursor.load(self._looked_up(lambda: fetcher.take(max_records)))
+                self.cursor.load(self._taken(fetcher.take(max_records, now_ms), now_ms))
             else:
-                take = functools.partial(
-                    fetcher.take_columns, max_records, values_only=form is Form.VALUES
-                )
-                self.cursor.load(self._looked_up(take))
+                values_only = form is Form.VALUES
+                columns = fetcher.take_columns(max_records, now_ms, values_only=values_only)
+                self.cursor.load(self._taken(columns, now_ms))
         return {}
 
-    def _looked_up(
-        self, take: Callable[[], dict[TopicPartition, _Run]]
+    def _taken(
+        self, records: dict[TopicPartition, _Run], now_ms: int
     ) -> dict[TopicPartition, _Run]:
-        """What was fetched, or nothing while a deserializer looks something up."""
-        try:
-            records = take()
-        except LookupNeeded as needed:
-            self._lookups.need(needed)
-            return {}
-        self._lookups.satisfied()
+        """Count what was taken, and look up what deserializers need for the next records."""
+        fetcher = self.fetching.fetcher
+        for partition, error in self._lookups.need(fetcher.lookups).items():
+            fetcher.hold(partition, error, now_ms)
         if records:
-            now_ms = self.pool.now_ms()
             self.counters.records.add(sum(map(len, records.values())), now_ms)
             for partition, run in records.items():
                 self.counters.topics.of(partition.topic).records.add(len(run), now_ms)

@@ -94,6 +94,7 @@ class FetchRunner:
                 check_crcs=config.check_crcs,
                 rack=config.client_rack,
                 retry_backoff_ms=config.retry_backoff_ms,
+                retry_backoff_max_ms=config.retry_backoff_max_ms,
                 preference_ms=config.metadata_max_age_ms,
                 deserialize=make_deserializer(config.key_deserializer, config.value_deserializer),
             ),
@@ -111,12 +112,12 @@ class FetchRunner:
     @property
     def has_failure(self) -> bool:
         """Whether a poll has something to raise."""
-        return self._failure is not None
+        return self._failure is not None or self.fetcher.unreadable.has_failure
 
     def take_failure(self) -> KafkaError | None:
         """What went wrong since the last call and must be raised by a poll."""
         failure, self._failure = self._failure, None
-        return failure
+        return failure or self.fetcher.unreadable.take_failure()
 
     def pump(self) -> None:
         """Start whatever may be started now; cheap when there is nothing."""
@@ -191,7 +192,11 @@ class FetchRunner:
             self._timer.cancel()
         self._timer_ms = due_ms
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later((due_ms - now_ms + 1) / 1000, self.pump)
+        self._timer = loop.call_later((due_ms - now_ms + 1) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self.pump()
+        self._on_change()  # What is buffered of a partition may be tried again, too.
 
     def _fetch_version(self, node_id: int) -> int | None:
         return self._pool.api_version(node_id, FetchRequest)

@@ -26,6 +26,7 @@ from onceflow.sdk.protocol.batch_header import (
     InvalidBatchError,
     parse_batch_header,
 )
+from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.records import (
     consumer_columns,
@@ -118,29 +119,49 @@ class FetchedData:
         self._end = self._find_end()
 
     def _find_end(self) -> int:
-        data, size, at = self._data, len(self._data), 0
+        size, at = len(self._data), 0
         last: BatchHeader | None = None
         while size - at >= HEADER_SIZE:
-            header = parse_batch_header(data, at)
+            try:
+                header = self._header_at(at)
+            except InvalidBatchError:
+                if last is None:
+                    raise
+                break  # What comes before is good; the rest is asked for again.
             if at + header.size_bytes > size:
                 break
-            if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
-                raise InvalidBatchError(
-                    f"a batch of {self.topic_partition} is at offset {header.base_offset}, where "
-                    "no log has one"
-                )
             last = header
             at += header.size_bytes
-        if last is not None:
-            # A batch that lies wholly before the offset asked for must not move it back.
-            self.next_offset = max(self.next_offset, last.next_offset)
-            self.leader_epoch = last.partition_leader_epoch
+        if last is None:
+            # Brokers answer with one whole batch at least, or with nothing (KIP-74).
+            raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+        # A batch that lies wholly before the offset asked for must not move it back.
+        self.next_offset = max(self.next_offset, last.next_offset)
+        self.leader_epoch = last.partition_leader_epoch
         return at
+
+    def _header_at(self, at: int) -> BatchHeader:
+        header = parse_batch_header(self._data, at)
+        if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
+            raise InvalidBatchError(
+                f"a batch of {self.topic_partition} is at offset {header.base_offset}, where no "
+                "log has one"
+            )
+        return header
 
     @property
     def size_bytes(self) -> int:
         """Bytes of batches that were not taken yet."""
         return self._end - self._offset
+
+    @property
+    def next_batch_offset(self) -> int | None:
+        """The first offset behind the batch that is read next, None if its header does not say."""
+        try:
+            header = parse_batch_header(self._data, self._offset)
+        except InvalidBatchError:
+            return None
+        return header.next_offset if header.next_offset > self.position else None
 
     def let_go(self) -> None:
         """Hold what was not taken yet alone, and not the whole answer that it is a part of."""
@@ -376,6 +397,25 @@ def _alike(more: RecordColumns | ConsumerRecord, beside: RecordColumns) -> bool:
         and values_only == beside.values_only
         and more.timestamp_type == beside.timestamp_type
     )
+
+
+def take_records(
+    data: FetchedData, limit: int, found: list[ConsumerRecord] | None
+) -> list[ConsumerRecord] | None:
+    """Records of one partition's data beside those found, None for none."""
+    return data.take(limit, found) or None
+
+
+def take_columns(
+    data: FetchedData, limit: int, found: RecordColumns | None
+) -> RecordColumns | None:
+    """The same field by field."""
+    return data.take_columns(limit, values_only=False, beside=found)
+
+
+def take_values(data: FetchedData, limit: int, found: RecordColumns | None) -> RecordColumns | None:
+    """The same as offsets and values alone."""
+    return data.take_columns(limit, values_only=True, beside=found)
 
 
 def make_deserializer(

@@ -24,6 +24,7 @@ class FetchSettings:
         check_crcs: ``check.crcs``.
         rack: ``client.rack``.
         retry_backoff_ms: ``retry.backoff.ms``.
+        retry_backoff_max_ms: ``retry.backoff.max.ms``.
         preference_ms: How long a preferred replica is used before the leader is asked again.
         deserialize: From `onceflow.sdk.core.consume.fetch_buffer.make_deserializer`.
     """
@@ -36,6 +37,7 @@ class FetchSettings:
     check_crcs: bool = True
     rack: str = ""
     retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
     preference_ms: int = 300_000
     deserialize: RunDeserializer | None = None
 

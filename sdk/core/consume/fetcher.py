@@ -16,7 +16,12 @@ from typing import Final, TypeVar
 
 from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
-from onceflow.sdk.core.consume.fetch_buffer import FetchedData
+from onceflow.sdk.core.consume.fetch_buffer import (
+    FetchedData,
+    take_columns,
+    take_records,
+    take_values,
+)
 from onceflow.sdk.core.consume.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
 from onceflow.sdk.core.consume.fetch_session import (
     FetchSession,
@@ -26,7 +31,14 @@ from onceflow.sdk.core.consume.fetch_session import (
 )
 from onceflow.sdk.core.consume.subscription import PartitionPhase, PartitionState, Subscription
 from onceflow.sdk.core.consume.topic_change import forget_old_positions
-from onceflow.sdk.errors import KafkaError, NoOffsetForPartitionError, RecordError
+from onceflow.sdk.core.consume.unreadable import Unreadable
+from onceflow.sdk.errors import (
+    KafkaError,
+    LocalProtocolError,
+    NoOffsetForPartitionError,
+    RecordError,
+    SerializationError,
+)
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
@@ -71,7 +83,14 @@ class _NodeState:
 
 
 class Fetcher:
-    """The machine; see the module's text."""
+    """The machine; see the module's text.
+
+    Attributes:
+        leaders_missing: Whether the last plan left out partitions whose leader is unknown.
+        unknown_nodes: Brokers that the last plan left out until their version is known.
+        unreadable: Partitions that cannot be read, and what a poll must raise for them.
+        lookups: What deserializers need at the next record of a partition, as of the last take.
+    """
 
     def __init__(self, settings: FetchSettings, subscription: Subscription) -> None:
         self._settings = settings
@@ -79,8 +98,12 @@ class Fetcher:
         self._buffers: dict[TopicPartition, deque[FetchedData]] = {}
         self._buffered_bytes = 0
         self._nodes: dict[int, _NodeState] = {}
+        self.unreadable: Unreadable = Unreadable(
+            subscription, settings.retry_backoff_ms, settings.retry_backoff_max_ms
+        )
         self.leaders_missing: bool = False
         self.unknown_nodes: set[int] = set()
+        self.lookups: dict[TopicPartition, LookupNeeded] = {}
 
     # --- what to ask ---
 
@@ -108,8 +131,9 @@ class Fetcher:
         self.unknown_nodes = set()
         # What is held for paused partitions must not keep the others from being read.
         waiting_bytes = 0
+        troubled = self.unreadable
         for state in self._subscription:
-            if state.deliverable:
+            if state.deliverable and not (troubled and troubled.holds(state, now_ms)):
                 waiting_bytes += self._buffered(state.topic_partition)
             else:  # It may wait for long, and must not hold what came for the others meanwhile.
                 for data in self._buffers.get(state.topic_partition, ()):
@@ -118,7 +142,7 @@ class Fetcher:
             return []
         by_node: dict[int, list[PartitionState]] = {}
         for state in self._subscription:
-            if not state.fetchable(now_ms):
+            if not state.fetchable(now_ms) or (troubled and troubled.holds(state, now_ms)):
                 continue
             node_id = self._node_for(state, cluster, now_ms)
             if node_id is None:
@@ -246,6 +270,8 @@ class Fetcher:
                 if state is None or state.stamp != stamp or state.fetch_offset != fetch_offset:
                     continue
                 if answer.error_code == ErrorCode.NONE:
+                    if self.unreadable:
+                        self.unreadable.answered(partition)
                     state.topic_id = topic_ids.get(name, state.topic_id)
                     self._on_data(state, answer, outcome, now_ms)
                 else:
@@ -319,10 +345,8 @@ class Fetcher:
                 deserialize=self._settings.deserialize,
             )
         except RecordError as error:
-            outcome.failure = _unreadable(state.topic_partition, state.fetch_offset, error)
-            state.retry_at_ms = now_ms + 1_000
-            return
-        if data.size_bytes == 0:
+            # What came before is read already or waits, and stays.
+            self._on_damage(state, state.fetch_offset, error, None, now_ms)
             return
         state.fetch_offset = data.next_offset
         state.fetch_epoch = data.leader_epoch
@@ -355,8 +379,12 @@ class Fetcher:
         elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
         else:
-            outcome.failure = error_for(code, f"Fetch of {partition} at {state.fetch_offset}")
-            outcome.failure.place = (*partition, state.fetch_offset)
+            offset, damaged = state.fetch_offset, code == ErrorCode.CORRUPT_MESSAGE
+            remedy = "; seek past it to go on without the batch" if damaged else ""
+            failure = error_for(code, f"cannot read {partition} at offset {offset}{remedy}")
+            state.retry_at_ms = self.unreadable.note(
+                state, offset, failure, now_ms, may_pass=damaged
+            )
 
     def _on_out_of_range(self, state: PartitionState) -> None:
         if state.preferred_replica is not None:
@@ -380,38 +408,36 @@ class Fetcher:
 
     # --- what the application gets ---
 
-    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def take(self, max_records: int, now_ms: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records for the application; the positions move behind them.
 
         A run of records comes from one batch and is handed over as it was decoded, without a
         copy, where the limit allows.
 
+        A partition that cannot be read is left out: `unreadable` tells why, and `lookups` what its
+        deserializer waits for.
+
         Args:
             max_records: Most records wanted, over all partitions.
+            now_ms: The caller's clock.
 
         Returns:
             Records by partition, in offset order; no empty lists.
-
-        Raises:
-            KafkaError: The first thing that could be returned cannot be read.
-            LookupNeeded: A deserializer must have something loaded for it first.
         """
-        return self._take(max_records, _take_records)
+        return self._take(max_records, now_ms, take_records)
 
     def take_columns(
-        self, max_records: int, *, values_only: bool
+        self, max_records: int, now_ms: int, *, values_only: bool
     ) -> dict[TopicPartition, RecordColumns]:
         """As `take`, field by field; see `FetchedData.take_columns`."""
         if values_only:
-            return self._take(max_records, _take_values)
-        return self._take(max_records, _take_columns)
+            return self._take(max_records, now_ms, take_values)
+        return self._take(max_records, now_ms, take_columns)
 
-    def _take(self, max_records: int, take: _Take[_Run]) -> dict[TopicPartition, _Run]:
+    def _take(self, max_records: int, now_ms: int, take: _Take[_Run]) -> dict[TopicPartition, _Run]:
         began: dict[TopicPartition, tuple[int, int]] = {}
         try:
-            return self._take_in_turn(max_records, take, began)
-        except (KafkaError, LookupNeeded):
-            raise  # Nothing had been taken.
+            return self._take_in_turn(max_records, now_ms, take, began)
         except BaseException:
             # Ctrl-C, or a deserializer that ends the program: what was taken by now reaches nobody,
             # and a commit on the way out must not cover it.
@@ -420,30 +446,42 @@ class Fetcher:
             raise
 
     def _take_in_turn(
-        self, max_records: int, take: _Take[_Run], began: dict[TopicPartition, tuple[int, int]]
+        self,
+        max_records: int,
+        now_ms: int,
+        take: _Take[_Run],
+        began: dict[TopicPartition, tuple[int, int]],
     ) -> dict[TopicPartition, _Run]:
         """Take of each partition, and note where that began."""
         taken: dict[TopicPartition, _Run] = {}
         left = max_records
+        troubled = self.unreadable
+        self.lookups.clear()
         for partition in list(self._buffers):
             state = self._subscription.get(partition)
             buffer = self._buffers[partition]
             if state is None or not buffer:
                 self._discard(partition)
                 continue
-            if not state.deliverable:
+            if not state.deliverable or (troubled and troubled.holds(state, now_ms)):
                 continue
             began[partition] = (state.position, state.position_epoch)
             try:
                 records = self._take_from(state, buffer, left, take)
-            except LookupNeeded:
-                if taken:
-                    break  # It is met again by the next call.
-                raise
+            except LookupNeeded as needed:
+                self.lookups[partition] = needed
+                continue
+            except (SerializationError, LocalProtocolError) as error:
+                self.hold(partition, error, now_ms)
+                continue
             except KafkaError as error:
-                if taken:
-                    break
-                raise _unreadable(partition, state.position, error) from error
+                behind = buffer[0].next_batch_offset
+                self._discard(partition)
+                state.fetch_offset, state.fetch_epoch = state.position, state.position_epoch
+                self._on_damage(state, state.position, error, behind, now_ms)
+                continue
+            if troubled:
+                troubled.passed(state)
             if records:
                 taken[partition] = records
                 left -= len(records)
@@ -482,6 +520,37 @@ class Fetcher:
             elif found is None or len(found) == before:
                 break
         return found
+
+    def hold(self, partition: TopicPartition, error: KafkaError, now_ms: int) -> None:
+        """Leave a partition alone for a while: its next records are good and cannot be decoded.
+
+        Args:
+            partition: Which one.
+            error: Why.
+            now_ms: The caller's clock.
+        """
+        state = self._subscription.get(partition)
+        if state is not None:
+            self.unreadable.note(state, state.position, error, now_ms)
+
+    def _on_damage(
+        self,
+        state: PartitionState,
+        offset: int,
+        error: KafkaError,
+        behind: int | None,
+        now_ms: int,
+    ) -> None:
+        """Bytes cannot be read: ask the leader again, after a pause."""
+        partition = state.topic_partition
+        past = "past it" if behind is None else f"to {behind}"
+        error.args = (
+            f"cannot read {partition} at offset {offset}: {error}. It is asked for again; if that "
+            f"does not help, seek {past} to go on without the batch",
+            *error.args[1:],
+        )
+        state.preferred_replica = None
+        state.retry_at_ms = self.unreadable.note(state, offset, error, now_ms, may_pass=True)
 
     @property
     def has_data(self) -> bool:
@@ -528,28 +597,5 @@ class Fetcher:
             for state in self._subscription
             if state.phase is PartitionPhase.READY and state.retry_at_ms > now_ms
         ]
+        waits += self.unreadable.next_tries_ms(now_ms)
         return min(waits, default=None)
-
-
-def _unreadable(partition: TopicPartition, offset: int, error: KafkaError) -> KafkaError:
-    error.add_note(f"while reading {partition} at offset {offset}")
-    error.place = (*partition, offset)
-    return error
-
-
-def _take_records(
-    data: FetchedData, limit: int, found: list[ConsumerRecord] | None
-) -> list[ConsumerRecord] | None:
-    return data.take(limit, found) or None
-
-
-def _take_columns(
-    data: FetchedData, limit: int, found: RecordColumns | None
-) -> RecordColumns | None:
-    return data.take_columns(limit, values_only=False, beside=found)
-
-
-def _take_values(
-    data: FetchedData, limit: int, found: RecordColumns | None
-) -> RecordColumns | None:
-    return data.take_columns(limit, values_only=True, beside=found)

@@ -22,6 +22,7 @@ from onceflow.sdk.core.connection.metadata import (
 from onceflow.sdk.core.consume.fetch_buffer import make_deserializer
 from onceflow.sdk.core.consume.fetch_plan import FetchOutcome, FetchPlan, FetchSettings
 from onceflow.sdk.core.consume.fetcher import Fetcher
+from onceflow.sdk.core.consume.record_cursor import RecordCursor
 from onceflow.sdk.core.consume.subscription import PartitionPhase, Subscription
 from onceflow.sdk.errors import (
     CorruptMessageError,
@@ -35,6 +36,7 @@ from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.batch_header import pack_batch, parse_batch_header
 from onceflow.sdk.protocol.compression import Codec
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.serde import LookupNeeded
 
 TOPIC = "t"
 TOPIC_ID = UUID(int=7)
@@ -92,17 +94,22 @@ class Rig:
         return self.answer(plan, data)
 
     def take(self, limit: int = 1_000) -> list[tuple[int, object]]:
-        return [
-            (record.offset, record.value)
-            for records in self.fetcher.take(limit).values()
-            for record in records
-        ]
+        taken = self.fetcher.take(limit, self.now_ms)
+        self.fail_without(taken)
+        return [(record.offset, record.value) for records in taken.values() for record in records]
+
+    def fail_without(self, taken: object) -> None:
+        """As a poll does that has no records to return."""
+        failure = None if taken else self.fetcher.unreadable.take_failure()
+        if failure is not None:
+            raise failure
 
     def take_form(self, form: str, limit: int) -> list[tuple[int, object]]:
         """Take records as records, or field by field."""
         if form == "records":
             return self.take(limit)
-        columns = self.fetcher.take_columns(limit, values_only=form == "values")
+        columns = self.fetcher.take_columns(limit, self.now_ms, values_only=form == "values")
+        self.fail_without(columns)
         for run in columns.values():
             assert form == "values" or not run.values_only
             assert [record.offset for record in run] == list(run.offsets)
@@ -246,23 +253,147 @@ def test_limits_are_kept_and_nothing_is_lost_between_takes() -> None:
     assert rig.subscription.state(P0).position == 9
 
 
-def test_a_damaged_batch_is_reported_and_stays_reported() -> None:
+# --- what cannot be read ---
+
+
+def damaged(answer: FetchResponse.PartitionData, at: int = -2) -> FetchResponse.PartitionData:
+    """The answer with one bit of its bytes flipped."""
+    assert answer.records is not None
+    data = bytearray(answer.records)
+    data[at] ^= 1
+    answer.records = bytes(data)
+    return answer
+
+
+def test_an_answer_that_was_damaged_on_its_way_is_asked_for_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     log = LogBuilder()
     log.records(b"fine")
-    log.records(b"damaged")
-    answer = log.fetch_answer(0)
-    assert answer.records is not None
-    damaged = bytearray(answer.records)
-    damaged[-2] ^= 1
-    answer.records = bytes(damaged)
-    rig = Rig()
-    rig.answer(rig.must_plan(), answer)
+    log.records(b"flipped")
+    rig = Rig(retry_backoff_ms=100)
+    rig.answer(rig.must_plan(), damaged(log.fetch_answer(0)))
     assert rig.take() == [(0, b"fine")]
-    for _ in range(2):
-        with pytest.raises(RecordError, match="checksum") as caught:
-            rig.take()
-        assert caught.value.place == (*P0, 1)
+    assert rig.take() == [], "the application hears nothing of it yet"
+    assert "cannot read t-0 at offset 1" in caplog.text
+    assert rig.fetcher.buffered_bytes == 0
+    assert rig.plan() is None, "asked again after a pause"
+    assert rig.fetcher.next_retry_ms(rig.now_ms) == 100
+    rig.now_ms = 100
+    plan = rig.must_plan()
+    assert rig.asked(plan) == {0: 1}
+    rig.answer(plan, log.fetch_answer(1))
+    assert rig.take() == [(1, b"flipped")]
+    assert not rig.fetcher.unreadable.has_failure
+
+
+def test_a_batch_that_stays_damaged_is_told_once_for_each_try() -> None:
+    log = LogBuilder()
+    log.records(b"fine")
+    log.records(b"broken", b"broken")
+    log.records(b"behind")
+    rig = Rig(retry_backoff_ms=100, retry_backoff_max_ms=400)
+    end = log.fetch_answer(0)
+    assert end.records is not None
+    middle = len(end.records) - len(log.fetch_answer(3).records or b"") - 1
+    pauses = []
+    for told in range(5):
+        answer = damaged(log.fetch_answer(rig.subscription.state(P0).position), -1)
+        if told == 0:
+            answer = damaged(log.fetch_answer(0), middle)
+        else:
+            assert answer.records is not None
+            data = bytearray(log.fetch_answer(1).records or b"")
+            data[70] ^= 1
+            answer.records = bytes(data)
+        rig.answer(rig.must_plan(), answer)
+        if told == 0:
+            assert rig.take() == [(0, b"fine")]
+            assert rig.take() == []
+        else:
+            with pytest.raises(RecordError, match="checksum") as caught:
+                rig.take()
+            assert caught.value.place == (*P0, 1)
+            assert "cannot read t-0 at offset 1:" in str(caught.value)
+            assert "seek to 3 to go on without the batch" in str(caught.value)
+            assert rig.take() == [], "once for each try"
+        due_ms = rig.fetcher.next_retry_ms(rig.now_ms)
+        assert due_ms is not None
+        pauses.append(due_ms - rig.now_ms)
+        rig.now_ms = due_ms
+    assert pauses == [100, 200, 400, 400, 400]
     assert rig.subscription.state(P0).position == 1
+    rig.subscription.seek(P0, 3)
+    rig.answer(rig.must_plan(), log.fetch_answer(3))
+    assert rig.take() == [(3, b"behind")]
+
+
+def test_other_partitions_go_on_beside_a_damaged_one() -> None:
+    bad, good = LogBuilder(), LogBuilder()
+    bad.records(b"bad")
+    good.records(b"0")
+    rig = Rig(P0, P1)
+    for number in range(4):
+        answer = good.fetch_answer(number)
+        answer.partition_index = 1
+        plan = rig.must_plan()
+        answers = [answer]
+        if P0 in plan.asked:
+            answers.append(damaged(bad.fetch_answer(0)))
+        rig.answer(plan, *answers)
+        assert rig.take() == [(number, b"%d" % number)]
+        if number:
+            with pytest.raises(RecordError):
+                rig.take()
+        good.records(b"%d" % (number + 1))
+        rig.now_ms += 1_000
+
+
+def test_damage_behind_what_was_read_ahead_is_told_when_the_application_is_there() -> None:
+    """It would lose the records in between if it sought past the place before."""
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig()
+    rig.answer(rig.must_plan(), log.fetch_answer(0))
+    log.records(b"1")
+    for _ in range(3):
+        rig.answer(rig.must_plan(), damaged(log.fetch_answer(1), 16))  # The format's number.
+        assert not rig.fetcher.unreadable.has_failure
+        rig.now_ms += 1_000
+    cursor = RecordCursor(rig.subscription)
+    cursor.load(rig.fetcher.take(10, rig.now_ms))
+    assert not rig.fetcher.unreadable.has_failure
+    assert cursor.next() is not None
+    assert rig.fetcher.unreadable.has_failure
+    with pytest.raises(RecordError, match=r"cannot read t-0 at offset 1: .*seek past it"):
+        rig.take()
+
+
+@pytest.mark.parametrize("kept", [1, 60, 61, 64])
+def test_an_answer_that_ends_within_its_first_batch_is_damaged(kept: int) -> None:
+    """KIP-74: brokers answer with one whole batch at least, or with nothing."""
+    log = LogBuilder()
+    log.records(b"0")
+    rig = Rig()
+    for _ in range(2):
+        answer = log.fetch_answer(0)
+        answer.records = bytes(answer.records or b"")[:kept]
+        rig.answer(rig.must_plan(), answer)
+        assert rig.plan() is None, "not asked for again at once"
+        rig.now_ms += 1_000
+    with pytest.raises(RecordError, match=r"cannot read t-0 at offset 0: .*cut"):
+        rig.take()
+
+
+def test_what_comes_before_a_batch_with_a_damaged_header_is_delivered() -> None:
+    log = LogBuilder()
+    log.records(b"fine")
+    first = len(log.fetch_answer(0).records or b"")
+    log.records(b"damaged")
+    rig = Rig()
+    rig.answer(rig.must_plan(), damaged(log.fetch_answer(0), first + 16))
+    assert rig.take() == [(0, b"fine")]
+    assert rig.asked(rig.must_plan()) == {0: 1}
 
 
 def test_a_record_that_cannot_be_deserialized_stops_there_until_a_seek() -> None:
@@ -273,11 +404,69 @@ def test_a_record_that_cannot_be_deserialized_stops_there_until_a_seek() -> None
     rig.answer(rig.must_plan(), log.fetch_answer(0))
     assert rig.take() == [(0, 1)]
     for _ in range(2):
-        with pytest.raises(SerializationError, match=r"offset 1 of t-0.*seek to 2"):
+        with pytest.raises(SerializationError, match=r"offset 1 of t-0.*seek to 2") as caught:
             rig.take()
+        assert caught.value.place == (*P0, 1)
+        assert rig.take() == []
+        rig.now_ms += 1_000
     rig.subscription.seek(P0, 2)
     rig.answer(rig.must_plan(), log.fetch_answer(2))
     assert rig.take() == [(2, 3)]
+
+
+def test_a_record_that_cannot_be_deserialized_holds_up_its_own_partition_only() -> None:
+    refused = {b"x"}
+
+    def read(data: bytes) -> bytes:
+        if data in refused:
+            raise ValueError("refused")
+        return data
+
+    bad, good = LogBuilder(), LogBuilder()
+    bad.records(b"x", b"y")
+    good.records(*(b"%d" % number for number in range(5)))
+    answer = good.fetch_answer(0)
+    answer.partition_index = 1
+    rig = Rig(P0, P1, deserialize=make_deserializer(None, read), retry_backoff_ms=100)
+    rig.answer(rig.must_plan(), bad.fetch_answer(0), answer)
+    assert rig.take(2) == [(0, b"0"), (1, b"1")]
+    with pytest.raises(SerializationError):
+        raise rig.fetcher.unreadable.take_failure() or AssertionError("nothing failed")
+    assert rig.take(2) == [(2, b"2"), (3, b"3")]
+    assert rig.take(2) == [(4, b"4")]
+    assert rig.fetcher.next_retry_ms(rig.now_ms) == 100
+    assert rig.plan() is not None, "the others are fetched as ever"
+    refused.clear()
+    rig.now_ms = 100
+    assert rig.take() == [(0, b"x"), (1, b"y")]
+
+
+def test_a_look_up_holds_up_its_own_partition_only() -> None:
+    known: set[bytes] = set()
+
+    def read(data: bytes) -> bytes:
+        if data not in known and data.startswith(b"x"):
+            raise LookupNeeded(lambda: known.add(data))
+        return data
+
+    needs, plain = LogBuilder(), LogBuilder()
+    needs.records(b"x")
+    plain.records(b"0")
+    answer = plain.fetch_answer(0)
+    answer.partition_index = 1
+    rig = Rig(P0, P1, deserialize=make_deserializer(None, read))
+    rig.answer(rig.must_plan(), needs.fetch_answer(0), answer)
+    assert rig.take() == [(0, b"0")]
+    (needed,) = rig.fetcher.lookups.values()
+    assert needed.where == "offset 0 of t-0"
+    rig.fetcher.hold(P0, SerializationError("the registry is down"), rig.now_ms)
+    with pytest.raises(SerializationError, match="registry"):
+        rig.take()
+    assert not rig.fetcher.lookups, "it waits"
+    needed.load()
+    rig.now_ms += 1_000
+    assert rig.take() == [(0, b"x")]
+    assert not rig.fetcher.lookups
 
 
 # --- stamps ---
@@ -401,11 +590,27 @@ def test_a_leader_named_in_the_refusal_is_passed_on() -> None:
 
 def test_a_refusal_that_does_not_pass_reaches_the_application() -> None:
     rig = Rig()
-    outcome = rig.refuse(rig.must_plan(), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert isinstance(outcome.failure, TopicAuthorizationFailedError)
+    for _ in range(2):
+        rig.refuse(rig.must_plan(), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(TopicAuthorizationFailedError, match="t-0 at offset 0") as caught:
+            rig.take()
+        assert caught.value.place == (*P0, 0)
+        assert rig.plan() is None
+        rig.now_ms += 1_000
+    rig.refuse(rig.must_plan(), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    rig.now_ms += 1_000
+    rig.answer(rig.must_plan(), LogBuilder().fetch_answer(0))
+    assert rig.take() == [], "it was granted before the application asked"
+
+
+def test_a_batch_that_the_broker_calls_corrupt_is_asked_for_once_more() -> None:
     rig = Rig()
-    outcome = rig.refuse(rig.must_plan(), ErrorCode.CORRUPT_MESSAGE)
-    assert isinstance(outcome.failure, CorruptMessageError)
+    rig.refuse(rig.must_plan(), ErrorCode.CORRUPT_MESSAGE)
+    assert rig.take() == []
+    rig.now_ms += 1_000
+    rig.refuse(rig.must_plan(), ErrorCode.CORRUPT_MESSAGE)
+    with pytest.raises(CorruptMessageError, match="t-0 at offset 0; seek past it"):
+        rig.take()
 
 
 def test_a_changed_leader_epoch_holds_the_partition_for_validation() -> None:
@@ -581,9 +786,11 @@ def test_errors_behind_whole_batches_lose_none_of_them() -> None:
         assert rig.take_form(form, 3) == [(0, b"0"), (1, b"x"), (2, b"1")]
         assert rig.take_form(form, 100) == [(3, b"x")]
         assert rig.subscription.state(P0).position == 4
-        for _ in range(2):
-            with pytest.raises(RecordError):
-                rig.take_form(form, 100)
+        assert rig.take_form(form, 100) == []
+        rig.now_ms += 1_000
+        rig.answer(rig.must_plan(), damaged(log.fetch_answer(4), -1))
+        with pytest.raises(RecordError):
+            rig.take_form(form, 100)
         assert rig.subscription.state(P0).position == 4
 
 
@@ -623,7 +830,7 @@ def test_partitions_take_turns() -> None:
     rig = Rig(P0, P1)
     plan = rig.must_plan()
     rig.answer(plan, log.fetch_answer(0), log.fetch_answer(0, partition=1))
-    served = [next(iter(rig.fetcher.take(1))).partition for _ in range(4)]
+    served = [next(iter(rig.fetcher.take(1, 0))).partition for _ in range(4)]
     assert served == [0, 1, 0, 1]
 
 
