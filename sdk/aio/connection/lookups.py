@@ -98,7 +98,7 @@ class Lookups:
         """
         self._on_done = on_done
         self._task: asyncio.Task[object] | None = None
-        self._failures: dict[TopicPartition, KafkaError] = {}
+        self._failures: dict[TopicPartition, tuple[str, KafkaError]] = {}
 
     def need(
         self, waiting: Mapping[TopicPartition, LookupNeeded]
@@ -106,12 +106,16 @@ class Lookups:
         """The next records of some partitions wait for something: have it loaded.
 
         Args:
-            waiting: What their deserializers raised; other partitions wait for nothing.
+            waiting: What their deserializers raised.
 
         Returns:
             Partitions whose look-up failed since the last call, and why.
         """
-        failed = {p: error for p, error in self._failures.items() if p in waiting}
+        failed = {
+            partition: error
+            for partition, (where, error) in self._failures.items()
+            if partition in waiting and waiting[partition].where == where
+        }
         self._failures.clear()
         for partition, needed in waiting.items():
             if self._task is None and partition not in failed:
@@ -136,14 +140,14 @@ class Lookups:
             )
             failure: KafkaError = type(error)(said, *error.args[1:])
             failure.__cause__ = error
-            self._failures[partition] = failure
+            self._failures[partition] = where, failure
         elif error is not None:
             failure = SerializationError(
                 f"cannot deserialize the record at {where}: {error}; seek past it to go on without "
                 "it"
             )
             failure.__cause__ = error
-            self._failures[partition] = failure
+            self._failures[partition] = where, failure
         self._on_done()
 
     async def close(self) -> None:

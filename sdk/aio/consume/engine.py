@@ -358,8 +358,9 @@ class ConsumerEngine:
     ) -> dict[TopicPartition, _Run]:
         """Count what was taken, and look up what deserializers need for the next records."""
         fetcher = self.fetching.fetcher
-        for partition, error in self._lookups.need(fetcher.lookups).items():
-            fetcher.hold(partition, error, now_ms)
+        if fetcher.lookups:
+            for partition, error in self._lookups.need(fetcher.lookups).items():
+                fetcher.hold(partition, error, now_ms)
         if records:
             self.counters.records.add(sum(map(len, records.values())), now_ms)
             for partition, run in records.items():

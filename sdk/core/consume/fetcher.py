@@ -131,9 +131,9 @@ class Fetcher:
         self.unknown_nodes = set()
         # What is held for paused partitions must not keep the others from being read.
         waiting_bytes = 0
-        troubled = self.unreadable
+        troubled = bool(self.unreadable)
         for state in self._subscription:
-            if state.deliverable and not (troubled and troubled.holds(state, now_ms)):
+            if state.deliverable and not (troubled and self.unreadable.holds(state, now_ms)):
                 waiting_bytes += self._buffered(state.topic_partition)
             else:  # It may wait for long, and must not hold what came for the others meanwhile.
                 for data in self._buffers.get(state.topic_partition, ()):
@@ -142,7 +142,9 @@ class Fetcher:
             return []
         by_node: dict[int, list[PartitionState]] = {}
         for state in self._subscription:
-            if not state.fetchable(now_ms) or (troubled and troubled.holds(state, now_ms)):
+            if not state.fetchable(now_ms):
+                continue
+            if troubled and self.unreadable.holds(state, now_ms):
                 continue
             node_id = self._node_for(state, cluster, now_ms)
             if node_id is None:
@@ -455,7 +457,7 @@ class Fetcher:
         """Take of each partition, and note where that began."""
         taken: dict[TopicPartition, _Run] = {}
         left = max_records
-        troubled = self.unreadable
+        troubled = bool(self.unreadable)
         self.lookups.clear()
         for partition in list(self._buffers):
             state = self._subscription.get(partition)
@@ -463,7 +465,7 @@ class Fetcher:
             if state is None or not buffer:
                 self._discard(partition)
                 continue
-            if not state.deliverable or (troubled and troubled.holds(state, now_ms)):
+            if not state.deliverable or (troubled and self.unreadable.holds(state, now_ms)):
                 continue
             began[partition] = (state.position, state.position_epoch)
             try:
@@ -481,7 +483,7 @@ class Fetcher:
                 self._on_damage(state, state.position, error, behind, now_ms)
                 continue
             if troubled:
-                troubled.passed(state)
+                self.unreadable.passed(state)
             if records:
                 taken[partition] = records
                 left -= len(records)
