@@ -90,6 +90,11 @@ def consumer_metrics(engine: ConsumerEngine) -> ConsumerMetrics:
     known = {partition: lag for partition, lag in lags.items() if lag is not None}
     leads = {state.topic_partition: state.lead for state in states}
     lead = {partition: offsets for partition, offsets in leads.items() if offsets is not None}
+    hidden = {
+        state.topic_partition: offsets
+        for state in states
+        if (offsets := state.last_stable_offset_lag) is not None
+    }
     rebalanced_ms = counters.rebalanced_ms
     return ConsumerMetrics(
         client_id=engine.config.client_id,
@@ -114,6 +119,8 @@ def consumer_metrics(engine: ConsumerEngine) -> ConsumerMetrics:
         records_lag_max=max(known.values(), default=0),
         records_lead=lead,
         records_lead_min=min(lead.values(), default=-1),
+        last_stable_offset_lag=hidden,
+        last_stable_offset_lag_max=max(hidden.values(), default=0),
         preferred_read_replica={
             state.topic_partition: state.preferred_replica
             for state in states

@@ -264,6 +264,11 @@ class ConsumerMetrics(ClientMetrics):
         records_lead: Offsets between the first that exists and the position, by partition: at 0
             the next records to be deleted are those not read yet.
         records_lead_min: Least of them, -1 if none is known.
+        last_stable_offset_lag: Offsets between the last stable offset and the high watermark, by
+            partition, as of the last fetch: what read_committed cannot show yet, because the
+            transaction at the last stable offset is open. Known under read_committed only (the
+            broker's metric of this name).
+        last_stable_offset_lag_max: Greatest of them.
         preferred_read_replica: Node that a partition is read from instead of its leader (KIP-392).
         topics: Figures of single topics, of the first thousand that were read.
         assigned_partitions: Partitions that belong to this consumer.
@@ -298,6 +303,8 @@ class ConsumerMetrics(ClientMetrics):
     records_lag_max: int = 0
     records_lead: Mapping[TopicPartition, int] = field(default_factory=dict)
     records_lead_min: int = -1
+    last_stable_offset_lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+    last_stable_offset_lag_max: int = 0
     preferred_read_replica: Mapping[TopicPartition, int] = field(default_factory=dict)
     topics: Mapping[str, ConsumerTopicMetrics] = field(default_factory=dict)
     assigned_partitions: int = 0

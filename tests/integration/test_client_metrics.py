@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,38 @@ def test_transactions_are_counted(broker: Broker) -> None:
         producer.abort_transaction()
         found = producer.metrics()
     assert (found.txn_commit_total, found.txn_abort_total) == (1, 1)
+
+
+def test_a_transaction_that_hangs_open_can_be_seen(broker: Broker) -> None:
+    """What was committed behind it is invisible until it ends, without an error anywhere."""
+    servers = broker.bootstrap_servers
+    settings: dict[str, Any] = {"bootstrap_servers": servers, "auto_offset_reset": "earliest"}
+    with (
+        Producer(bootstrap_servers=servers, transactional_id="hangs") as hanging,
+        Producer(bootstrap_servers=servers) as producer,
+        Consumer(**settings) as careful,
+        Consumer(**settings, isolation_level="read_uncommitted") as hasty,
+    ):
+        producer.send("t", b"before").result(20)
+        hanging.begin_transaction()
+        hanging.send("t", b"open").result(20)
+        producer.send_many("t", [b"behind"] * 3)
+        producer.flush()
+        for consumer in (careful, hasty):
+            consumer.assign([PART])
+        while hasty.position(PART) < 5:
+            hasty.poll(100)
+        while careful.metrics().last_stable_offset_lag.get(PART) != 4 or careful.position(PART) < 1:
+            careful.poll(100)
+        found = careful.metrics()
+        assert found.records_lag == {PART: 0}, "nothing is left to be read"
+        assert found.last_stable_offset_lag_max == 4
+        assert found.as_dict()["last-stable-offset-lag{t-0}"] == 4
+        assert hasty.metrics().last_stable_offset_lag == {}
+        hanging.abort_transaction()
+        while careful.metrics().last_stable_offset_lag != {PART: 0}:
+            careful.poll(100)
+        assert careful.position(PART) == 6
 
 
 def test_a_consumer_counts_what_it_read(broker: Broker) -> None:

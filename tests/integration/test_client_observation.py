@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -18,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import AsyncProducer, Consumer, Producer
+from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.errors import KafkaError, SerializationError
 from onceflow.sdk.prometheus import ClientCollector
 from onceflow.sdk.tracing import (
@@ -50,7 +51,6 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 def test_prometheus_is_told_when_it_asks(broker: Broker) -> None:
     registry, collector = CollectorRegistry(), ClientCollector()
     registry.register(collector)
-    assert generate_latest(registry) == b""
     with (
         Producer(bootstrap_servers=broker.bootstrap_servers, client_id="p1") as producer,
         Producer(bootstrap_servers=broker.bootstrap_servers, client_id="p2") as other,
@@ -69,17 +69,25 @@ def test_prometheus_is_told_when_it_asks(broker: Broker) -> None:
         producer.flush()
         while not consumer.poll(timeout_ms=1_000):
             pass
+        names = {client: name for name, client in collector.board.clients()}
         lines = generate_latest(registry).decode().splitlines()
         collector.remove(other)
         fewer = generate_latest(registry).decode()
-    assert 'onceflow_producer_record_send_total{client_id="p1"} 10.0' in lines
-    assert 'onceflow_producer_record_send_total{client_id="p2"} 0.0' in lines
-    assert 'onceflow_consumer_records_consumed_total{client_id="c"} 10.0' in lines
-    assert 'onceflow_consumer_records_lag{client_id="c",partition="0",topic="t"} 0.0' in lines
-    topic = 'onceflow_producer_topic_record_send_total{client_id="p1",topic="t"} 10.0'
-    assert topic in lines
-    assert 'onceflow_consumer_topic_records_consumed_total{client_id="c",topic="t"} 10.0' in lines
-    assert any('onceflow_consumer_connection_count{client_id="c"}' in line for line in lines)
+        of_p1, of_p2, of_c = (
+            f'client="{names[client]}",client_id="{client.config.client_id}"'
+            for client in (producer, other, consumer)
+        )
+    for line in (
+        f"onceflow_producer_record_send_total{{{of_p1}}} 10.0",
+        f"onceflow_producer_record_send_total{{{of_p2}}} 0.0",
+        f"onceflow_consumer_records_consumed_total{{{of_c}}} 10.0",
+        f'onceflow_consumer_records_lag{{{of_c},partition="0",topic="t"}} 0.0',
+        f'onceflow_consumer_last_stable_offset_lag{{{of_c},partition="0",topic="t"}} 0.0',
+        f'onceflow_producer_topic_record_send_total{{{of_p1},topic="t"}} 10.0',
+        f'onceflow_consumer_topic_records_consumed_total{{{of_c},topic="t"}} 10.0',
+    ):
+        assert line in lines
+    assert any(f"onceflow_consumer_connection_count{{{of_c}}}" in line for line in lines)
     assert "# TYPE onceflow_producer_record_send_total counter" in lines
     assert "# TYPE onceflow_producer_batch_size_avg gauge" in lines
     helps = [line for line in lines if line.startswith("# HELP")]
@@ -89,10 +97,47 @@ def test_prometheus_is_told_when_it_asks(broker: Broker) -> None:
     assert 'client_id="p2"' not in fewer
 
 
-def test_a_client_that_is_gone_is_forgotten() -> None:
-    registry = CollectorRegistry()
-    registry.register(ClientCollector(AsyncProducer(client_id="gone")))
+@pytest.mark.parametrize("collectors", ["one", "one for each", "one for each, made twice"])
+def test_clients_of_one_name_are_told_apart_and_nothing_is_told_twice(collectors: str) -> None:
+    """Prometheus refuses a page with two values of one series, or two declarations of a metric."""
+    clients: list[Any] = [AsyncProducer(), AsyncProducer(), AsyncConsumer(), AsyncConsumer()]
+    made = [ClientCollector(*clients)]
+    if collectors != "one":
+        made = [ClientCollector(client) for client in clients]
+    if collectors.endswith("twice"):
+        made += [ClientCollector(client) for client in clients]
+    registry = CollectorRegistry(support_collectors_without_names=True)
+    for collector in made:
+        registry.register(collector)
+    lines = generate_latest(registry).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in lines if not line.startswith("#")]
+    declared = [line for line in lines if line.startswith("# TYPE")]
+    assert len(series) == len({*series})
+    assert len(declared) == len({*declared})
+    figure = "onceflow_consumer_records_consumed_total"
+    names = [name for name, client in made[0].board.clients() if client in clients[2:]]
+    for name in names:
+        assert f'{figure}{{client="{name}",client_id="onceflow"}}' in series
+    assert len({*names}) == 2
+    restricted = generate_latest(registry.restricted_registry([figure])).decode()
+    assert restricted.count(f"# TYPE {figure}") <= 1
+    registry.unregister(made[-1])
     assert generate_latest(registry) == b""
+
+
+def test_a_client_that_is_gone_is_forgotten_and_its_name_is_free() -> None:
+    registry, collector = CollectorRegistry(), ClientCollector()
+    registry.register(collector)
+    kept, gone = AsyncProducer(client_id="kept"), AsyncProducer(client_id="gone")
+    collector.add(kept)
+    collector.add(gone)
+    name = {client: name for name, client in collector.board.clients()}[gone]
+    del gone
+    assert 'client_id="gone"' not in generate_latest(registry).decode()
+    later = AsyncProducer(client_id="later")
+    collector.add(later)
+    collector.add(later)
+    assert (name, later) in collector.board.clients()
 
 
 def by_name(exporter: InMemorySpanExporter, name: str) -> list[ReadableSpan]:

@@ -172,6 +172,13 @@ class PartitionState:
             return None
         return max(0, self.position - self.log_start_offset)
 
+    @property
+    def last_stable_offset_lag(self) -> int | None:
+        """Offsets that an open transaction hides, as of the last fetch; None if unknown."""
+        if self.high_watermark < 0 or self.last_stable_offset < 0:
+            return None
+        return max(0, self.high_watermark - self.last_stable_offset)
+
     def committable(self) -> OffsetAndMetadata | None:
         """The position as a commit would store it, or None while it is unknown."""
         if not self.has_position:
