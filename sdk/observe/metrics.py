@@ -266,8 +266,7 @@ class ConsumerMetrics(ClientMetrics):
         records_lead_min: Least of them, -1 if none is known.
         last_stable_offset_lag: Offsets between the last stable offset and the high watermark, by
             partition, as of the last fetch: what read_committed cannot show yet, because the
-            transaction at the last stable offset is open. Known under read_committed only (the
-            broker's metric of this name).
+            transaction at the last stable offset is open (a broker's metric has this name).
         last_stable_offset_lag_max: Greatest of them.
         preferred_read_replica: Node that a partition is read from instead of its leader (KIP-392).
         topics: Figures of single topics, of the first thousand that were read.
