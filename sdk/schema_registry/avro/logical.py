@@ -26,6 +26,10 @@ _LOCAL_EPOCH: Final = datetime.datetime(1970, 1, 1)
 _DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _DAY_MICROS: Final = 86_400_000_000
+DECIMAL_BYTES_MAX: Final = 4_096
+"""Longest decimal that is read, about 9,800 digits: the time to make one grows with the square of
+its length, and a megabyte would take minutes."""
+
 BIG_DECIMAL_SCALE_MAX: Final = 100_000
 """Largest scale of a big-decimal that is believed: a few bytes must not make a number of
 megabytes once it is printed."""
@@ -82,6 +86,8 @@ def typed_of(type_: Type) -> Typed | None:
 
 def _integer(raw: object) -> int:
     assert isinstance(raw, bytes)
+    if len(raw) > DECIMAL_BYTES_MAX:
+        raise ValueError(f"decimal of {len(raw)} bytes; at most {DECIMAL_BYTES_MAX} are read")
     return int.from_bytes(raw, "big", signed=True)
 
 
@@ -153,15 +159,15 @@ def _unscaled(value: decimal.Decimal, precision: int, scale: int) -> int:
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     shift = exponent + scale
-    number = int("".join(map(str, digits)))
-    if number and len(digits) + shift > precision:
-        raise Misfit(f"{value} has more than {precision} digits at scale {scale}")
+    if any(digits) and len(digits) + shift > precision:
+        raise Misfit(f"{shown(value)} has more than {precision} digits at scale {scale}")
+    number = int(decimal.Decimal((0, digits, 0)))
     if shift >= 0:
         number *= 10**shift if number else 1
     else:
         number, rest = divmod(number, 10 ** min(-shift, len(digits)))
         if rest or (number and -shift > len(digits)):
-            raise Misfit(f"{value} has more than {scale} digits behind its point; round it")
+            raise Misfit(f"{shown(value)} has more than {scale} decimal places; round it")
     return -number if sign else number
 
 
@@ -179,7 +185,7 @@ def _big_decimal_raw(value: decimal.Decimal) -> bytes:
     assert isinstance(exponent, int)
     if abs(exponent) > BIG_DECIMAL_SCALE_MAX:
         raise Misfit(f"{value} has a scale beyond {BIG_DECIMAL_SCALE_MAX}")
-    number = int("".join(map(str, digits)))
+    number = int(decimal.Decimal((0, digits, 0)))
     data = _signed(-number if sign else number)
     return _long(len(data)) + data + _long(-exponent)
 

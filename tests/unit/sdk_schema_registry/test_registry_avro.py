@@ -7,6 +7,7 @@ code with the product; single cases for each rule of names, unions, defaults and
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import datetime
@@ -261,11 +262,51 @@ def test_a_decimal_of_any_precision_is_read_exactly(registry: SchemaRegistry) ->
     with decimal.localcontext(prec=5):
         value = Decimal("1234567890" * 5 + ".5")
         assert through(registry, schema, value) == value
+    long = logical("bytes", "decimal", precision=9_000, scale=4_500)
+    value = Decimal((1, (7,) * 8_000, -4_500))
+    assert through(registry, long, value) == value
     beyond = json.dumps({"type": "bytes"})
     data = avro_serde(registry, beyond).serialize(b"\x01\x00\x00", "t")
     assert data is not None
     found = avro_serde(registry, reader_schema=MONEY).deserialize(data, "t")
     assert found == Decimal("655.36")
+
+
+@pytest.mark.parametrize(
+    ("schema", "raw"),
+    [
+        (MONEY, b"\x7f" * 1_000_000),
+        (logical("bytes", "big-decimal"), b"\x90\x4e" + b"\x7f" * 5_000 + b"\x00"),
+        (logical("bytes", "big-decimal"), b"\x02\x01\x80\x89\x7a"),
+        (logical("bytes", "big-decimal"), b"\x04\x01"),
+        (logical("bytes", "big-decimal"), b"\xff" * 30),
+    ],
+)
+def test_hostile_decimals_cost_nothing(registry: SchemaRegistry, schema: Any, raw: bytes) -> None:
+    """A megabyte would be worked on for minutes."""
+    data = avro_serde(registry, '"bytes"').serialize(raw, "t")
+    assert data is not None
+    with pytest.raises(SerializationError, match=r"decimal|number"):
+        avro_serde(registry, reader_schema=schema).deserialize(data, "t")
+
+
+def test_hostile_values_are_refused_or_read(registry: SchemaRegistry) -> None:
+    """Bytes that are cut, changed or made up, by schemas of every shape."""
+    start = random.randrange(2**32)
+    print(f"seed {start}")
+    for seed in range(start, start + 60):
+        shapes = Shapes(random.Random(seed))
+        schema = shapes.type(3)
+        serde = avro_serde(registry, Schema(json.dumps(schema))).bind(f"h{seed}")
+        data = serde.serialize(shapes.value(schema))
+        cases = [data[:length] for length in range(5, len(data))]
+        for _ in range(20):
+            changed = bytearray(data + b"\0")
+            changed[shapes.rng.randrange(5, len(changed))] = shapes.rng.randrange(256)
+            cases += [bytes(changed[:-1]), data[:5] + shapes.rng.randbytes(20)]
+        for case in cases:
+            with contextlib.suppress(SerializationError):
+                serde.deserialize(case)
 
 
 # --- unions
