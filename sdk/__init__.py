@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.model.admin import ConfigResource as ConfigResource
     from onceflow.sdk.model.admin import GroupDescription as GroupDescription
     from onceflow.sdk.model.admin import GroupListing as GroupListing
+    from onceflow.sdk.model.admin import HangingTransaction as HangingTransaction
     from onceflow.sdk.model.admin import MemberDescription as MemberDescription
     from onceflow.sdk.model.admin import ProducerState as ProducerState
     from onceflow.sdk.model.admin import ResourceType as ResourceType
@@ -141,6 +142,7 @@ _HOMES = {
     "ProducerInterceptor": "observe.interceptors",
     "ProducerMetrics": "observe.metrics",
     "ProducerRecord": "observe.interceptors",
+    "HangingTransaction": "model.admin",
     "ProducerState": "model.admin",
     "ProducerTopicMetrics": "observe.metrics",
     "RecordColumns": "model.columns",
@@ -198,6 +200,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
+    "HangingTransaction",
     "ProducerState",
     "ResourceType",
     "TopicDescription",

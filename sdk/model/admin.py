@@ -22,6 +22,7 @@ __all__ = [
     "ProducerState",
     "ResourceType",
     "TopicDescription",
+    "HangingTransaction",
     "TransactionDescription",
     "TransactionListing",
 ]
@@ -165,6 +166,18 @@ class ProducerState(NamedTuple):
     last_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int | None
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction that is open in a partition and that no coordinator is going to end.
+
+    Attributes:
+        partition: Where it hangs.
+        producer: Its producer; `transaction_start_offset` tells where it begins there.
+    """
+
+    partition: TopicPartition
+    producer: ProducerState
 
 
 class TransactionListing(NamedTuple):

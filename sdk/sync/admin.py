@@ -18,6 +18,7 @@ from onceflow.sdk.model.admin import (
     ConfigEntry,
     GroupDescription,
     GroupListing,
+    HangingTransaction,
     ProducerState,
     TopicDescription,
     TransactionDescription,
@@ -303,16 +304,23 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     # --- producers and transactions ---
 
     def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        node_id: int | None = None,
+        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, list[ProducerState]]:
         """Producers that partitions' leaders know, with their open transactions (KIP-664).
 
         Args:
             partitions: Which ones.
+            node_id: Broker to ask about its replicas; None asks the leaders.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
         return self._portal.call(
-            lambda: self._async.describe_producers(partitions, timeout_ms=timeout_ms)
+            lambda: self._async.describe_producers(
+                partitions, node_id=node_id, timeout_ms=timeout_ms
+            )
         )
 
     def describe_transactions(
@@ -351,36 +359,85 @@ class Admin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             )
         )
 
+    def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        node_id: int | None = None,
+        max_transaction_timeout_ms: int = 900_000,
+        timeout_ms: int | None = None,
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in partitions and that no coordinator is going to end.
+
+        Readers of committed records wait at them for ever, without an error. The rule is that of
+        ``kafka-transactions.sh find-hanging`` (KIP-664): nothing was written for longer than any
+        transaction may last, and the coordinator does not know the producer, or its transaction
+        does not cover the partition. `abort_transaction` ends one.
+
+        Args:
+            topics: Topics to look into. Without topics and partitions, all that are not internal.
+            partitions: Single partitions to look into.
+            node_id: Broker to ask about its replicas; None asks the leaders of all partitions.
+            max_transaction_timeout_ms: The brokers' ``transaction.max.timeout.ms``; Kafka's
+                default is 15 minutes.
+            timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
+
+        Returns:
+            What hangs, by partition. A transactional id that this user may not describe looks as
+            if its coordinator did not know it.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic or partition that was named does not exist.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(
+            lambda: self._async.find_hanging_transactions(
+                topics,
+                partitions=partitions,
+                node_id=node_id,
+                max_transaction_timeout_ms=max_transaction_timeout_ms,
+                timeout_ms=timeout_ms,
+            )
+        )
+
     def abort_transaction(
         self,
         partition: TopicPartition,
         *,
         start_offset: int | None = None,
         producer_id: int | None = None,
+        force: bool = False,
         timeout_ms: int | None = None,
     ) -> ProducerState:
         """End a hanging transaction in one partition by an abort marker (KIP-664).
 
-        This goes past the transaction coordinator. Use it only for a transaction that its
-        coordinator does not know any more (`describe_transactions`, `list_transactions`): one
-        that is alive is corrupted by it.
+        The marker goes past the transaction coordinator. So the coordinator is asked first, and a
+        transaction that it is going to end itself is refused: its producer would commit without an
+        error, and without what it wrote here.
 
         Args:
             partition: Where the transaction hangs.
-            start_offset: Where it begins there, as `describe_producers` tells.
+            start_offset: Where it begins there, as `find_hanging_transactions` tells.
             producer_id: Whose it is; one of the two must be given.
-            timeout_ms: Limit.
+            force: End it although its coordinator knows it. `fence_producers` is the safe way to
+                end a live transaction.
+            timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
 
         Returns:
             The producer whose transaction was ended.
 
         Raises:
-            IllegalStateError: There is no such open transaction.
-            BrokerError: The leader refused.
+            IllegalStateError: There is no such open transaction, or its coordinator knows it.
+            BrokerError: The leader or a coordinator refused.
         """
         return self._portal.call(
             lambda: self._async.abort_transaction(
-                partition, start_offset=start_offset, producer_id=producer_id, timeout_ms=timeout_ms
+                partition,
+                start_offset=start_offset,
+                producer_id=producer_id,
+                force=force,
+                timeout_ms=timeout_ms,
             )
         )
 

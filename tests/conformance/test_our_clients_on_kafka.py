@@ -26,6 +26,7 @@ from stock_scenarios import (
 
 from onceflow.processors import App, OnError, State
 from onceflow.sdk import Admin, Consumer, IsolationLevel, Producer, TopicPartition
+from onceflow.sdk.errors import IllegalStateError
 from onceflow.transactions import SessionConfig, TransactionSession
 
 
@@ -74,7 +75,9 @@ def test_admin_sees_and_ends_a_transaction_that_hangs(bootstrap: str, name: str)
         (state,) = admin.describe_producers([partition])[partition]
         assert state.transaction_start_offset == 0
         assert [end(admin, partition, level) for level in IsolationLevel] == [1, 0]
-        admin.abort_transaction(partition, producer_id=state.producer_id)
+        with pytest.raises(IllegalStateError, match="not hanging"):
+            admin.abort_transaction(partition, producer_id=state.producer_id)
+        admin.abort_transaction(partition, producer_id=state.producer_id, force=True)
         committed = IsolationLevel.READ_COMMITTED
         wait_until(lambda: end(admin, partition, committed) == 2, "the marker")
     producer.abort_transaction()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from consumer_worlds import fresh, make_topic, poll_until, read, write
+from consumer_worlds import fresh, make_topic, poll_until, write
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.testing import Fault
@@ -29,7 +29,6 @@ from onceflow.sdk.errors import (
     ConfigError,
     CoordinatorLoadInProgressError,
     GroupIdNotFoundError,
-    IllegalStateError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -271,27 +270,6 @@ def test_an_open_transaction_is_seen_from_all_sides(broker: Broker, admin: Admin
         producer.commit_transaction()
     (state,) = admin.describe_producers([partition])[partition]
     assert state.transaction_start_offset is None
-
-
-def test_a_hanging_transaction_is_ended_by_a_marker(broker: Broker, admin: Admin) -> None:
-    topic = make_topic(broker.bootstrap_servers)
-    partition = TopicPartition(topic, 0)
-    producer = Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=fresh("txn"))
-    producer.begin_transaction()
-    producer.send(topic, b"hanging", partition=0)
-    producer.flush()
-    write(broker.bootstrap_servers, topic, ["behind"])
-    with pytest.raises(IllegalStateError, match="no open transaction"):
-        admin.abort_transaction(partition, start_offset=5)
-    ended = admin.abort_transaction(partition, start_offset=0)
-    assert ended.transaction_start_offset == 0
-    with Consumer(
-        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
-    ) as consumer:
-        consumer.assign([partition])
-        assert read(consumer, 1) == ["behind"]
-    producer.abort_transaction()
-    producer.close()
 
 
 # --- again, and asyncio ---

@@ -6,7 +6,9 @@ requests look like, by the core.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Never, Self, Unpack
 from uuid import UUID
@@ -19,6 +21,7 @@ from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.consume.offset_reader import OffsetReader
 from onceflow.sdk.core.admin import groups as admin_groups
 from onceflow.sdk.core.admin import topics as admin_topics
+from onceflow.sdk.core.admin import transactions as admin_transactions
 from onceflow.sdk.core.admin.arguments import (
     check_settings,
     name_list,
@@ -38,13 +41,19 @@ from onceflow.sdk.core.arguments import (
     refuse_positional,
 )
 from onceflow.sdk.core.flow import CoordinatorType, Flow
-from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.errors import (
+    ConfigError,
+    IllegalStateError,
+    TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
+)
 from onceflow.sdk.model.admin import (
     ClusterDescription,
     ConfigEntry,
     ConfigResource,
     GroupDescription,
     GroupListing,
+    HangingTransaction,
     ProducerState,
     ResourceType,
     TopicDescription,
@@ -60,6 +69,11 @@ from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import AdminConfig
 from onceflow.sdk.settings.keywords import AdminKeywords
+
+PARTITIONS_ASKED_MAX = 500
+"""Partitions of one question for producers, so that none is a burden to a broker."""
+TOPIC_GONE_TRIES = 3
+"""How often all topics are looked into anew because one of them was deleted meanwhile."""
 
 Resource = str | ConfigResource
 """A topic's name, or any resource."""
@@ -447,22 +461,37 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
     # --- producers and transactions ---
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        node_id: int | None = None,
+        timeout_ms: int | None = None,
     ) -> dict[TopicPartition, list[ProducerState]]:
         """Producers that partitions' leaders know, with their open transactions (KIP-664).
 
         Args:
             partitions: Which ones.
+            node_id: Broker to ask about its replicas; None asks the leaders.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-
-        def flow(
-            node_id: int, part: list[TopicPartition], _: int
-        ) -> Flow[Outcomes[TopicPartition, list[ProducerState]]]:
-            return admin_groups.describe_producers(node_id, part)
-
         wanted = partition_list(partitions)
-        return await self._asker.ask_leaders(wanted, flow, timeout_ms)
+        if node_id is None:
+
+            def flow(
+                leader: int, part: list[TopicPartition], _: int
+            ) -> Flow[Outcomes[TopicPartition, list[ProducerState]]]:
+                return admin_transactions.describe_producers(leader, part)
+
+            return await self._asker.ask_leaders(wanted, flow, timeout_ms)
+        replica = whole_number("node_id", node_id)
+
+        async def ask(
+            left: list[TopicPartition], left_ms: int
+        ) -> Outcomes[TopicPartition, list[ProducerState]]:
+            flow = admin_transactions.describe_producers(replica, left)
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        return await self._asker.complete(wanted, ask, timeout_ms)
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
@@ -479,7 +508,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         return await self._asker.ask_coordinators(
             name_list("transactional_ids", transactional_ids),
             CoordinatorType.TRANSACTION,
-            admin_groups.describe_transaction,
+            admin_transactions.describe_transaction,
             timeout_ms,
         )
 
@@ -500,10 +529,112 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         states = name_list("states", states)
         producer_ids = number_list("producer_ids", producer_ids)
         found = await self._asker.ask_brokers(
-            lambda node_id: admin_groups.list_transactions(node_id, states, producer_ids),
+            lambda node_id: admin_transactions.list_transactions(node_id, states, producer_ids),
             timeout_ms,
         )
         return sorted(listing for part in found for listing in part)
+
+    async def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        node_id: int | None = None,
+        max_transaction_timeout_ms: int = 900_000,
+        timeout_ms: int | None = None,
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in partitions and that no coordinator is going to end.
+
+        Readers of committed records wait at them for ever, without an error. The rule is that of
+        ``kafka-transactions.sh find-hanging`` (KIP-664): nothing was written for longer than any
+        transaction may last, and the coordinator does not know the producer, or its transaction
+        does not cover the partition. `abort_transaction` ends one.
+
+        Args:
+            topics: Topics to look into. Without topics and partitions, all that are not internal.
+            partitions: Single partitions to look into.
+            node_id: Broker to ask about its replicas; None asks the leaders of all partitions.
+            max_transaction_timeout_ms: The brokers' ``transaction.max.timeout.ms``; Kafka's
+                default is 15 minutes.
+            timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
+
+        Returns:
+            What hangs, by partition. A transactional id that this user may not describe looks as
+            if its coordinator did not know it.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic or partition that was named does not exist.
+            BrokerError: Another refusal.
+        """
+        names = None if topics is None else name_list("topics", topics)
+        single = None if partitions is None else partition_list(partitions)
+        node_id = None if node_id is None else whole_number("node_id", node_id)
+        longest_ms = whole_number("max_transaction_timeout_ms", max_transaction_timeout_ms)
+        is_everywhere = names is None and single is None
+        for tries_left in reversed(range(TOPIC_GONE_TRIES)):
+            try:
+                wanted = await self._look_into(names, single, node_id, timeout_ms)
+                candidates = await self._open_for_long(wanted, node_id, longest_ms, timeout_ms)
+                break
+            except UnknownTopicOrPartitionError:
+                if not is_everywhere or not tries_left:
+                    raise
+        known = await self._known_to_coordinators(
+            {candidate.producer.producer_id for candidate in candidates}, timeout_ms
+        )
+        return sorted(c for c in candidates if admin_transactions.coordinated(c, known) is None)
+
+    async def _look_into(
+        self,
+        names: Iterable[str] | None,
+        single: Iterable[TopicPartition] | None,
+        node_id: int | None,
+        timeout_ms: int | None,
+    ) -> list[TopicPartition]:
+        """The partitions that a search names, without those that a broker has no replica of."""
+        if names is None and single is None:
+            names = await self.list_topics(timeout_ms=timeout_ms)
+        found = set(single or ())
+        described = await self.describe_topics(names or (), timeout_ms=timeout_ms)
+        found.update(
+            TopicPartition(topic.name, info.partition)
+            for topic in described.values()
+            for info in topic.partitions
+            if node_id is None or node_id in info.replicas
+        )
+        return sorted(found)
+
+    async def _open_for_long(
+        self,
+        partitions: Sequence[TopicPartition],
+        node_id: int | None,
+        longest_ms: int,
+        timeout_ms: int | None,
+    ) -> list[HangingTransaction]:
+        found: list[HangingTransaction] = []
+        for begin in range(0, len(partitions), PARTITIONS_ASKED_MAX):
+            producers = await self.describe_producers(
+                partitions[begin : begin + PARTITIONS_ASKED_MAX],
+                node_id=node_id,
+                timeout_ms=timeout_ms,
+            )
+            before_ms = int(time.time() * 1000) - longest_ms
+            found += admin_transactions.open_for_long(producers, before_ms)
+        return found
+
+    async def _known_to_coordinators(
+        self, producer_ids: Collection[int], timeout_ms: int | None
+    ) -> list[TransactionDescription]:
+        """The transactions of some producers, as their coordinators know them."""
+        if not producer_ids:
+            return []  # An empty list would ask for all of the cluster.
+        listed = await self.list_transactions(producer_ids=producer_ids, timeout_ms=timeout_ms)
+        found: list[TransactionDescription] = []
+        for listing in listed:
+            name = listing.transactional_id
+            with contextlib.suppress(TransactionalIdNotFoundError):  # It has expired meanwhile.
+                found += (await self.describe_transactions([name], timeout_ms=timeout_ms)).values()
+        return found
 
     async def abort_transaction(
         self,
@@ -511,54 +642,81 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         *,
         start_offset: int | None = None,
         producer_id: int | None = None,
+        force: bool = False,
         timeout_ms: int | None = None,
     ) -> ProducerState:
         """End a hanging transaction in one partition by an abort marker (KIP-664).
 
-        This goes past the transaction coordinator. Use it only for a transaction that its
-        coordinator does not know any more (`describe_transactions`, `list_transactions`): one
-        that is alive is corrupted by it.
+        The marker goes past the transaction coordinator. So the coordinator is asked first, and a
+        transaction that it is going to end itself is refused: its producer would commit without an
+        error, and without what it wrote here.
 
         Args:
             partition: Where the transaction hangs.
-            start_offset: Where it begins there, as `describe_producers` tells.
+            start_offset: Where it begins there, as `find_hanging_transactions` tells.
             producer_id: Whose it is; one of the two must be given.
-            timeout_ms: Limit.
+            force: End it although its coordinator knows it. `fence_producers` is the safe way to
+                end a live transaction.
+            timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
 
         Returns:
             The producer whose transaction was ended.
 
         Raises:
-            IllegalStateError: There is no such open transaction.
-            BrokerError: The leader refused.
+            IllegalStateError: There is no such open transaction, or its coordinator knows it.
+            BrokerError: The leader or a coordinator refused.
         """
         where = partition_of(partition, "partition")
         if start_offset is not None:
             start_offset = whole_number("start_offset", start_offset)
         if producer_id is not None:
             producer_id = whole_number("producer_id", producer_id)
+        check_flag("force", force)
         limit_of(timeout_ms, 0)
         if start_offset is None and producer_id is None:
             raise IllegalStateError("abort_transaction() needs start_offset or producer_id")
-        producers = (await self.describe_producers([where], timeout_ms=timeout_ms))[where]
-        hanging = [
-            producer
-            for producer in producers
-            if producer.transaction_start_offset is not None
-            and start_offset in (None, producer.transaction_start_offset)
-            and producer_id in (None, producer.producer_id)
-        ]
-        if not hanging:
-            raise IllegalStateError(f"no open transaction in {where} matches")
-        chosen = hanging[0]
+        hanging = await self._open_in(where, start_offset, producer_id, timeout_ms)
+        if not force:
+            known = await self._known_to_coordinators([hanging.producer.producer_id], timeout_ms)
+            live = admin_transactions.coordinated(hanging, known)
+            if live is not None:
+                raise IllegalStateError(
+                    f"the transaction in {where} is not hanging: its coordinator knows it as "
+                    f"{live.transactional_id!r}, {live.state}. Let its producer end it, call "
+                    f"fence_producers([{live.transactional_id!r}]), or give force=True, which "
+                    "takes its records here away from a later commit"
+                )
+            # Its end may have come before the coordinator was asked, and the next one begun.
+            start = hanging.producer.transaction_start_offset
+            again = await self._open_in(where, start, hanging.producer.producer_id, timeout_ms)
+            if again.producer.producer_epoch != hanging.producer.producer_epoch:
+                raise IllegalStateError(f"the transaction in {where} has ended meanwhile")
 
         def flow(
-            node_id: int, _: list[TopicPartition], __: int
+            leader: int, _: list[TopicPartition], __: int
         ) -> Flow[Outcomes[TopicPartition, None]]:
-            return admin_groups.write_abort_marker(node_id, where, chosen)
+            return admin_transactions.write_abort_marker(leader, where, hanging.producer)
 
         await self._asker.ask_leaders([where], flow, timeout_ms)
-        return chosen
+        return hanging.producer
+
+    async def _open_in(
+        self,
+        partition: TopicPartition,
+        start_offset: int | None,
+        producer_id: int | None,
+        timeout_ms: int | None,
+    ) -> HangingTransaction:
+        """The open transaction that begins there, or is of that producer."""
+        producers = await self.describe_producers([partition], timeout_ms=timeout_ms)
+        for producer in producers[partition]:
+            if (
+                producer.transaction_start_offset is not None
+                and start_offset in (None, producer.transaction_start_offset)
+                and producer_id in (None, producer.producer_id)
+            ):
+                return HangingTransaction(partition, producer)
+        raise IllegalStateError(f"no open transaction in {partition} matches")
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
@@ -579,7 +737,7 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         return await self._asker.ask_coordinators(
             name_list("transactional_ids", transactional_ids),
             CoordinatorType.TRANSACTION,
-            lambda key: admin_groups.fence_producer(key, limit_ms, self._pool.backoff),
+            lambda key: admin_transactions.fence_producer(key, limit_ms, self._pool.backoff),
             timeout_ms,
         )
 

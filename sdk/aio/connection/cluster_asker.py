@@ -21,6 +21,7 @@ from onceflow.sdk.errors import (
     LeaderNotAvailableError,
     NoBrokersAvailableError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
@@ -94,11 +95,14 @@ class ClusterAsker:
             for partition in missing:
                 topic = self._pool.metadata.topics.get(partition.topic)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
-                found[partition] = (
-                    error_for(code, str(partition))
-                    if code
-                    else LeaderNotAvailableError(f"{partition} has no leader")
-                )
+                if code:
+                    found[partition] = error_for(code, str(partition))
+                elif topic is not None and partition.partition not in topic.partitions:
+                    found[partition] = UnknownTopicOrPartitionError(
+                        f"{partition}: the topic has {len(topic.partitions)} partitions"
+                    )
+                else:
+                    found[partition] = LeaderNotAvailableError(f"{partition} has no leader")
             for node_id, part in known.items():
                 try:
                     answers = self._pool.run(flow(node_id, part, left_ms), timeout_ms=left_ms)
