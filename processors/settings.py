@@ -27,18 +27,8 @@ NOT_OF_APPS: Final[Mapping[str, str]] = {
 }
 """Settings of clients that an application decides."""
 
-RESTORING: Final[Mapping[str, object]] = {
-    "isolation_level": "read_committed",
-    "auto_offset_reset": "none",  # a gap must not pass unnoticed
-    "enable_auto_commit": False,
-    "max_poll_records": 10_000,
-}
-"""Settings of the consumer that reads changelogs."""
-
-NOT_OF_RESTORING: Final = frozenset(
-    {"group_id", "group_protocol", "group_remote_assignor", "interceptors"}
-)
-"""Settings of consumers that concern the input alone."""
+RESTORED_RECORDS = 10_000
+"""Most records of changelogs that one poll returns."""
 
 
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
@@ -126,11 +116,13 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         return AdminConfig.build({**limit, **self.client.values("admin")})
 
     def restoring_config(self) -> ConsumerConfig:
-        """Settings of the consumer that reads changelogs, outside of any group."""
-        found = self.client.values("consumer")
-        kept = {name: value for name, value in found.items() if name not in NOT_OF_RESTORING}
-        limit = {"default_api_timeout_ms": self.operation_timeout_ms}
-        return ConsumerConfig.build({**limit, **kept, **RESTORING})
+        """Settings of the consumer that reads changelogs."""
+        return self.client.reader(
+            default_api_timeout_ms=self.operation_timeout_ms,
+            isolation_level="read_committed",
+            auto_offset_reset="none",  # a gap must not pass unnoticed
+            max_poll_records=RESTORED_RECORDS,
+        )
 
     @property
     def output_bytes_max(self) -> int:

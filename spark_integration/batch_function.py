@@ -18,10 +18,11 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, RecordError
+from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import query_id
 from onceflow.spark_integration.options import SinkOptions
-from onceflow.spark_integration.routing import partition_counts, route
+from onceflow.spark_integration.routing import counts_by, route
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.transaction import BatchWriteError, TaskReport
 from onceflow.spark_integration.writer import write_task
@@ -50,6 +51,7 @@ def foreach_batch(
     transform: Callable[[DataFrame, int], DataFrame] | None = None,
     *,
     attempts_max: int = ATTEMPTS_MAX,
+    client: ClientSource | None = None,
     **options: str,
 ) -> Callable[[DataFrame, int], None]:
     """Make a function for ``df.writeStream.foreachBatch`` that publishes each batch exactly once.
@@ -60,9 +62,12 @@ def foreach_batch(
             ``timestamp``); by default the micro-batch itself. Called once a batch; its rows may
             be computed again when the batch is tried again.
         attempts_max: How often a batch is tried before the query fails.
-        options: The sink's options; since names like ``kafka.bootstrap.servers`` are no Python
-            names, give them as ``**{"kafka.bootstrap.servers": "..."}``. ``checkpointLocation``
-            must be the query's.
+        client: Settings of all clients: ``ClientSettings``, a dictionary of Kafka's names, or the
+            path of a file, read on the driver. They travel to the tasks, so they must be
+            picklable.
+        options: The sink's options, which win over them; since names like
+            ``kafka.bootstrap.servers`` are no Python names, give them as
+            ``**{"kafka.bootstrap.servers": "..."}``. ``checkpointLocation`` must be the query's.
 
     Returns:
         A function of (micro-batch, batch id).
@@ -70,7 +75,7 @@ def foreach_batch(
     Raises:
         ConfigError: An option is unknown or missing.
     """
-    checked = SinkOptions.parse(options)
+    checked = SinkOptions.parse(options, client)
     if checked.checkpoint_location is None:
         raise ConfigError("checkpointLocation", "", "give the query's checkpoint location")
     location = checked.checkpoint_location
@@ -85,7 +90,7 @@ def foreach_batch(
             before_sleep=_log_retry,
             reraise=True,
         )
-        counts = functools.cache(lambda: _topic_counts(checked, options))
+        counts = functools.cache(lambda: _topic_counts(checked))
         retry(_publish_once, checked, query_id(location), rows, counts, batch_id)
 
     return publish
@@ -109,8 +114,8 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     logger.warning("batch attempt %d failed, trying again: %s", state.attempt_number, error)
 
 
-def _topic_counts(options: SinkOptions, given: dict[str, str]) -> dict[str, int]:
-    return partition_counts(given, None if options.topic is None else [options.topic])
+def _topic_counts(options: SinkOptions) -> dict[str, int]:
+    return counts_by(options.admin, None if options.topic is None else [options.topic])
 
 
 def _publish_once(

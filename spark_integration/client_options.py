@@ -1,144 +1,109 @@
-"""Options ``kafka.*`` of the Spark source and sink, as settings of the SDK's clients.
+"""Settings of the clients behind the Spark source and sink: options ``kafka.*``, and a file.
 
-Decides which of Kafka's properties may be given through Spark's options and how their text is
-read; what a value means is checked by the clients' own configurations.
+Every property of the SDK's clients is an option with ``kafka.`` before it. What a value means is
+checked by the clients' own configurations; here is which names Spark's options have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
-from onceflow.sdk import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
+from onceflow.sdk import ClientSettings, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
+from onceflow.sdk.settings.declare import Settings, plain, text
+from onceflow.sdk.settings.names import reject_unknown
+from onceflow.sdk.settings.sources import ClientSource
+
+PREFIX: Final = "kafka."
+_SPARK_OWN: Final = frozenset({"path", "paths", "outputmode", "numpartitions"})
+
+S = TypeVar("S", bound="SparkSettings")
 
 
-def boolean(name: str, value: str) -> bool:
-    """Read an option's true or false.
+class SparkSettings(Settings, in_kafka=False):
+    """Options of both the source and the sink."""
 
-    Raises:
-        ConfigError: It is neither.
-    """
-    if value.lower() not in {"true", "false"}:
-        raise ConfigError(name, value, "give true or false")
-    return value.lower() == "true"
-
-
-def positive(name: str, value: str) -> int:
-    """Read an option's whole number of at least 1.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if not value.strip().isdigit() or int(value) < 1:
-        raise ConfigError(name, value, "give a whole number of at least 1")
-    return int(value)
+    client: str | None = text(
+        None,
+        "File with settings of all clients, `*.toml` or Java's properties, read on the driver; "
+        "options `kafka.*` win over it.",
+    )
 
 
-def _natural(name: str, value: str) -> int:
-    if not value.strip().isdigit():
-        raise ConfigError(name, value, "give a whole number of at least 0")
-    return int(value)
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise ConfigError(name, value, "give a value or leave the option out")
-    return value
-
-
-Reader = Callable[[str, str], object]
-_COMMON: dict[str, Reader] = {
-    "kafka.bootstrap.servers": _text,
-    "kafka.client.id": _text,
-    "kafka.request.timeout.ms": positive,
-    "kafka.default.api.timeout.ms": positive,
-}
-_CONSUMER: dict[str, Reader] = {
-    "kafka.fetch.max.bytes": positive,
-    "kafka.max.partition.fetch.bytes": positive,
-}
-_PRODUCER: dict[str, Reader] = {
-    "kafka.batch.size": positive,
-    "kafka.buffer.memory": positive,
-    "kafka.compression.type": _text,
-    "kafka.delivery.timeout.ms": positive,
-    "kafka.linger.ms": _natural,
-    "kafka.max.block.ms": positive,
-    "kafka.max.request.size": positive,
-    "kafka.transaction.timeout.ms": positive,
-}
-_SECURITY: dict[str, Reader] = {
-    "kafka.security.protocol": _text,
-    "kafka.sasl.mechanism": _text,
-    "kafka.sasl.username": _text,
-    "kafka.sasl.password": _text,
-    "kafka.ssl.cafile": _text,
-    "kafka.ssl.certfile": _text,
-    "kafka.ssl.keyfile": _text,
-    "kafka.ssl.check.hostname": boolean,
-}
-CONSUMER_OPTIONS = (*_COMMON, *_CONSUMER, *_SECURITY)
-"""Kafka's properties that the source takes."""
-PRODUCER_OPTIONS = (*_COMMON, *_PRODUCER, *_SECURITY)
-"""Kafka's properties that the sink takes."""
-
-
-def _setting(option: str) -> str:
-    return option.removeprefix("kafka.").replace(".", "_")
-
-
-def _read(found: Mapping[str, str], readers: Mapping[str, Reader]) -> dict[str, object]:
-    return {_setting(n): read(n, found[n]) for n, read in readers.items() if n in found}
-
-
-def _settings(found: Mapping[str, str], own: Mapping[str, Reader]) -> dict[str, object]:
-    if not found.get("kafka.bootstrap.servers", "").strip():
-        raise ConfigError("kafka.bootstrap.servers", "", "give the brokers as host:port,host:port")
-    settings = _read(found, {**_COMMON, **own})
-    if secured := _read(found, _SECURITY):
-        build = cast("Callable[..., SecurityConfig]", SecurityConfig)
-        settings["security"] = build(**secured)
-    return settings
-
-
-def _named(error: ConfigError, found: Mapping[str, str]) -> ConfigError:
-    """The same error under the name of the Spark option that it is about."""
-    options = {_setting(option): option for option in found}
-    return ConfigError(options.get(error.field, error.field), error.value, error.remedy)
-
-
-def admin_settings(found: Mapping[str, str]) -> AdminKeywords:
-    """Settings of an admin client.
+def read_options(kind: type[S], options: Mapping[str, str]) -> S:
+    """Check Spark's own options; those that begin with ``kafka.`` are left to ``client_of``.
 
     Args:
-        found: Options by their documented names; others than ``kafka.*`` are ignored.
+        kind: What has the options.
+        options: Values by name; Spark folds names to lower case.
 
     Raises:
-        ConfigError: One is missing or has a value that cannot work.
+        ConfigError: An option does not exist (the nearest one is named), or has a wrong value.
     """
-    return _checked(found, {}, AdminConfig.from_settings)
+    spelled = {setting.name.lower(): name for name, setting in kind.declared.items()}
+    values = {}
+    for option, value in options.items():
+        folded = option.lower()
+        if folded in _SPARK_OWN or folded.startswith(PREFIX):
+            continue
+        if folded not in spelled:
+            known = (setting.name for setting in kind.declared.values())
+            reject_unknown(kind.kind, known, [option])
+        values[spelled[folded]] = kind.declared[spelled[folded]].read(value)
+    return kind.build(values)
 
 
-def consumer_settings(found: Mapping[str, str]) -> ConsumerKeywords:
-    """Settings of a task's consumer; see ``admin_settings``."""
-    return cast(ConsumerKeywords, _checked(found, _CONSUMER, ConsumerConfig.from_settings))
+def client_of(
+    options: Mapping[str, str],
+    client: ClientSource | None = None,
+    refused: Mapping[str, str] | None = None,
+) -> ClientSettings:
+    """Settings of the clients.
+
+    Args:
+        options: Spark's options; others than ``client`` and ``kafka.*`` are ignored.
+        client: Settings that the options override.
+        refused: What to do instead of giving a property that Spark's adapter decides.
+
+    Raises:
+        ConfigError: One is missing, does not exist, or has a value that cannot work.
+    """
+    folded = {name.lower(): value for name, value in options.items()}
+    given = {n.removeprefix(PREFIX): v for n, v in folded.items() if n.startswith(PREFIX)}
+    for name in given:
+        if refused is not None and name in refused:
+            raise ConfigError(PREFIX + name, "...", refused[name])
+    found = ClientSettings.of(client)
+    if "client" in folded:
+        found = found.merged(ClientSettings.of(folded["client"]))
+    with named_as_options(options):
+        found = found.merged(ClientSettings.of(given))
+        servers = found.values("admin").get("bootstrap_servers", "")
+    if not servers or (isinstance(servers, str) and not servers.strip()):
+        raise ConfigError("kafka.bootstrap.servers", "", "give the brokers as host:port,host:port")
+    return found
 
 
-def producer_settings(found: Mapping[str, str]) -> ProducerKeywords:
-    """Settings of a producer; see ``admin_settings``."""
-    return cast(ProducerKeywords, _checked(found, _PRODUCER, ProducerConfig.from_settings))
+@contextmanager
+def named_as_options(options: Mapping[str, str]) -> Iterator[None]:
+    """Raise errors of clients' settings under the names of the options that gave them.
 
+    Args:
+        options: Spark's options.
 
-def _checked(
-    found: Mapping[str, str],
-    own: Mapping[str, Reader],
-    check: Callable[[Mapping[str, object]], object],
-) -> AdminKeywords:
+    Raises:
+        ConfigError: As within.
+    """
     try:
-        settings = _settings(found, own)
-        check(settings)
+        yield
     except ConfigError as error:
-        raise _named(error, found) from error
-    return cast(AdminKeywords, settings)
+        kinds: list[type[Settings]] = [ProducerConfig, ConsumerConfig, SecurityConfig]
+        setting = next((k.declared[error.field] for k in kinds if error.field in k.declared), None)
+        name = PREFIX + (error.field if setting is None else setting.kafka or error.field)
+        given = {plain(option): option for option in options}.get(plain(name))
+        problem = ConfigError(given or error.field, error.value, error.remedy)
+    else:
+        return
+    raise problem  # outside of the other one, which says the same

@@ -6,24 +6,30 @@ what is accepted and what is refused before anything is read or written; it talk
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from onceflow.sdk import IsolationLevel, TopicPartition
+from onceflow.sdk import (
+    AdminConfig,
+    ClientSettings,
+    ConsumerConfig,
+    IsolationLevel,
+    ProducerConfig,
+    ProducerIdentity,
+    TopicPartition,
+)
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
+from onceflow.sdk.settings.declare import INT64_MAX, switch, text, whole
+from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration.client_options import (
-    CONSUMER_OPTIONS,
-    PRODUCER_OPTIONS,
-    admin_settings,
-    boolean,
-    consumer_settings,
-    positive,
-    producer_settings,
+    SparkSettings,
+    client_of,
+    named_as_options,
+    read_options,
 )
 
 PartitionOffsets = dict[TopicPartition, int]
@@ -32,49 +38,106 @@ PartitionOffsets = dict[TopicPartition, int]
 EARLIEST = -2
 LATEST = -1
 
-_SOURCE_OPTIONS = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "endingOffsets",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingTimestamp",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "groupId",
-    "pollTimeoutMs",
-    "kafka.isolation.level",
-)
-_SINK_OPTIONS = (
-    "topic",
-    "transactionalId",
-    "groupId",
-    "includeHeaders",
-    "checkpointLocation",
-    "queryName",
-)
-_SPARK_OWN = {"path", "paths", "outputmode", "numpartitions"}
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""Default of ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
+
+NOT_OF_SOURCE: Final[Mapping[str, str]] = {
+    "group.id": "tasks read without a group; for startingOffsets=committed give groupId",
+    "group.instance.id": "tasks read without a group; leave it out",
+    "auto.offset.reset": "use startingOffsets, and failOnDataLoss",
+    "enable.auto.commit": "the checkpoint keeps positions; leave it out",
+}
+NOT_OF_SINK: Final[Mapping[str, str]] = {"transactional.id": "use transactionalId"}
 
 
-def _checked(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Give the options under their documented spelling; Spark folds names to lower case."""
-    spelling = {name.lower(): name for name in known}
-    found = {}
-    for name, value in options.items():
-        if name.lower() in _SPARK_OWN:
-            continue
-        if name.lower() not in spelling:
-            near = difflib.get_close_matches(name.lower(), spelling, n=1)
-            hint = f"did you mean {spelling[near[0]]}?" if near else f"known: {', '.join(known)}"
-            # Without the value: it may be a password under a misspelt name.
-            raise ConfigError(name, "...", f"no such option; {hint}")
-        found[spelling[name.lower()]] = value
-    return found
+class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
+    """Options of the source as Spark gives them."""
+
+    subscribe: str | None = text(
+        None, "Topics, by commas; exactly one of this and the next two.", name="subscribe"
+    )
+    subscribe_pattern: str | None = text(
+        None, "Topics by a regular expression over whole names.", name="subscribePattern"
+    )
+    assign: str | None = text(None, 'Single partitions, `{"t": [0, 1]}`.')
+    starting_offsets: str | None = text(
+        None,
+        "Where a new query starts: `earliest`, `latest`, `committed`, or "
+        '`{"t": {"0": 23, "1": -2}}` (-2 earliest, -1 latest), which must name every partition; '
+        "by default a stream starts at `latest` and a batch at `earliest`.",
+        name="startingOffsets",
+    )
+    ending_offsets: str = text(
+        "latest", "Where a batch ends; the same JSON, -1 latest.", name="endingOffsets"
+    )
+    starting_timestamp: int | None = whole(
+        None,
+        "One time in milliseconds for all partitions; wins over offsets.",
+        1,
+        INT64_MAX,
+        name="startingTimestamp",
+    )
+    ending_timestamp: int | None = whole(
+        None, "The same for the end of a batch.", 1, INT64_MAX, name="endingTimestamp"
+    )
+    starting_offsets_by_timestamp: str | None = text(
+        None,
+        'A time by partition, `{"t": {"0": 1600000000000}}`.',
+        name="startingOffsetsByTimestamp",
+    )
+    ending_offsets_by_timestamp: str | None = text(
+        None, "The same for the end of a batch.", name="endingOffsetsByTimestamp"
+    )
+    max_offsets_per_trigger: int | None = whole(
+        None,
+        "Most offsets of a micro-batch, shared out by backlog; by default there is no limit.",
+        1,
+        INT64_MAX,
+        name="maxOffsetsPerTrigger",
+    )
+    min_partitions: int | None = whole(
+        None, "Splits large ranges into more tasks than there are partitions.", 1,
+        name="minPartitions",
+    )  # fmt: skip
+    fail_on_data_loss: bool = switch(
+        True,
+        "Expired or vanished offsets end the query; `false` goes on with what is there.",
+        name="failOnDataLoss",
+    )
+    include_headers: bool = switch(False, "Adds the column `headers`.", name="includeHeaders")
+    group_id: str | None = text(None, "Group of `startingOffsets=committed`.", name="groupId")
+    poll_timeout_ms: int = whole(
+        120_000, "Longest wait of a task without progress.", 1, name="pollTimeoutMs"
+    )
+
+
+class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
+    """Options of the sink as Spark gives them."""
+
+    topic: str | None = text(None, "Topic of every row; by default the column `topic`.")
+    checkpoint_location: str | None = text(
+        None,
+        "The query's checkpoint: a path, or a URI that pyarrow can open (`hdfs://`, `s3://`, ...); "
+        "required.",
+        name="checkpointLocation",
+    )
+    transactional_id: str | None = text(
+        None,
+        "Name of the query's transactions, by default from `queryName`, else from the "
+        "checkpoint's location; two live queries must not share it, and it must not change while "
+        "a checkpoint is in use.",
+        name="transactionalId",
+    )
+    group_id: str | None = text(
+        None,
+        "Group that receives the source offsets, by default the transactional id; "
+        "`<groupId>.progress` holds the last batch's number.",
+        name="groupId",
+    )
+    query_name: str | None = text(None, "Name of the query.", name="queryName")
+    include_headers: bool = switch(
+        False, "Taken for Spark's own sink; has no effect.", name="includeHeaders"
+    )
 
 
 def parse_partition_map(name: str, text: str) -> PartitionOffsets:
@@ -117,22 +180,27 @@ class Subscription:
     partitions: tuple[TopicPartition, ...] = ()
 
     @staticmethod
-    def parse(found: Mapping[str, str]) -> Subscription:
+    def parse(found: SourceSettings) -> Subscription:
         """Read the one option of the three that is given."""
-        ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in found]
-        if len(ways) != 1:
+        ways = {
+            "subscribe": found.subscribe,
+            "subscribePattern": found.subscribe_pattern,
+            "assign": found.assign,
+        }
+        given = {name: value for name, value in ways.items() if value is not None}
+        if len(given) != 1:
             raise ConfigError(
                 "subscribe, subscribePattern, assign",
-                ", ".join(ways) or "none of them",
+                ", ".join(given) or "none of them",
                 "give exactly one",
             )
-        value = found[ways[0]]
-        if ways[0] == "subscribe":
+        ((way, value),) = given.items()
+        if way == "subscribe":
             topics = tuple(t.strip() for t in value.split(",") if t.strip())
             if not topics:
                 raise ConfigError("subscribe", value, "give topic names, comma separated")
             return Subscription(topics=topics)
-        if ways[0] == "subscribePattern":
+        if way == "subscribePattern":
             return Subscription(pattern=value)
         try:
             partitions = tuple(
@@ -160,14 +228,18 @@ class Bound:
     timestamp_ms: int | None = None
 
     @staticmethod
-    def parse(found: Mapping[str, str], side: str, default: str) -> Bound:
+    def parse(found: SourceSettings, side: str, default: str) -> Bound:
         """Read ``<side>Timestamp``, ``<side>OffsetsByTimestamp`` or ``<side>Offsets``, in order."""
-        if (name := f"{side}Timestamp") in found:
-            return Bound("timestamps", timestamp_ms=positive(name, found[name]))
-        if (name := f"{side}OffsetsByTimestamp") in found:
-            return Bound("timestamps", parse_partition_map(name, found[name]))
+        timestamp: int | None = getattr(found, f"{side}_timestamp")
+        by_partition: str | None = getattr(found, f"{side}_offsets_by_timestamp")
+        if timestamp is not None:
+            return Bound("timestamps", timestamp_ms=timestamp)
+        if by_partition is not None:
+            name = f"{side}OffsetsByTimestamp"
+            return Bound("timestamps", parse_partition_map(name, by_partition))
         name = f"{side}Offsets"
-        text = found.get(name, default)
+        offsets: str | None = getattr(found, f"{side}_offsets")
+        text = default if offsets is None else offsets
         allowed = ("earliest", "latest", "committed") if side == "starting" else ("latest",)
         if text.lower() in allowed:
             return Bound(text.lower())
@@ -195,7 +267,7 @@ class SourceOptions:
         include_headers: Whether the column ``headers`` is there (default false).
         group_id: Consumer group of ``startingOffsets=committed``.
         isolation_level: READ_COMMITTED unless ``kafka.isolation.level`` says otherwise.
-        poll_timeout_ms: Longest wait for progress in a task, 120,000 ms by default.
+        poll_timeout_ms: Longest wait for progress in a task, in milliseconds.
         consumer: Settings of the tasks' consumers.
         admin: Settings of the driver's admin client.
     """
@@ -210,8 +282,8 @@ class SourceOptions:
     group_id: str | None
     isolation_level: IsolationLevel
     poll_timeout_ms: int
-    consumer: ConsumerKeywords
-    admin: AdminKeywords
+    consumer: ConsumerConfig
+    admin: AdminConfig
 
     @staticmethod
     def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -220,31 +292,35 @@ class SourceOptions:
         Raises:
             ConfigError: An option is unknown, missing or does not fit another.
         """
-        found = _checked(options, (*_SOURCE_OPTIONS, *CONSUMER_OPTIONS))
-        if streaming and (ends := [n for n in found if n.startswith("ending")]):
-            raise ConfigError(ends[0], found[ends[0]], "a stream has no end; use spark.read")
+        found = read_options(SourceSettings, options)
+        given = {name.lower() for name in options}
+        for setting in found.declared.values():
+            if streaming and setting.name.startswith("ending") and setting.name.lower() in given:
+                raise ConfigError(setting.name, "...", "a stream has no end; use spark.read")
         starting = Bound.parse(found, "starting", "latest" if streaming else "earliest")
         if not streaming and starting.kind == "latest":
             raise ConfigError("startingOffsets", "latest", "a batch from latest is always empty")
-        if starting.kind == "committed" and "groupId" not in found:
+        if starting.kind == "committed" and found.group_id is None:
             raise ConfigError("groupId", "", "startingOffsets=committed needs the group's name")
-        isolation = found.get("kafka.isolation.level", "read_committed")
-        if isolation not in {"read_committed", "read_uncommitted"}:
-            raise ConfigError("kafka.isolation.level", isolation, "read_(un)committed")
-        limit, least = found.get("maxOffsetsPerTrigger"), found.get("minPartitions")
+        client = client_of(options, refused=NOT_OF_SOURCE)
+        with named_as_options(options):
+            consumer = client.reader(
+                auto_offset_reset="none" if found.fail_on_data_loss else "earliest"
+            )
+            admin = client.admin()
         return SourceOptions(
             subscription=Subscription.parse(found),
             starting=starting,
             ending=Bound.parse(found, "ending", "latest"),
-            max_offsets_per_trigger=positive("maxOffsetsPerTrigger", limit) if limit else None,
-            min_partitions=positive("minPartitions", least) if least else None,
-            fail_on_data_loss=boolean("failOnDataLoss", found.get("failOnDataLoss", "true")),
-            include_headers=boolean("includeHeaders", found.get("includeHeaders", "false")),
-            group_id=found.get("groupId"),
-            isolation_level=IsolationLevel[isolation.upper()],
-            poll_timeout_ms=positive("pollTimeoutMs", found.get("pollTimeoutMs", "120000")),
-            consumer=consumer_settings(found),
-            admin=admin_settings(found),
+            max_offsets_per_trigger=found.max_offsets_per_trigger,
+            min_partitions=found.min_partitions,
+            fail_on_data_loss=found.fail_on_data_loss,
+            include_headers=found.include_headers,
+            group_id=found.group_id,
+            isolation_level=consumer.isolation,
+            poll_timeout_ms=found.poll_timeout_ms,
+            consumer=consumer,
+            admin=admin,
         )
 
 
@@ -265,16 +341,42 @@ class SinkOptions:
             name, else of its checkpoint location.
         group_id: Group that receives the source offsets; by default the transactional id.
         checkpoint_location: Where the query's checkpoint is; source offsets are read from there.
-        producer: Settings of the producers, those of tasks and of the driver.
-        admin: Settings of the driver's admin client.
+        client: Settings of the clients of tasks and driver.
     """
 
     topic: str | None
     transactional_id: str
     group_id: str
     checkpoint_location: str | None
-    producer: ProducerKeywords
-    admin: AdminKeywords
+    client: ClientSettings
+
+    def owner(self, identity: ProducerIdentity | None = None) -> ProducerConfig:
+        """Settings of the driver's producer, which begins and ends transactions.
+
+        Args:
+            identity: Goes on with the open transaction of this identity.
+        """
+        return ProducerConfig.build(
+            {
+                "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+                **self.client.values("producer"),
+                "transactional_id": self.transactional_id,
+                "resumed_identity": identity,
+            }
+        )
+
+    def joined(self, identity: ProducerIdentity) -> ProducerConfig:
+        """Settings of a task's producer, which writes within the driver's transaction.
+
+        Args:
+            identity: That of the driver's producer.
+        """
+        return self.client.producer(transactional_id=None, joined_identity=identity)
+
+    @property
+    def admin(self) -> AdminConfig:
+        """Settings of an admin client."""
+        return self.client.admin()
 
     @property
     def progress_group_id(self) -> str:
@@ -282,17 +384,21 @@ class SinkOptions:
         return f"{self.group_id}.progress"
 
     @staticmethod
-    def parse(options: Mapping[str, str]) -> SinkOptions:
+    def parse(options: Mapping[str, str], client: ClientSource | None = None) -> SinkOptions:
         """Check Spark's options.
+
+        Args:
+            options: The options.
+            client: Settings of the clients, which the options override.
 
         Raises:
             ConfigError: An option is unknown, or no stable name can be found for the query.
         """
-        found = _checked(options, (*_SINK_OPTIONS, *PRODUCER_OPTIONS))
-        checkpoint = found.get("checkpointLocation")
-        name = found.get("transactionalId")
-        if name is None and "queryName" in found:
-            name = f"onceflow-spark-{found['queryName']}"
+        found = read_options(SinkSettings, options)
+        checkpoint = found.checkpoint_location
+        name = found.transactional_id
+        if name is None and found.query_name is not None:
+            name = f"onceflow-spark-{found.query_name}"
         if name is None and checkpoint is not None:
             digest = hashlib.sha256(_one_spelling(checkpoint).encode()).hexdigest()
             name = f"onceflow-spark-{digest[:16]}"
@@ -302,11 +408,14 @@ class SinkOptions:
                 "",
                 "give one, or queryName, or checkpointLocation: a stable name",
             )
-        return SinkOptions(
-            topic=found.get("topic"),
+        made = SinkOptions(
+            topic=found.topic,
             transactional_id=name,
-            group_id=found.get("groupId", name),
+            group_id=name if found.group_id is None else found.group_id,
             checkpoint_location=checkpoint,
-            producer=producer_settings(found),
-            admin=admin_settings(found),
+            client=client_of(options, client, NOT_OF_SINK),
         )
+        with named_as_options(options):  # what the clients would refuse
+            for make in (made.owner, made.client.admin):
+                make()
+        return made

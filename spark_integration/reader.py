@@ -31,7 +31,6 @@ from onceflow.spark_integration.positions import MissingPartitionsError, Positio
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
-    from onceflow.sdk.settings.keywords import ConsumerKeywords
 
 ROWS_PER_BATCH_MAX = 10_000
 OffsetDict = dict[str, dict[str, int]]
@@ -114,14 +113,7 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
 
     tp = range_.topic_partition
     schema = _arrow_schema(options.include_headers)
-    settings: ConsumerKeywords = {
-        **options.consumer,
-        "isolation_level": options.isolation_level,
-        "auto_offset_reset": "none" if options.fail_on_data_loss else "earliest",
-        "enable_auto_commit": False,
-    }
-    consumer = Consumer(**settings)
-    with consumer:
+    with Consumer(config=options.consumer) as consumer:
         consumer.assign([tp])
         consumer.seek(tp, range_.start)
         position, moved_at = range_.start, time.monotonic()
@@ -161,7 +153,7 @@ class OnceflowReader(DataSourceReader):
         options = self._options
         from onceflow.sdk import Admin
 
-        with Admin(**options.admin) as admin:
+        with Admin(config=options.admin) as admin:
             finder = PositionFinder(options, admin)
             partitions = finder.partitions()
             start = finder.resolve(options.starting, partitions)
@@ -194,7 +186,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._client is None:
             from onceflow.sdk import Admin
 
-            self._client = Admin(**self._options.admin)
+            self._client = Admin(config=self._options.admin)
         return PositionFinder(self._options, self._client)
 
     def __getstate__(self) -> dict[str, Any]:

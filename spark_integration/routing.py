@@ -15,10 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from onceflow.sdk import Admin, murmur2_partition
+from onceflow.sdk import Admin, AdminConfig, murmur2_partition
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.keywords import AdminKeywords
-from onceflow.spark_integration.client_options import admin_settings
+from onceflow.spark_integration.client_options import client_of
 from onceflow.spark_integration.schema import SinkColumns
 
 TASKS_MAX = 64
@@ -31,17 +30,18 @@ def partition_counts(
     """Number of partitions of topics, asked on the driver.
 
     Args:
-        options: The ``kafka.*`` options that readers and writers take.
+        options: The options ``kafka.*`` and ``client`` that readers and writers take.
         topics: Names; None for all topics that this user may see.
 
     Raises:
         UnknownTopicOrPartitionError: A topic does not exist.
     """
-    return _counts(admin_settings(options), topics)
+    return counts_by(client_of(options).admin(), topics)
 
 
-def _counts(settings: AdminKeywords, topics: Iterable[str] | None) -> dict[str, int]:
-    with Admin(**settings) as admin:
+def counts_by(config: AdminConfig, topics: Iterable[str] | None) -> dict[str, int]:
+    """Number of partitions of topics, asked by an admin client with these settings."""
+    with Admin(config=config) as admin:
         names = admin.list_topics() if topics is None else sorted(topics)
         described = admin.describe_topics(names)
     return {topic: description.partition_count for topic, description in described.items()}

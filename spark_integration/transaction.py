@@ -32,14 +32,10 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.serde import to_json
-from onceflow.sdk.settings.keywords import ProducerKeywords
 from onceflow.spark_integration.checkpoint import source_offsets
 from onceflow.spark_integration.options import SinkOptions
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
-
-TRANSACTION_TIMEOUT_MS = 300_000
-"""Default for ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
 
 
 class BatchWriteError(Exception):
@@ -84,20 +80,9 @@ class OpenBatch:
         return batch_id <= self.published_batch_id
 
 
-def _owner_settings(
-    options: SinkOptions, identity: ProducerIdentity | None = None
-) -> ProducerKeywords:
-    return {
-        "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
-        **options.producer,
-        "transactional_id": options.transactional_id,
-        "resumed_identity": identity,
-    }
-
-
 def published_batch_id(options: SinkOptions, query_id: str) -> int:
     """The last batch that a query published, -1 for none; waits for pending offsets."""
-    with Admin(**options.admin) as admin:
+    with Admin(config=options.admin) as admin:
         stored = admin.list_group_offsets(options.progress_group_id, require_stable=True)
     batches = [-1]
     for entry in stored.values():
@@ -125,7 +110,7 @@ def check_skipped(options: SinkOptions, batch_id: int) -> None:
         ConfigError: The batch covers source offsets that were never published.
     """
     planned = _offsets(options, batch_id)
-    with Admin(**options.admin) as admin:
+    with Admin(config=options.admin) as admin:
         stored = admin.list_group_offsets(options.group_id, require_stable=True)
     ahead = [
         f"{tp}: planned to {offset}, published to {stored[tp].offset if tp in stored else 'none'}"
@@ -149,14 +134,14 @@ def begin(options: SinkOptions, query_id: str) -> OpenBatch:
     Raises:
         ConfigError: The transaction timeout is above what the broker allows; names both.
     """
-    settings = _owner_settings(options)
+    owner = options.owner()
     try:
-        with Producer(**settings) as producer:
+        with Producer(config=owner) as producer:
             identity = producer.identity
     except InvalidTransactionTimeoutError as error:
         raise ConfigError(
             "kafka.transaction.timeout.ms",
-            settings["transaction_timeout_ms"],
+            owner.transaction_timeout_ms,
             f"the brokers' transaction.max.timeout.ms is {_timeout_limit(options)}: stay below, "
             "or raise it there. A micro-batch has to end within this time",
         ) from error
@@ -167,7 +152,7 @@ def begin(options: SinkOptions, query_id: str) -> OpenBatch:
 def _timeout_limit(options: SinkOptions) -> str:
     """What the brokers allow, as far as this user may ask."""
     try:
-        with Admin(**options.admin) as admin:
+        with Admin(config=options.admin) as admin:
             node = admin.describe_cluster().nodes[0]
             resource = ConfigResource(ResourceType.BROKER, str(node.node_id))
             entries = admin.describe_configs([resource])[resource]
@@ -186,7 +171,7 @@ def abort(options: SinkOptions, identity: ProducerIdentity | None = None) -> Non
     Raises:
         ProducerFencedError: A newer driver has taken over.
     """
-    with Producer(**_owner_settings(options, identity)) as producer:
+    with Producer(config=options.owner(identity)) as producer:
         if identity is None:
             return  # Its start has ended whatever was open.
         producer.abort_transaction()
@@ -261,7 +246,7 @@ def commit(
     anchor = min([*rows, *sources], default=None)
     if anchor is None:
         return  # Nothing written and nothing read: running it again would change nothing.
-    with Producer(**_owner_settings(options, identity)) as producer:
+    with Producer(config=options.owner(identity)) as producer:
         try:
             producer.note_partitions(list(rows))
             if sources:

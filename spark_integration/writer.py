@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from onceflow.sdk import Admin, Producer, TopicPartition
-    from onceflow.sdk.settings.keywords import ProducerKeywords
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -177,10 +176,9 @@ def write_task(
     first = next(filled, None)
     if first is None:
         return report
-    settings: ProducerKeywords = {**options.producer, "joined_identity": open_batch.identity}
-    settings.pop("transaction_timeout_ms", None)
     try:
-        with Producer(**settings) as producer, Admin(**options.admin) as admin:
+        joined = options.joined(open_batch.identity)
+        with Producer(config=joined) as producer, Admin(config=options.admin) as admin:
             writer = TaskRowWriter(producer, admin, columns, options.topic, task)
             writer.write(first)
             for batch in filled:

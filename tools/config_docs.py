@@ -1,6 +1,6 @@
-"""Writes docs/configuration.md: every setting of clients, sessions, processors and the broker.
+"""Writes docs/configuration.md, every setting there is, and the tables of options in docs/spark.md.
 
-``python tools/config_docs.py`` writes the page, ``--check`` only tells whether it is up to date.
+``python tools/config_docs.py`` writes them, ``--check`` only tells whether they are up to date.
 Names, defaults and sentences come from the configuration classes themselves, so that none of them
 can drift from the code.
 """
@@ -28,9 +28,12 @@ from onceflow.sdk.settings.config import (
     SecurityConfig,
 )
 from onceflow.sdk.settings.declare import REQUIRED, Settings
+from onceflow.spark_integration.options import SinkSettings, SourceSettings
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+TARGET = DOCS / "configuration.md"
+SPARK = DOCS / "spark.md"
 FOREVER = 2**31 - 1
 HEAD = """# Configuration
 
@@ -42,7 +45,7 @@ which names the setting, the value and the remedy, before anything is sent. Writ
 - [Clients](#clients) · [Security](#security) · [Producer](#producer) · [Consumer](#consumer)
 - [Schema registry](#schema-registry) · [Session](#session) · [Processors](#processors)
 - [Broker](#broker) · [Topics](#topics)
-- Spark: options are in [spark.md](spark.md).
+- Spark: options are in [spark.md](spark.md); `kafka.` before any property of a client is one too.
 """
 CLIENTS = """
 ## Clients
@@ -245,14 +248,26 @@ def page() -> str:
     return HEAD + "".join(intro + table for intro, table in parts)
 
 
+def spark_page(text: str) -> str:
+    """The page about Spark with the tables of options as they are declared."""
+    for side, owner in (("source", SourceSettings), ("sink", SinkSettings)):
+        rows = "".join(
+            f"| `{setting.name}` | {default_text(setting.default)} | {cell(meaning(setting))} |\n"
+            for setting in owner.declared.values()
+        )
+        head, begin, rest = text.partition(f"<!-- {side} options -->\n")
+        table = TABLE.replace("setting", "option", 1) + rows
+        text = head + begin + table + rest[rest.index("<!-- end -->") :]
+    return text
+
+
 def main() -> None:
     """Write or check."""
-    text = page()
-    if "--check" in sys.argv:
-        if not TARGET.exists() or TARGET.read_text() != text:
-            sys.exit("docs/configuration.md is out of date: run python tools/config_docs.py")
-        return
-    TARGET.write_text(text)
+    for path, text in ((TARGET, page()), (SPARK, spark_page(SPARK.read_text()))):
+        if "--check" not in sys.argv:
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            sys.exit(f"{path.name} is out of date: run python tools/config_docs.py")
 
 
 if __name__ == "__main__":

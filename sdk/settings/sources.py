@@ -246,6 +246,17 @@ class ClientSettings:
         """The configuration of a consumer; keyword arguments win."""
         return ConsumerConfig.build(self.values("consumer", settings))
 
+    def reader(self, **settings: object) -> ConsumerConfig:
+        """The configuration of a consumer outside of any group; keyword arguments win.
+
+        What concerns a group, and interceptors, are left out: they are for the consumer of the
+        program's input.
+        """
+        kept = self.values("consumer")
+        for name in ("interceptors", *(name for name in kept if name.startswith("group_"))):
+            kept.pop(name, None)
+        return ConsumerConfig.build({**kept, "enable_auto_commit": False, **settings})
+
     def admin(self, **settings: object) -> AdminConfig:
         """The configuration of an admin client; keyword arguments win."""
         return AdminConfig.build(self.values("admin", settings))

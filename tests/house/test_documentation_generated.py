@@ -37,6 +37,11 @@ def test_page_is_what_its_tool_writes(name: str, page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == tool(name).page(), "run make fix"
 
 
+def test_tables_of_sparks_options_are_those_that_are_declared() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text()
+    assert page == tool("config_docs").spark_page(page), "run make fix"
+
+
 def test_keyword_arguments_are_those_that_are_declared() -> None:
     keywords = tool("settings_keywords")
     for name, written in keywords.modules().items():

@@ -14,15 +14,12 @@ from pathlib import Path
 
 import pytest
 from processor_processes import Workers, wait_for, workers_in
+from secured_broker import Grant, as_file, as_root, grant, properties, secured_broker
 from tls_world import TlsWorld
 
 from onceflow.broker_lite import Broker
 from onceflow.processors import App, State
 from onceflow.sdk import (
-    AclBinding,
-    AclOperation,
-    AclPatternType,
-    AclResourceType,
     Admin,
     ClientSettings,
     Consumer,
@@ -37,7 +34,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.transactions import SessionConfig, TransactionSession
 
-GRANTED = [
+GRANTED: list[Grant] = [
     ("TOPIC", "words", "LITERAL", ("READ",)),
     ("TOPIC", "counts", "LITERAL", ("WRITE", "CREATE", "DESCRIBE")),
     ("TOPIC", "counting-", "PREFIXED", ("READ", "WRITE", "CREATE", "DESCRIBE_CONFIGS")),
@@ -55,62 +52,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TlsWorld:
 
 @pytest.fixture
 def broker(world: TlsWorld) -> Iterator[Broker]:
-    settings: dict[str, object] = {
-        "ssl.keystore.location": str(world.folder / "broker.both.pem"),
-        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-        "onceflow.sasl.scram.credentials": "app:hunter2,root:hunter3",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:root",
-        "auto.create.topics.enable": False,
-    }
-    with Broker(listeners="SASL_SSL://127.0.0.1:0", settings=settings) as running:
+    with secured_broker(world) as running:
         yield running
 
 
-def properties(broker: Broker, world: TlsWorld, user: str, password: str) -> dict[str, str]:
-    """What a hosting service hands out."""
-    return {
-        "bootstrap.servers": broker.bootstrap_servers_of("SASL_SSL"),
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-256",
-        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-        f'username="{user}" password="{password}";',
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(world.authority),
-        "client.dns.lookup": "use_all_dns_ips",
-        "session.timeout.ms": "45000",
-        "acks": "all",
-    }
-
-
 @pytest.fixture
-def root(broker: Broker, world: TlsWorld) -> Iterator[ClientSettings]:
+def root(broker: Broker, world: TlsWorld) -> ClientSettings:
     """Settings of a user who may do everything; the topic and the permissions are there."""
-    client = ClientSettings.of(properties(broker, world, "root", "hunter3"))
+    client = as_root(broker, world)
     with Admin(config=client.admin()) as admin:
         admin.create_topics([NewTopic("words", partitions=2)])
-        admin.create_acls(
-            [
-                AclBinding(
-                    AclResourceType[kind],
-                    name,
-                    "User:app",
-                    AclOperation[operation],
-                    pattern_type=AclPatternType[pattern],
-                )
-                for kind, name, pattern, operations in GRANTED
-                for operation in operations
-            ]
-        )
+    grant(client, GRANTED)
     return client
 
 
 @pytest.fixture
 def config_file(broker: Broker, world: TlsWorld, root: ClientSettings, tmp_path: Path) -> Path:
-    path = tmp_path / "client.properties"
-    lines = properties(broker, world, "app", "hunter2")
-    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    return path
+    return as_file(broker, world, tmp_path / "client.properties")
 
 
 def counting(client: object, state_dir: Path) -> App:
@@ -154,7 +112,7 @@ def send(root: ClientSettings, *words: str) -> None:
 
 def counts(root: ClientSettings) -> list[str]:
     """Committed outputs, sorted."""
-    with Consumer(config=root.consumer(auto_offset_reset="earliest")) as consumer:
+    with Consumer(config=root.reader(auto_offset_reset="earliest")) as consumer:
         try:
             partitions = consumer.partitions_for_topic("counts") or ()
         except KafkaError:

@@ -5,13 +5,17 @@ Method: option maps as Spark hands them over (names folded to lower case) are pa
 
 from __future__ import annotations
 
+import pickle
 import re
+from pathlib import Path
 
 import pytest
 
-from onceflow.sdk import IsolationLevel, TopicPartition
+from onceflow.sdk import ConsumerConfig, IsolationLevel, ProducerConfig, TopicPartition
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.declare import Kind, Settings
 from onceflow.spark_integration.options import (
+    NOT_OF_SOURCE,
     SinkOptions,
     SourceOptions,
     parse_partition_map,
@@ -109,3 +113,45 @@ def test_every_spelling_of_a_checkpoint_is_the_same_query() -> None:
 def test_wrong_sink_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         SinkOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"), [(ProducerConfig, SINK), (ConsumerConfig, SOURCE)], ids=["sink", "source"]
+)
+def test_every_property_of_a_client_is_an_option(
+    kind: type[Settings], base: dict[str, str]
+) -> None:
+    """With its default as text, or refused with what to give instead."""
+    options = {
+        f"kafka.{setting.kafka}": text
+        for setting in kind.declared.values()
+        if setting.kafka and setting.kind is not Kind.CLASS
+        if (text := setting.render(setting.default))
+    }
+    assert len(options) > 20
+    if kind is ProducerConfig:
+        SinkOptions.parse({**options, **base})
+        return
+    refused = {name for name in options if name.removeprefix("kafka.") in NOT_OF_SOURCE}
+    kept = {name: text for name, text in options.items() if name not in refused}
+    SourceOptions.parse({**kept, **base}, streaming=True)
+    for name in refused:
+        with pytest.raises(ConfigError, match=re.escape(name)):
+            SourceOptions.parse({name: options[name], **base}, streaming=True)
+
+
+def test_settings_of_a_file_reach_every_client_and_options_win(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("bootstrap.servers=a:1\nclient.id=file\nlinger.ms=7\nfetch.max.wait.ms=8\n")
+    given = {"client": str(path), "kafka.client.id": "option"}
+    source = SourceOptions.parse({**given, "subscribe": "a"}, streaming=True)
+    sink = pickle.loads(pickle.dumps(SinkOptions.parse({**given, "transactionalid": "t"})))
+    assert source.consumer.fetch_max_wait_ms == 8
+    assert sink.owner().linger_ms == 7
+    assert sink.owner().transaction_timeout_ms == 300_000
+    for config in (source.consumer, source.admin, sink.admin, sink.owner()):
+        assert (config.bootstrap_servers, config.client_id) == ("a:1", "option")
+    code = SinkOptions.parse({"transactionalid": "t"}, {"bootstrap.servers": "b:1"})
+    assert code.admin.bootstrap_servers == "b:1"
+    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
+        SinkOptions.parse({"transactionalid": "t"}, {"linger.ms": "1"})

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
+from onceflow.sdk import ProducerIdentity
 from onceflow.sdk.errors import (
     ConfigError,
     ProducerFencedError,
@@ -22,11 +23,7 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
 )
 from onceflow.spark_integration.batch_function import _check_stage, _may_pass
-from onceflow.spark_integration.client_options import (
-    admin_settings,
-    consumer_settings,
-    producer_settings,
-)
+from onceflow.spark_integration.options import SinkOptions, SourceOptions
 from onceflow.spark_integration.routing import _choose
 from onceflow.spark_integration.source import _check_worker_python, register
 from onceflow.spark_integration.transaction import BatchWriteError
@@ -88,9 +85,17 @@ def test_security_options_reach_the_clients() -> None:
         "kafka.sasl.username": "u",
         "kafka.sasl.password": "p",
     }
-    for settings in (admin_settings(options), consumer_settings(options)):
-        assert settings["security"].sasl_username == "u"
-    assert "sasl_password" not in repr(producer_settings(options)["security"])
+    source = SourceOptions.parse({**options, "subscribe": "a"}, streaming=True)
+    sink = SinkOptions.parse({**options, "transactionalId": "t"})
+    owner, task = sink.owner(), sink.joined(ProducerIdentity("t", 1, 0))
+    for config in (source.admin, source.consumer, sink.admin, owner, task):
+        assert (config.security.sasl_username, config.security.sasl_password) == ("u", "p")
+
+
+def parse(options: dict[str, str], *, source: bool) -> SourceOptions | SinkOptions:
+    if source:
+        return SourceOptions.parse({**options, "subscribe": "a"}, streaming=True)
+    return SinkOptions.parse({**options, "transactionalId": "t"})
 
 
 @pytest.mark.parametrize(
@@ -99,12 +104,17 @@ def test_security_options_reach_the_clients() -> None:
         ("kafka.compression.type", "brotli"),
         ("kafka.batch.size", "many"),
         ("kafka.security.protocol", "SASL"),
-        ("kafka.client.id", ""),
+        ("kafka.fetch.max.bytes", "0"),
+        ("kafka.delivery.timeout.ms", "5"),
+        ("kafka.sasl.mechanism", "NTLM"),
     ],
 )
 def test_wrong_kafka_option_is_named_as_it_was_given(option: str, value: str) -> None:
+    given = {**SERVERS, option: value}
+    if option == "kafka.sasl.mechanism":
+        given["kafka.security.protocol"] = "SASL_SSL"
     with pytest.raises(ConfigError) as caught:
-        producer_settings({**SERVERS, option: value})
+        parse(given, source="fetch" in option)
     assert caught.value.field == option
 
 
