@@ -288,7 +288,9 @@ class PartitionLog(LogView):
         first_offset = offset = self._log_end_offset
         parts, places = place_batches(batches, offset, self._epochs.latest)
         self._write(parts, places, now_ms)
-        self._flush_if_each(places[-1].last_offset + 1, sum(place.size for place in places))
+        if self._flushes_each:
+            size = sum(place.size for place in places)
+            self._flush_if_each(places[-1].last_offset + 1, size)
         for header, _, _ in batches:
             last_offset = offset + header.last_offset_delta
             if header.producer_id >= 0:

@@ -25,6 +25,8 @@ SMALL_PART: Final = 4_096
 
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST_HEADER: Final = struct.Struct(">ihhih")  # length, key, version, correlation, client id
+_RESPONSE_HEADER: Final = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEADER: Final = struct.Struct(">iib")
 
 
 class RequestHeader(NamedTuple):
@@ -103,7 +105,10 @@ class FrameSplitter:
             if stop > end:
                 self._wanted = size
                 break
-            frames.append(_frame(data, pos + 4, stop))
+            if type(data) is bytes and size <= SMALL_FRAME:
+                frames.append(data[pos + 4 : stop])  # As `_frame`, without a view in between.
+            else:
+                frames.append(_frame(data, pos + 4, stop))
             pos = stop
         if pos < end:
             self._buffer += data if pos == 0 else memoryview(data)[pos:]
@@ -193,10 +198,11 @@ def encode_response(response: Response, *, api_version: int, correlation_id: int
         UnsupportedVersionError: The message has no such version.
     """
     flexible = _is_flexible(type(response), api_version) and response.api_key != API_VERSIONS
-    tail = b"\0" if flexible else b""
 
     def head(size: int) -> bytes:
-        return struct.pack(">ii", size + 4 + len(tail), correlation_id) + tail
+        if flexible:
+            return _FLEXIBLE_RESPONSE_HEADER.pack(size + 5, correlation_id, 0)
+        return _RESPONSE_HEADER.pack(size + 4, correlation_id)
 
     return _frame_parts(response, api_version, head)
 
