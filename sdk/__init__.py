@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from onceflow.sdk.aio.produce.delivery import AsyncDelivery as AsyncDelivery
     from onceflow.sdk.aio.produce.producer import AsyncProducer as AsyncProducer
     from onceflow.sdk.aio.produce.producer import AsyncTransaction as AsyncTransaction
+    from onceflow.sdk.core.group.assignors import Assignor as Assignor
+    from onceflow.sdk.core.group.assignors import (
+        CooperativeStickyAssignor as CooperativeStickyAssignor,
+    )
+    from onceflow.sdk.core.group.assignors import MemberSubscription as MemberSubscription
     from onceflow.sdk.core.produce.key_hash import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
     from onceflow.sdk.model.admin import BrokerNode as BrokerNode
@@ -159,6 +164,9 @@ _HOMES = {
     "Transaction": "sync.producer",
     "TransactionDescription": "model.admin",
     "TransactionListing": "model.admin",
+    "Assignor": "core.group.assignors",
+    "CooperativeStickyAssignor": "core.group.assignors",
+    "MemberSubscription": "core.group.assignors",
     "murmur2_partition": "core.produce.key_hash",
 }
 _MODULES = ("errors", "serde")
@@ -242,6 +250,9 @@ __all__ = [
     "ConnectionMetrics",
     # functions
     "murmur2_partition",
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberSubscription",
     # errors and serdes
     "KafkaError",
     "Serde",

@@ -152,6 +152,15 @@ class CooperativeStickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
+        """Divide all partitions of all subscribed topics.
+
+        Args:
+            partition_counts: By topic.
+            members: Who takes part, with what they hold.
+
+        Returns:
+            Partitions by member id. What moves is left out until its former owner gave it up.
+        """
         plan = _StickyPlan(partition_counts, members)
         assignment = plan.solve()
         # A stale claim counts too: whoever still believes to own a partition may be reading it,

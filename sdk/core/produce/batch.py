@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.errors import IllegalStateError, KafkaError
 from onceflow.sdk.model.partitions import RecordMetadata
 from onceflow.sdk.model.record_checks import RecordHeaders
 from onceflow.sdk.protocol.batch_building import RecordBatchBuilder
@@ -432,6 +432,20 @@ class DeliveryGroup:
             if error is not None:
                 found[position] = error
         return found
+
+    def last(self) -> RecordMetadata:
+        """Where the last record of the call was stored, without a wait: for use after a flush.
+
+        Raises:
+            IllegalStateError: Its outcome is not known yet.
+            KafkaError: Why it was not stored.
+        """
+        self._mark_seen()
+        batch, first, count = self._parts[self._partitions[-1]][-1]
+        if not batch.done:
+            raise IllegalStateError("the last record is not acknowledged yet; flush first")
+        times = self._timestamps_ms
+        return batch.result(first + count - 1, times if isinstance(times, int) else times[-1])
 
     def _metadata(self) -> list[RecordMetadata]:
         self._mark_seen()
