@@ -17,6 +17,8 @@ import threading
 import time
 import uuid
 
+from onceflow.processors import App, State
+
 PARTITIONS = 6
 
 
@@ -51,8 +53,6 @@ def wait_until_committed(args: argparse.Namespace, group: str, topic: str) -> fl
 
 def run_onceflow(args: argparse.Namespace, topic: str) -> tuple[float, float]:
     """Our library."""
-    from onceflow.processors import App, State
-
     first: list[float] = []
     app = App(
         topic,

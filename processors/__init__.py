@@ -9,16 +9,22 @@ from onceflow.processors.errors import (
     OutputRefusedError,
     ProcessingError,
     ProcessorError,
+    SlotInUseError,
+    StateCorruptedError,
     StateDirectoryError,
     StateKeyError,
+    StateMismatchError,
+    StateTypeError,
+    StateValueError,
     TooManyAbortsError,
     TooManyDeadLettersError,
     TopicSetupError,
     UndeliverableOutputError,
 )
+from onceflow.processors.graph import StoreKind, SubTopology, Topology
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
-from onceflow.processors.state import State
-from onceflow.processors.topology import StoreKind, Topology
+from onceflow.processors.state import ListState, MapState, State
+from onceflow.processors.state.codec import Migration
 from onceflow.processors.values import Format
 
 __all__ = [
@@ -26,12 +32,16 @@ __all__ = [
     "Context",
     "Output",
     "State",
+    "MapState",
+    "ListState",
+    "Migration",
     "Retries",
     "OnError",
     "DeadLetterLimits",
     "Format",
     "StoreKind",
     "Topology",
+    "SubTopology",
     "ProcessorError",
     "ProcessingError",
     "DeclarationError",
@@ -41,7 +51,12 @@ __all__ = [
     "UndeliverableOutputError",
     "StateKeyError",
     "StateDirectoryError",
+    "StateMismatchError",
+    "StateCorruptedError",
+    "StateTypeError",
+    "StateValueError",
     "TopicSetupError",
     "TooManyDeadLettersError",
     "TooManyAbortsError",
+    "SlotInUseError",
 ]

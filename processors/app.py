@@ -7,24 +7,27 @@ module only chooses how it is driven: blocking, or beside an event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack, cast
 
-from onceflow.processors.calls import DirectCalls, ThreadCalls
-from onceflow.processors.decorators import F, build_spec
+from onceflow.processors.calls import InPlace, OnThread
+from onceflow.processors.declare.functions import (
+    F,
+    FunctionDeclaration,
+    check_targets,
+    declare_function,
+    to_nodes,
+)
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
+from onceflow.processors.graph.specs import StoreKind, check_name
+from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
-from onceflow.processors.runner import Runner, Services
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
-from onceflow.processors.topology import (
-    ProcessorSpec,
-    StoreKind,
-    Topology,
-    check_name,
-    check_topology,
-)
+from onceflow.processors.state.codec import Migration
 from onceflow.processors.values import Format
+from onceflow.processors.worker import Services, Worker
 from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
 
@@ -76,13 +79,13 @@ class App:
         self.name = name
         address = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
         self.settings: AppSettings = AppSettings.build({**settings, **address})
-        self._specs: list[ProcessorSpec] = []
-        self._runner: Runner | None = None
+        self._declared: list[FunctionDeclaration] = []
+        self._worker: Worker | None = None
         self._stop_asked = False
 
     def processor(
         self,
-        topic: str,
+        topic: str | Callable[..., object],
         *,
         to: str | None = None,
         name: str | None = None,
@@ -92,15 +95,20 @@ class App:
         limits: DeadLetterLimits = NO_LIMITS,
         format: Format | str = Format.JSON,
         store: StoreKind | str = StoreKind.LMDB,
+        migrations: Mapping[str, Migration | Sequence[Migration]] | None = None,
     ) -> Callable[[F], F]:
-        """Declare a function as the processor of a topic.
+        """Declare a function as a processor of a topic, or of another processor's results.
+
+        Several functions may read one topic: each gets every record. A function that is given
+        another one in place of a topic gets what that one returns, without a topic in between;
+        one record and all calls that follow from it are committed together.
 
         What the function returns is what is written: a value goes to ``to`` under the record's
         key, a list or whatever is yielded gives several, an ``Output`` names topic, key, headers
         or partition itself, None writes nothing.
 
         Args:
-            topic: Input topic.
+            topic: Input topic; or a function that is a processor of this application already.
             to: Topic of returned values.
             name: Name of the processor, the function's by default; names the changelogs.
             dead_letter: Topic of records that fail for good; makes that the policy.
@@ -109,20 +117,22 @@ class App:
             limits: How many dead letters are too many.
             format: ``json`` or ``msgpack`` for structured values.
             store: ``lmdb`` or ``memory`` for committed state.
+            migrations: By name of a state whose type has changed: a ``Migration`` from each
+                earlier type.
 
         Returns:
             A decorator that returns the function unchanged.
 
         Raises:
-            DeclarationError: A parameter cannot be filled, a type has no codec, or the topic has
-                a processor already.
+            DeclarationError: A parameter cannot be filled, a type has no codec, or a name is
+                taken.
         """
 
         def declare(function: F) -> F:
-            spec = build_spec(
+            declared = declare_function(
                 function,
-                app=self.name,
-                input_topic=topic,
+                known=self._declared,
+                source=topic,
                 to=to,
                 name=name,
                 dead_letter=dead_letter,
@@ -131,16 +141,26 @@ class App:
                 limits=limits,
                 format=format,
                 store=store,
+                migrations=migrations,
             )
-            check_topology(self.name, [*self._specs, spec])
-            self._specs.append(spec)
+            self._build([*self._declared, declared])
+            self._declared.append(declared)
             return function
 
         return declare
 
+    def _build(self, declared: Sequence[FunctionDeclaration]) -> Topology:
+        group = self.settings.group_of(self.name)
+        return build(self.name, group, to_nodes(declared, group))
+
     def topology(self) -> Topology:
-        """The declared processors; ``print`` it to read it."""
-        return check_topology(self.name, self._specs)
+        """The declared processors as a graph; ``print`` it to read it.
+
+        Raises:
+            DeclarationError: A function returns values that have nowhere to go.
+        """
+        check_targets(self._declared)
+        return self._build(self._declared)
 
     def configure(self, **changes: object) -> None:
         """Change settings of a declared application, as the command line does.
@@ -163,7 +183,9 @@ class App:
 
         The first signal lets the record in hand finish and commits what is processed, within
         ``shutdown_timeout_ms``; a second one, or the end of that time, aborts instead and exits
-        with status 130.
+        with status 130. SIGINT and ``stop`` give the partitions to others at once. After SIGTERM
+        they wait for the next start of this worker until its session times out, so that a rolling
+        restart moves nothing; ``leave_on_sigterm=True`` gives them up too.
 
         Raises:
             ProcessingError: A record failed and the policy is to stop.
@@ -171,20 +193,29 @@ class App:
             KafkaError: The brokers cannot be reached, or refuse.
             SystemExit: The shutdown was forced.
         """
-        runner = None
+        worker = None
         self._stop_asked = False
+
+        async def beside_a_loop(worker: Worker) -> None:
+            await worker.run(OnThread(worker.interrupt))
+
+        def stop(number: signal.Signals) -> None:
+            # A rolling restart, which sends SIGTERM, moves no partition (KIP-345).
+            leave = number is not signal.SIGTERM or self.settings.leave_on_sigterm
+            self._stop(leave_group=leave)
+
         try:
-            with ShutdownSignals(self.stop, self.settings.shutdown_timeout_ms):
-                runner = self._make_runner()
+            with ShutdownSignals(stop, self.settings.shutdown_timeout_ms):
+                worker = self._make_worker()
                 if self.topology().is_async:
-                    asyncio.run(runner.run(ThreadCalls(runner.interrupt)))
+                    asyncio.run(beside_a_loop(worker))
                 else:
-                    run_blocking(runner.run(DirectCalls()))
+                    run_blocking(worker.run(InPlace()))
         except ForcedShutdown:
             raise SystemExit(EXIT_FORCED) from None
         finally:
-            if runner is not None:  # else another thread's may be at work
-                self._runner = None
+            if worker is not None:  # Else another thread's may be at work.
+                self._worker = None
 
     async def run_async(self) -> None:
         """Process until ``stop`` or cancellation, within a running event loop.
@@ -193,29 +224,32 @@ class App:
         ``run`` raises.
         """
         self._stop_asked = False
-        runner = self._make_runner()
+        worker = self._make_worker()
         try:
-            await runner.run(ThreadCalls(runner.interrupt))
+            await worker.run(OnThread(worker.interrupt))
         finally:
-            self._runner = None
+            self._worker = None
 
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""
-        self._stop_asked = True
-        runner = self._runner
-        if runner is not None:
-            runner.stop()
+        self._stop(leave_group=True)
 
-    def _make_runner(self, services: Services | None = None) -> Runner:
-        if not self._specs:
+    def _stop(self, *, leave_group: bool) -> None:
+        self._stop_asked = True
+        worker = self._worker
+        if worker is not None:
+            worker.stop(leave_group=leave_group)
+
+    def _make_worker(self, services: Services | None = None) -> Worker:
+        if not self._declared:
             raise DeclarationError(f"application {self.name} has no processors")
-        if self._runner is not None:
+        if self._worker is not None:
             raise DeclarationError(f"application {self.name} is running; start another process")
         if services is None:
             from onceflow.processors.kafka_services import KafkaServices
 
             services = KafkaServices(self.settings)
-        self._runner = Runner(self.topology(), self.settings, services)
-        if self._stop_asked:  # while that was made
-            self._runner.stop()
-        return self._runner
+        self._worker = worker = Worker(self.topology(), self.settings, services)
+        if self._stop_asked:  # While that was made.
+            worker.stop()
+        return worker

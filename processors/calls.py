@@ -1,8 +1,11 @@
-"""How the runner makes blocking calls: directly, or on one helper thread beside an event loop.
+"""Where a worker's coroutines run that wait for brokers: in place, or on one helper thread.
 
-With blocking handlers only, no event loop is needed and every call is made in place. With async
-handlers the loop belongs to them, so calls that wait for brokers or disks are made on one thread,
-always the same, and never two at a time.
+A worker is a coroutine, and so is everything in it that asks brokers. Over blocking clients such a
+coroutine never suspends, over asyncio clients it is awaited; ``InPlace`` serves both. Beside an
+event loop that belongs to async handlers, ``OnThread`` runs it over blocking clients on one helper
+thread, always the same and never two at a time, so that handlers go on and heartbeats do not depend
+on them. What the session calls back from there is brought home to the loop: the worker's state has
+one thread.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import asyncio
 import concurrent.futures
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Generic, ParamSpec, Protocol, TypeVar
+
+from onceflow.transactions.colour import run_blocking
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,27 +27,35 @@ CANCEL_WAIT_S = 1.0
 
 
 class Calls(Protocol):
-    """Makes one blocking call."""
+    """Runs the coroutines of a worker that ask brokers."""
 
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def __call__(self, work: Coroutine[object, None, T]) -> T:
+        """Run one to its end."""
+
+    def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function of the worker from within such a coroutine."""
 
     def close(self) -> None:
         """Release the helper thread, if any."""
 
 
-class DirectCalls:
-    """Calls in place."""
+class InPlace:
+    """Awaits them where the worker runs."""
 
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call and return at once, without ever suspending."""
+    async def __call__(self, work: Coroutine[object, None, T]) -> T:
+        """Await it; over blocking clients that never suspends."""
+        return await work
+
+    def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call it."""
         return function(*args, **kwargs)
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-class ThreadCalls:
-    """Calls on one helper thread, which never keeps the process from ending.
+class OnThread:
+    """Runs them on one helper thread, which never keeps the process from ending.
 
     Args:
         interrupt: Makes a waiting call return early, when its caller is cancelled.
@@ -50,21 +63,22 @@ class ThreadCalls:
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self._interrupt = interrupt
+        self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="onceflow-runner", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="onceflow-worker", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
         while (job := self._queue.get()) is not None:
             job()
 
-    async def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call on the helper thread and await the result."""
+    async def __call__(self, work: Coroutine[object, None, T]) -> T:
+        """Run it on the helper thread and await the result."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def job() -> None:
             try:
-                done.set_result(function(*args, **kwargs))
+                done.set_result(run_blocking(work))
             except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
                 done.set_exception(error)
 
@@ -77,6 +91,14 @@ class ThreadCalls:
             self._interrupt()
             await asyncio.wait([future], timeout=CANCEL_WAIT_S)
             raise
+
+    def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call it on the loop's thread and wait for it."""
+
+        async def call() -> T:
+            return function(*args, **kwargs)
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def close(self) -> None:
         """Let the helper thread end."""

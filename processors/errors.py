@@ -83,8 +83,38 @@ class StateDirectoryError(ProcessorError, FatalError):
     """The directory for state or process identity cannot be used."""
 
 
+class StateCorruptedError(StateDirectoryError):
+    """A stored value is not what was written; the next start rebuilds the store from its changelog.
+
+    It is not the fault of the record whose key it belongs to.
+    """
+
+
+class StateTypeError(StateDirectoryError):
+    """A stored value is of a type that its state has no more; declare a ``Migration``."""
+
+
+class StateMismatchError(StateDirectoryError):
+    """State, changelog and committed offsets do not belong together; the message says how.
+
+    Going on would lose or double state. ``on_state_gap="continue"`` goes on with what is there.
+    """
+
+
+class StateValueError(ProcessorError, ValueError):
+    """A handler set a value that is none of its state's type."""
+
+
+class SlotInUseError(ProcessorError, FatalError):
+    """Another live worker runs under the slot of this one, and has taken over."""
+
+
 class TooManyAbortsError(ProcessorError, FatalError):
     """Transactions were aborted again and again without progress; the last cause is attached."""
+
+
+class StoppedError(ProcessorError):
+    """The application was stopped while it waited for brokers to answer; nothing is wrong."""
 
 
 class ForcedShutdown(BaseException):

@@ -1,25 +1,37 @@
-"""The runner's outside world on real brokers: the SDK's clients behind the runner's protocols.
+"""The worker's outside world on real brokers: the SDK's clients behind the worker's protocols.
 
 The only module of the area that names the SDK's client classes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
-from onceflow.processors.errors import TopicSetupError
+from onceflow.processors.calls import Attempt, Calls
+from onceflow.processors.changelog import ChangelogReader
+from onceflow.processors.errors import StoppedError, TopicSetupError
+from onceflow.processors.graph.specs import StoreKind
+from onceflow.processors.ledger.base import Ledger, LedgerOwner
+from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicAdmin, TopicFacts
-from onceflow.processors.restoration import ChangelogReader
 from onceflow.processors.settings import AppSettings
+from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.stores.memory import MemoryMap
+from onceflow.processors.unit import Unit
 from onceflow.sdk import Admin, Consumer
-from onceflow.sdk.errors import TopicAlreadyExistsError
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.errors import KafkaError, TopicAlreadyExistsError
+from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
-from onceflow.transactions import SessionConfig, SessionListener, TransactionSession
+from onceflow.transactions import SessionConfig, TransactionSession
 
 CREATE_WAIT_S = 10.0
 CREATE_CHECK_S = 0.05
+RESTORE_RECORDS_MAX = 100_000
 
 
 class KafkaTopicAdmin:
@@ -57,9 +69,16 @@ class KafkaTopicAdmin:
                 raise TopicSetupError(f"created topics do not appear: {', '.join(sorted(names))}")
             time.sleep(CREATE_CHECK_S)
 
-    def cleanup_policy(self, topic: str) -> str:
-        """The topic's ``cleanup.policy``."""
-        return self._admin.describe_configs([topic])[topic]["cleanup.policy"].value or ""
+    def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Configurations by topic."""
+        return {
+            str(topic): {name: entry.value or "" for name, entry in entries.items()}
+            for topic, entries in self._admin.describe_configs(list(topics)).items()
+        }
+
+    def broker_count(self) -> int:
+        """How many brokers the cluster has."""
+        return len(self._admin.describe_cluster().nodes)
 
     def close(self) -> None:
         """Release connections."""
@@ -90,9 +109,9 @@ class KafkaChangelogReader:
         for partition, offset in positions.items():
             self._consumer.seek(partition, offset)
 
-    def poll(self, timeout_ms: int) -> Mapping[TopicPartition, list[ConsumerRecord]]:
+    def poll(self, timeout_ms: int) -> Mapping[TopicPartition, RecordColumns]:
         """Take records."""
-        return self._consumer.poll(timeout_ms=timeout_ms)
+        return self._consumer.poll_columns(timeout_ms, RESTORE_RECORDS_MAX)
 
     def position(self, partition: TopicPartition) -> int:
         """Where reading goes on, behind markers and aborted records."""
@@ -104,23 +123,71 @@ class KafkaChangelogReader:
         self._admin.close()
 
 
+C = TypeVar("C")
+
+
+def _close_at_once(session: TransactionSession) -> None:
+    with contextlib.suppress(KafkaError):
+        session.close(0)
+
+
 class KafkaServices:
-    """Everything on the brokers of one application's settings."""
+    """Everything on the brokers of one application's settings.
+
+    Args:
+        settings: Of the application.
+    """
 
     def __init__(self, settings: AppSettings) -> None:
         self._settings = settings
+        self._stopped = False
+        # Its put() may interrupt another put() or a get(), as signal handlers do.
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._leave: Callable[[], None] | None = None
+
+    def _made(self, make: Callable[[], C], undo: Callable[[C], None]) -> C:
+        """Make a client, which may wait for brokers that do not answer; ``wake`` ends that wait.
+
+        Raises:
+            StoppedError: ``wake`` was called. The client is closed when it is made after all.
+        """
+        attempt = Attempt(make, undo)
+        self._leave = attempt.leave
+        try:
+            made = None if self._stopped else attempt.result()
+        finally:
+            self._leave = None
+        if made is None:
+            raise StoppedError("the application was stopped while it waited for the brokers")
+        return made
 
     def admin(self) -> TopicAdmin:
-        """Access for topics."""
-        return KafkaTopicAdmin(self._settings)
+        """Access to topics."""
+        return self._made(lambda: KafkaTopicAdmin(self._settings), KafkaTopicAdmin.close)
 
-    def session(self, config: SessionConfig, listener: SessionListener) -> TransactionSession:
-        """A session that tells the listener."""
-        return TransactionSession(config, listener=listener)
+    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
+        """Units are transactions."""
+        return TransactionLedger(
+            lambda listener: self._made(
+                lambda: TransactionSession(config, listener=listener), _close_at_once
+            ),
+            owner,
+            unit.lanes,
+            calls,
+            config.revoke_budget_ms,
+        )
 
     def changelog_reader(self) -> ChangelogReader:
         """A reader of changelogs."""
         return KafkaChangelogReader(self._settings)
+
+    def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
+        """The map of a task; None while somebody else holds it."""
+        if kind is StoreKind.MEMORY:
+            return MemoryMap()
+        from onceflow.processors.stores.lmdb import open_map
+
+        return open_map(directory, self.wall_ms(), tombstone_age_ms)
 
     def monotonic_s(self) -> float:
         """Monotonic clock in seconds."""
@@ -129,3 +196,17 @@ class KafkaServices:
     def wall_ms(self) -> int:
         """Wall clock in milliseconds."""
         return int(time.time() * 1000)
+
+    def sleep(self, delay_s: float) -> None:
+        """Wait, or less when ``wake`` is called."""
+        if not self._stopped:
+            with contextlib.suppress(queue.Empty):
+                self._stops.get(timeout=delay_s)
+
+    def wake(self) -> None:
+        """End a ``sleep`` and the wait for a client, for good; also from signal handlers."""
+        self._stopped = True
+        self._stops.put(None)
+        leave = self._leave
+        if leave is not None:
+            leave()

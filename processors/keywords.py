@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from onceflow.sdk.settings.keywords import CommonOwn, ConsumerOwn, ProducerOwn
@@ -18,4 +19,9 @@ class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
     replication_factor: int
     aborts_max: int
     shutdown_timeout_ms: int
+    leave_on_sigterm: bool
+    on_state_gap: str
+    dropped_states: Sequence[str]
+    max_task_idle_ms: int
+    max_future_ms: int
     state_dir: str | Path

@@ -1,8 +1,10 @@
 """Creates the topics that an application needs, and refuses those that do not fit.
 
 Outputs and dead letters take the input's partition count when they are missing. A changelog must
-have exactly the input's partition count and be compacted: its count is the record of the count
-that the state was made for, so a changed input is noticed here. Nothing is ever altered.
+have exactly the input's partition count, since that count decides which keys meet which state, and
+its own cleanup policy. Inputs of one task must have the same count. Nothing is ever altered. A
+running worker looks at its topics again now and then: one that was deleted, made again or has grown
+is an error with a remedy, and not an endless wait.
 """
 
 from __future__ import annotations
@@ -10,15 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from onceflow.processors.errors import TopicSetupError
+from onceflow.processors.graph.specs import StateSpec
+from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.stores.base import StoreIdentity
-from onceflow.processors.topology import ProcessorSpec, Topology
+from onceflow.sdk.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
 from onceflow.sdk.model.partitions import NewTopic
+from onceflow.transactions.colour import Maybe, settle
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.topics")
+
+DELETE_RETENTION_MS: Final = 24 * 3600 * 1000
+"""Kafka's default ``delete.retention.ms``."""
+
+DURABLE_REPLICAS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +40,64 @@ class TopicFacts:
 
 
 class TopicAdmin(Protocol):
-    """The administration that is needed here."""
+    """The administration that is needed here; methods give a result or something to await."""
 
-    def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    def describe(self, topics: Sequence[str]) -> Maybe[Mapping[str, TopicFacts]]:
         """Facts of those topics that exist."""
 
-    def create(self, topics: Sequence[NewTopic]) -> None:
+    def create(self, topics: Sequence[NewTopic]) -> Maybe[None]:
         """Create topics; one that exists already is fine (another worker was faster)."""
 
-    def cleanup_policy(self, topic: str) -> str:
-        """The topic's ``cleanup.policy``."""
+    def configs(self, topics: Sequence[str]) -> Maybe[Mapping[str, Mapping[str, str]]]:
+        """Configurations by topic, by Kafka's property names."""
 
-    def close(self) -> None:
+    def broker_count(self) -> Maybe[int]:
+        """How many brokers the cluster has."""
+
+    def close(self) -> Maybe[None]:
         """Release connections."""
 
 
-def provision(
-    topology: Topology, settings: AppSettings, admin: TopicAdmin
-) -> Mapping[str, StoreIdentity]:
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """The topics as they were when the worker started.
+
+    Attributes:
+        partitions: Partition count by topic.
+        topic_ids: Incarnation by topic, empty where the brokers have no ids.
+        delete_retention_ms: Age at which deletions may be missing, by changelog.
+    """
+
+    partitions: Mapping[str, int]
+    topic_ids: Mapping[str, str]
+    delete_retention_ms: Mapping[str, int]
+
+    def tombstone_age_ms(self, part: SubTopology) -> int:
+        """Age at which a store of a sub-topology may miss deletions."""
+        ages = [self.delete_retention_ms.get(s.changelog, DELETE_RETENTION_MS) for s in part.states]
+        return min(ages, default=DELETE_RETENTION_MS)
+
+    def check_partition(self, part: SubTopology, partition: int) -> None:
+        """Refuse the task of a partition that the changelogs do not have.
+
+        Raises:
+            TopicSetupError: The input has grown since the worker started.
+        """
+        for state in part.states:
+            if partition >= self.partitions[state.changelog]:
+                count = f"{partition + 1} or more"
+                raise _grown(part, count, state.changelog, self.partitions[state.changelog])
+
+
+def changelog_configs(state: StateSpec) -> dict[str, str]:
+    """Configuration of a state's changelog topic.
+
+    Windows, whose changelogs expire, have ``compact,delete`` and a retention here.
+    """
+    return {"cleanup.policy": "compact"}
+
+
+async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin) -> Provisioned:
     """Make sure that all topics are there.
 
     Args:
@@ -57,37 +106,44 @@ def provision(
         admin: Access to the brokers.
 
     Returns:
-        What each processor's stores must belong to, by processor.
+        What was found.
 
     Raises:
-        TopicSetupError: An input is missing, or a changelog does not fit.
+        TopicSetupError: An input is missing, or topics do not fit.
     """
-    facts = _make_inputs(topology, settings, admin)
+    facts = await _make_inputs(topology, settings, admin)
     wanted: dict[str, NewTopic] = {}
-    for spec in topology.processors:
-        partitions = facts[spec.input_topic].partitions
-        for topic in (spec.output_topic, spec.dead_letter_topic):
-            if topic is not None:
+    for part in topology.sub_topologies:
+        partitions = _common_count(part, facts)
+        for node in part.nodes:
+            for topic in node.writes:
                 wanted.setdefault(topic, _new_topic(topic, partitions, settings))
-        for state in spec.states:
+        for state in part.states:
             wanted[state.changelog] = _new_topic(
-                state.changelog, partitions, settings, {"cleanup.policy": "compact"}
+                state.changelog, partitions, settings, changelog_configs(state)
             )
-    facts |= admin.describe(list(wanted))
+    facts |= await settle(admin.describe(list(wanted)))
     missing = [topic for name, topic in wanted.items() if name not in facts]
     if missing:
         logger.info("creating topics %s", ", ".join(topic.name for topic in missing))
-        admin.create(missing)
-        facts |= admin.describe(list(wanted))
-    for spec in topology.processors:
-        _check_changelogs(spec, facts, admin)
-    return {
-        spec.name: StoreIdentity(
-            {state.name: facts[state.changelog].topic_id for state in spec.states},
-            facts[spec.input_topic].partitions,
-        )
-        for spec in topology.processors
-    }
+        await settle(admin.create(missing))
+        facts |= await settle(admin.describe(list(wanted)))
+    for part in topology.sub_topologies:
+        _check_counts(part, facts)
+    configs = await _configs(list(facts), admin)
+    for state in topology.states:
+        _check_policy(state, configs.get(state.changelog, {}))
+    await _warn_of_loss(facts, configs, admin)
+    return Provisioned(
+        {topic: found.partitions for topic, found in facts.items()},
+        {topic: found.topic_id for topic, found in facts.items()},
+        {
+            state.changelog: int(
+                configs.get(state.changelog, {}).get("delete.retention.ms", DELETE_RETENTION_MS)
+            )
+            for state in topology.states
+        },
+    )
 
 
 def _new_topic(
@@ -96,11 +152,11 @@ def _new_topic(
     return NewTopic(name, partitions, settings.replication_factor, configs)
 
 
-def _make_inputs(
+async def _make_inputs(
     topology: Topology, settings: AppSettings, admin: TopicAdmin
 ) -> dict[str, TopicFacts]:
     """Inputs exist, or are outputs of the same application, or may be created."""
-    facts = admin.describe(topology.input_topics)
+    facts = dict(await settle(admin.describe(topology.input_topics)))
     made_here = set(topology.output_topics)
     missing = [topic for topic in topology.input_topics if topic not in facts]
     unknown = [topic for topic in missing if topic not in made_here]
@@ -109,7 +165,12 @@ def _make_inputs(
             f"input topics do not exist: {', '.join(unknown)}; create them, correct the names, "
             "or set create_inputs=True"
         )
-    sources = {spec.output_topic: spec.input_topic for spec in topology.processors}
+    sources = {
+        topic: part.input_topics[0]
+        for part in topology.sub_topologies
+        for node in part.nodes
+        for topic in node.writes
+    }
     while missing:
         created = []
         for topic in missing:
@@ -120,29 +181,121 @@ def _make_inputs(
             created.append(_new_topic(topic, partitions, settings))
         if not created:  # A ring of processors, none of whose topics exists.
             created = [_new_topic(topic, settings.partitions, settings) for topic in missing]
-        admin.create(created)
-        facts |= admin.describe([topic.name for topic in created])
+        await settle(admin.create(created))
+        facts |= await settle(admin.describe([topic.name for topic in created]))
         missing = [topic for topic in missing if topic not in facts]
     return facts
 
 
-def _check_changelogs(
-    spec: ProcessorSpec, facts: Mapping[str, TopicFacts], admin: TopicAdmin
-) -> None:
-    partitions = facts[spec.input_topic].partitions
-    for state in spec.states:
+def _common_count(part: SubTopology, facts: Mapping[str, TopicFacts]) -> int:
+    """The partition count of all inputs of a task."""
+    counts = {topic: facts[topic].partitions for topic in part.input_topics}
+    if len(set(counts.values())) > 1:
+        shown = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise TopicSetupError(
+            f"inputs that are processed together need one partition count, or equal keys would be "
+            f"on different partitions: {shown}; re-partition one of them"
+        )
+    return next(iter(counts.values()))
+
+
+def _check_counts(part: SubTopology, facts: Mapping[str, TopicFacts]) -> None:
+    partitions = facts[part.input_topics[0]].partitions
+    for state in part.states:
         found = facts.get(state.changelog)
         if found is None:
             raise TopicSetupError(f"changelog {state.changelog} could not be created")
         if found.partitions != partitions:
-            raise TopicSetupError(
-                f"changelog {state.changelog} has {found.partitions} partitions but input "
-                f"{spec.input_topic} has {partitions}: keys would meet the state of others. "
-                "Restore the partition count, or give the application a new name"
+            raise _grown(part, partitions, state.changelog, found.partitions)
+
+
+def _grown(part: SubTopology, partitions: int | str, changelog: str, had: int) -> TopicSetupError:
+    return TopicSetupError(
+        f"changelog {changelog} has {had} partitions but input {part.input_topics[0]} has "
+        f"{partitions}: keys would meet the state of others. Restore the partition count, or give "
+        "the application a new name"
+    )
+
+
+def _check_policy(state: StateSpec, configs: Mapping[str, str]) -> None:
+    wanted = changelog_configs(state)["cleanup.policy"]
+    found = configs.get("cleanup.policy", wanted)
+    if set(found.split(",")) != set(wanted.split(",")):
+        raise TopicSetupError(
+            f"changelog {state.changelog} has cleanup.policy={found}: state would "
+            f"{'expire' if 'delete' in found else 'grow without end'}; set it to {wanted}"
+        )
+
+
+async def _configs(topics: Sequence[str], admin: TopicAdmin) -> Mapping[str, Mapping[str, str]]:
+    try:
+        return await settle(admin.configs(topics))
+    except (TopicAuthorizationFailedError, ClusterAuthorizationFailedError) as error:
+        logger.warning(
+            "cleanup policies and durability of topics are not checked: %s; allow "
+            "DESCRIBE_CONFIGS to have them checked",
+            error,
+        )
+        return {}
+
+
+async def _warn_of_loss(
+    facts: Mapping[str, TopicFacts], configs: Mapping[str, Mapping[str, str]], admin: TopicAdmin
+) -> None:
+    """Say which topics can lose what was acknowledged, on clusters that could do better."""
+    if await settle(admin.broker_count()) < DURABLE_REPLICAS:
+        return
+    for topic, found in sorted(facts.items()):
+        config = configs.get(topic, {})
+        wanting = []
+        if found.replication_factor < DURABLE_REPLICAS:
+            wanting.append(
+                f"{found.replication_factor} replicas (raise them to {DURABLE_REPLICAS} by a "
+                "reassignment)"
             )
-        policy = admin.cleanup_policy(state.changelog)
-        if "compact" not in policy:
-            raise TopicSetupError(
-                f"changelog {state.changelog} has cleanup.policy={policy}: state would expire; "
-                "set it to compact"
+        if int(config.get("min.insync.replicas", "2")) < 2:
+            wanting.append("min.insync.replicas=1 (set it to 2)")
+        if config.get("unclean.leader.election.enable") == "true":
+            wanting.append("unclean.leader.election.enable=true (set it to false)")
+        if wanting:
+            logger.warning(
+                "topic %s can lose acknowledged records, and exactly-once with them: %s",
+                topic,
+                ", ".join(wanting),
             )
+
+
+async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> None:
+    """Compare the topics with what they were at the start.
+
+    Args:
+        topology: The application.
+        known: As of the start.
+        admin: Access to the brokers.
+
+    Raises:
+        TopicSetupError: A topic is gone or was made again, or an input with state has grown.
+    """
+    facts = await settle(admin.describe(list(known.partitions)))
+    inputs = set(topology.input_topics)
+    changelogs = {state.changelog for state in topology.states}
+    for topic, topic_id in known.topic_ids.items():
+        role = "input" if topic in inputs else "changelog" if topic in changelogs else "output"
+        found = facts.get(topic)
+        if found is None:
+            raise TopicSetupError(
+                f"{role} topic {topic} was deleted while the application runs; restore it, or "
+                f"{'give the application a new name' if role != 'output' else 'start again'}"
+            )
+        if topic_id and found.topic_id and found.topic_id != topic_id:
+            if role == "output":
+                logger.warning("output topic %s was deleted and made again", topic)
+            else:
+                raise TopicSetupError(
+                    f"{role} topic {topic} was deleted and made again while the application runs: "
+                    "its offsets and the state belong to the former one; give the application a "
+                    "new name"
+                )
+    for part in topology.sub_topologies:
+        _check_counts(part, facts)
+        _common_count(part, facts)

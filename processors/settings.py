@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from onceflow.sdk import AdminConfig, ConsumerConfig
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.declare import given, switch, text, whole
+from onceflow.sdk.settings.declare import given, switch, text, whole, words
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
 if TYPE_CHECKING:
@@ -62,6 +62,28 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         20, "Transactions aborted in a row, without a rebalance, before giving up.", 1
     )
     shutdown_timeout_ms: int = whole(10_000, "Time between the first signal and a forced end.", 1)
+    leave_on_sigterm: bool = switch(
+        False,
+        "Whether SIGTERM gives the partitions to other workers at once. By default they wait for "
+        "the next start of this slot until the session times out: a rolling restart moves nothing.",
+    )
+    on_state_gap: str = text(
+        "stop",
+        "What happens when state, changelog and committed offsets do not belong together: `stop` "
+        "ends with what differs and the remedy, `continue` goes on with what there is.",
+        choices=("stop", "continue"),
+    )
+    dropped_states: Sequence[str] = words(
+        (), "States that are gone on purpose, as `function.state`."
+    )
+    max_task_idle_ms: int = whole(
+        0, "Longest wait for an input without records, where a task has several inputs.", 0
+    )
+    max_future_ms: int = whole(
+        3_600_000,
+        "How far a record's timestamp may be ahead of the clock to move stream time on.",
+        0,
+    )
 
     def __init__(self, **settings: Unpack[AppKeywords]) -> None:
         """See ``SessionSettings``.
@@ -100,15 +122,20 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             ConfigError: The settings of the session, or of one of its clients, cannot work.
         """
         # A successor takes a killed worker's place at once (KIP-345), not only after the session
-        # timeout; an orderly end leaves the group all the same.
-        group_id = self.client.values("consumer").get("group_id")
-        consumer = {
-            "group_id": app if group_id is None else group_id,
-            "group_instance_id": f"{app}-{slot}",
-        }
+        # timeout.
+        consumer = {"group_id": self.group_of(app), "group_instance_id": f"{app}-{slot}"}
         shared = {name: getattr(self, name) for name in SessionSettings.declared}
         shared["client"] = self.client.updated(consumer=consumer)
         return SessionConfig.build({**shared, "topics": topics, "slot": slot})
+
+    def group_of(self, app: str) -> str:
+        """The consumer group: as set, or the application's name.
+
+        Args:
+            app: Name of the application.
+        """
+        group_id = self.client.values("consumer").get("group_id")
+        return app if group_id is None else str(group_id)
 
     def admin_config(self) -> AdminConfig:
         """Settings of the client that looks for topics and makes them."""

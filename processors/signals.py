@@ -1,6 +1,6 @@
 """Turns termination signals into an orderly stop, and a second one into a forced end.
 
-The first SIGINT or SIGTERM asks the runner to stop: the record in hand is finished, what is
+The first SIGINT or SIGTERM asks the worker to stop: the record in hand is finished, what is
 processed is committed, the group is left. A second signal, or the end of the shutdown time, raises
 ``ForcedShutdown`` in the main thread: the transaction is aborted instead.
 """
@@ -27,11 +27,11 @@ class ShutdownSignals:
     thread, where Python allows no handlers.
 
     Args:
-        stop: Asks for an orderly stop; called within the signal handler.
+        stop: Asks for an orderly stop; called within the signal handler, with the signal.
         timeout_ms: Time for the orderly stop.
     """
 
-    def __init__(self, stop: Callable[[], None], timeout_ms: int) -> None:
+    def __init__(self, stop: Callable[[signal.Signals], None], timeout_ms: int) -> None:
         self._stop = stop
         self._timeout_s = timeout_ms / 1000
         self._received = 0
@@ -49,7 +49,7 @@ class ShutdownSignals:
         self._received += 1
         if self._received == 1:
             logger.info("%s: stopping", signal.Signals(number).name)
-            self._stop()
+            self._stop(signal.Signals(number))
             self._timer = threading.Timer(self._timeout_s, os.kill, (os.getpid(), number))
             self._timer.daemon = True
             self._timer.start()

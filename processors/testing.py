@@ -1,7 +1,7 @@
 """Runs an application in memory, record by record, for tests: no broker, no files, no waiting.
 
-Records go through the same engines, policies, retries and state codecs as in a worker; every record
-is one committed transaction. What needs a group or brokers (rebalances, crashes, aborts) is not
+Records go through the same tasks, nodes, policies, retries and state codecs as in a worker; every
+record is one committed unit. What needs a group or brokers (rebalances, crashes, aborts) is not
 played here: use ``onceflow.broker_lite.Broker`` in process for that.
 """
 
@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import difflib
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from typing import cast
 
 from onceflow.processors.app import App
-from onceflow.processors.engine import Engine
-from onceflow.processors.outputs import OutputBuffer
-from onceflow.processors.stores.memory import MemoryTaskStore
-from onceflow.processors.tasks import Task
-from onceflow.processors.topology import ProcessorSpec
-from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.processors.clock import StreamTime
+from onceflow.processors.graph.nodes import FunctionNode
+from onceflow.processors.graph.specs import StateKind, StateSpec
+from onceflow.processors.graph.topology import SubTopology
+from onceflow.processors.lanes import Run
+from onceflow.processors.nodes.programs import make_programs
+from onceflow.processors.state.keys import split
+from onceflow.processors.state.store import Store
+from onceflow.processors.state.task_state import StateRules, TaskState
+from onceflow.processors.stores.memory import MemoryMap
+from onceflow.processors.task import Task, TaskId
+from onceflow.processors.unit import Unit
+from onceflow.processors.values import Format, decoder_for, encoder_for
 from onceflow.sdk import murmur2_partition
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers, RecordMetadata, TopicPartition
@@ -28,49 +35,13 @@ PASSES_MAX = 100_000
 
 
 class _Written:
-    """What a run of sends gave."""
+    """Where the last record of a run was written."""
 
-    def __init__(self, metadata: list[RecordMetadata]) -> None:
+    def __init__(self, metadata: RecordMetadata) -> None:
         self._metadata = metadata
 
-    def result(self, timeout: float | None = None) -> Sequence[RecordMetadata]:
+    def last(self) -> RecordMetadata:
         return self._metadata
-
-
-class _Sink:
-    """Takes outputs in a session's place."""
-
-    def __init__(self, driver: TestDriver) -> None:
-        self._driver = driver
-
-    def send(
-        self,
-        topic: str,
-        value: object = None,
-        *,
-        key: object = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> object:
-        when = self._driver.now_ms if timestamp_ms is None else timestamp_ms
-        return self._driver._take(topic, value, key, headers, partition, when)
-
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[object],
-        keys: Sequence[object] | None = None,
-        *,
-        partition: int | None = None,
-        timestamps_ms: Sequence[int] | None = None,
-    ) -> _Written:
-        found = []
-        for index, value in enumerate(values):
-            key = None if keys is None else keys[index]
-            when = self._driver.now_ms if timestamps_ms is None else timestamps_ms[index]
-            found.append(self._driver._take(topic, value, key, (), partition, when))
-        return _Written(found)
 
 
 class TestDriver:
@@ -94,16 +65,18 @@ class TestDriver:
         self.now_ms: int = start_ms
         self._partitions = partitions
         self._topology = app.topology()
-        self._buffer = OutputBuffer()
-        self._sink = _Sink(self)
-        self._engines = {
-            spec.input_topic: Engine(spec, self._buffer) for spec in self._topology.processors
+        self._unit = Unit(self._seconds, 1, 1, 1)
+        self._programs = make_programs(self._topology, self._unit, self._seconds)
+        self._parts: dict[str, SubTopology] = {
+            topic: part for part in self._topology.sub_topologies for topic in part.input_topics
         }
-        self._tasks: dict[TopicPartition, Task] = {}
-        self._stores: dict[tuple[str, int], MemoryTaskStore] = {}
+        self._tasks: dict[TaskId, Task] = {}
         self._logs: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
         self._order: dict[str, list[ConsumerRecord]] = defaultdict(list)
         self._pending: deque[ConsumerRecord] = deque()
+
+    def _seconds(self) -> float:
+        return self.now_ms / 1000
 
     # Input ---------------------------------------------------------------------------------
 
@@ -125,7 +98,8 @@ class TestDriver:
             value: Encoded as an output of the topic's processor would be.
             key: Encoded like the value.
             headers: Headers.
-            partition: Partition of the record; by its key as a producer chooses it by default.
+            partition: Partition of the record; by default that of the key, as Kafka's producer
+                chooses it, and 0 without a key.
             timestamp_ms: The driver's time by default.
 
         Raises:
@@ -153,7 +127,7 @@ class TestDriver:
             value: Value, encoded as the processor of the topic reads it; None is a tombstone.
             key: Key, encoded like the value.
             headers: Pairs of name and bytes.
-            partition: Partition of the record; by its key by default.
+            partition: Partition of the input; by default that of the key.
             timestamp_ms: The driver's time by default.
         """
         self._put_input(topic, value, key, headers, partition, timestamp_ms)
@@ -178,47 +152,34 @@ class TestDriver:
     ) -> None:
         if topic not in self._topics():
             raise self._unknown_topic(topic)
-        engine = self._engines.get(topic)
-        encode = encoder_for((engine or next(iter(self._engines.values()))).spec.format)
+        encode = encoder_for(self._format(topic))
         when = self.now_ms if timestamp_ms is None else timestamp_ms
-        key_data = encode(key)
-        chosen = self._partition_of(key_data) if partition is None else partition
-        self._write(topic, chosen, key_data, encode(value), headers, when)
+        self._write(topic, partition, encode(key), encode(value), headers, when)
 
-    def _take(
-        self,
-        topic: str,
-        value: object,
-        key: object,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int,
-    ) -> RecordMetadata:
-        data, key_data = _as_bytes(value), _as_bytes(key)
-        if partition is None:
-            partition = self._partition_of(key_data)
-        return self._write(topic, partition, key_data, data, headers, timestamp_ms)
-
-    def _partition_of(self, key: bytes | None) -> int:
-        """The producer's choice, which is Java's; records without a key go to the first."""
-        return 0 if key is None else murmur2_partition(key, self._partitions)
+    def _format(self, topic: str) -> Format:
+        """The layout of a topic's values: that of a processor that reads it, or of any."""
+        part = self._parts.get(topic)
+        functions = self._topology.functions if part is None else part.functions
+        return functions[0].format
 
     def _write(
         self,
         topic: str,
-        partition: int,
+        partition: int | None,
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int,
     ) -> RecordMetadata:
+        if partition is None:
+            partition = 0 if key is None else murmur2_partition(key, self._partitions)
         log = self._logs[TopicPartition(topic, partition)]
         record = ConsumerRecord(
             topic, partition, len(log), timestamp_ms, key=key, value=value, headers=headers
         )
         log.append(record)
         self._order[topic].append(record)
-        if topic in self._engines:
+        if topic in self._parts:
             self._pending.append(record)
         return RecordMetadata(topic, partition, record.offset, timestamp_ms)
 
@@ -232,31 +193,55 @@ class TestDriver:
         raise RuntimeError(f"more than {PASSES_MAX} records followed from one; is it a ring?")
 
     async def _process(self, record: ConsumerRecord) -> None:
-        engine = self._engines[record.topic]
-        task = self._task(engine.spec, record.topic_partition)
+        task = self._task(record)
+        task.put(record.topic_partition, [record])
         try:
-            if engine.is_async:
-                await engine.run_async(record, task)
-            else:
-                engine.run(record, task)
-        except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
-            await engine.recover(record, task, error, self._wait)
-        self._buffer.push(self._sink)
-        task.send_changes(self._sink)
+            while task.inboxes:
+                self._unit.started()
+                await task.step(self._unit)
+                if task.waiting is not None:
+                    self.now_ms = max(self.now_ms, round(task.waiting.not_before_s * 1000))
+        except BaseException:
+            task.aborted()
+            self._unit.clear()
+            raise
+        self._commit(task)
+
+    def _commit(self, task: Task) -> None:
+        runs = self._unit.lanes.take()
+        if task.state is not None:
+            runs += task.state.collect()
+        for run in runs:
+            run.sent = _Written(self._send(run))
+        if task.state is not None:
+            task.state.note(task.time.now_ms)
+        progress = dict(task.progress)
         task.committed()
+        self._unit.committed(progress)
 
-    async def _wait(self, delay_ms: int) -> bool:
-        self.now_ms += delay_ms
-        return True
+    def _send(self, run: Run) -> RecordMetadata:
+        times = run.timestamps_ms or [self.now_ms] * len(run.values)
+        written = [
+            self._write(run.topic, run.partition, key, value, run.headers, time_ms)
+            for key, value, time_ms in zip(run.keys, run.values, times, strict=True)
+        ]
+        return written[-1]
 
-    def _task(self, spec: ProcessorSpec, partition: TopicPartition) -> Task:
-        task = self._tasks.get(partition)
+    def _task(self, record: ConsumerRecord) -> Task:
+        part = self._parts[record.topic]
+        id = TaskId(part.name, record.partition)
+        task = self._tasks.get(id)
         if task is None:
-            task = self._tasks[partition] = Task(spec, partition)
-            if spec.states:
-                store = MemoryTaskStore()
-                self._stores[spec.name, partition.partition] = store
-                task.use(store)
+            inputs = [TopicPartition(topic, id.partition) for topic in part.input_topics]
+            state = None
+            if part.states:
+                rules = StateRules(self._topology.group, self._partitions, {})
+                state = TaskState(part.states, id.partition, rules)
+                state.use(MemoryMap())
+            task = self._tasks[id] = Task(
+                id, self._programs[part.name], inputs, state, StreamTime(0)
+            )
+            task.run()
         return task
 
     # Results -------------------------------------------------------------------------------
@@ -278,11 +263,7 @@ class TestDriver:
 
     def _topics(self) -> set[str]:
         """Topics that are declared, or that hold records."""
-        found = set(self._order)
-        for spec in self._topology.processors:
-            names = (spec.input_topic, spec.output_topic, spec.dead_letter_topic)
-            found.update(name for name in names if name is not None)
-        return found
+        return {*self._order, *self._topology.input_topics, *self._topology.output_topics}
 
     def _unknown_topic(self, topic: str) -> LookupError:
         known = ", ".join(sorted(self._topics()))
@@ -298,9 +279,15 @@ class TestDriver:
         Raises:
             LookupError: As ``outputs``.
         """
-        format = next(iter(self._engines.values())).spec.format
-        decode = decoder_for(kind | None, format, f"value of {topic}")
-        return [decode(_as_bytes(record.value)) for record in self.outputs(topic)]
+        decode = decoder_for(kind | None, self._written_format(topic), f"value of {topic}")
+        return [decode(cast("bytes | None", record.value)) for record in self.outputs(topic)]
+
+    def _written_format(self, topic: str) -> Format:
+        """The layout of a topic's values: that of the function that writes it."""
+        for node in self._topology.nodes:
+            if isinstance(node, FunctionNode) and node.output_topic == topic:
+                return node.format
+        return self._format(topic)
 
     def state(self, processor: str, name: str) -> dict[bytes, object]:
         """The values of a state by key, over all partitions.
@@ -309,22 +296,22 @@ class TestDriver:
             processor: Name of the processor.
             name: Name of its state.
 
+        Returns:
+            Values by the record's key: a dictionary for a ``MapState``, a list for a
+            ``ListState``.
+
         Raises:
             LookupError: There is no such state; the ones there are are named.
         """
-        found: dict[bytes, object] = {}
-        codecs = {
-            (spec.name, state.name): state.codec
-            for spec in self._topology.processors
-            for state in spec.states
-        }
-        codec = codecs.get((processor, name))
-        if codec is None:
-            known = ", ".join(f"{owner}.{state}" for owner, state in codecs) or "none"
+        specs = {state.name: state for state in self._topology.states}
+        spec = specs.get(f"{processor}.{name}")
+        if spec is None:
+            known = ", ".join(specs) or "none"
             raise LookupError(f"there is no state {processor}.{name}; there are: {known}")
-        for (owner, _), store in self._stores.items():
-            if owner == processor:
-                found.update((key, codec.decode(value)) for key, value in store.items(name))
+        found: dict[bytes, object] = {}
+        for task in self._tasks.values():
+            if task.state is not None and spec.name in task.state.stores:
+                _read(spec, task.state.stores[spec.name], found)
         return found
 
     def dead_letters(self, topic: str) -> list[ConsumerRecord]:
@@ -336,9 +323,19 @@ class TestDriver:
         return self.outputs(topic)
 
 
-def _as_bytes(value: object) -> bytes | None:
-    assert value is None or isinstance(value, bytes)
-    return value
+def _read(spec: StateSpec, store: Store, found: dict[bytes, object]) -> None:
+    """All values of a state in one task."""
+    for stored, data in store.range(b"", None):
+        value = spec.codec.decode(stored, data)
+        if spec.declaration.kind is StateKind.VALUE:
+            found[stored] = value
+            continue
+        assert spec.packing is not None
+        key, own = split(stored)
+        if spec.declaration.kind is StateKind.LIST:
+            cast("list[object]", found.setdefault(key, [])).append(value)
+        else:
+            cast("dict[object, object]", found.setdefault(key, {}))[spec.packing[1](own)] = value
 
 
 __all__ = ["TestDriver"]

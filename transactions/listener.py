@@ -60,7 +60,7 @@ class SessionListener(Protocol):
     """Who processes the records of a session and keeps state with them.
 
     All methods are called within a call of the session, on the caller's thread. Only ``progress``
-    may call the session, and only to send and to flush.
+    may call the session, to send and to flush, and ``released``, to put back and to pause.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -88,7 +88,7 @@ class SessionListener(Protocol):
             abort: Why, and what is read again.
         """
 
-    def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
+    def released(self, partitions: Sequence[TopicPartition], lost: bool) -> Maybe[None]:
         """Partitions are gone. With ``lost``, somebody else may own them already.
 
         Args:

@@ -298,6 +298,35 @@ class TransactionSession:
         """
         self._core.consumer.resume(partitions)
 
+    def read_again(self, partition: TopicPartition) -> None:
+        """Drop what was fetched of a partition and not handed out, and fetch it again.
+
+        For a partition that could not be read: a damaged answer may be right the next time.
+
+        Args:
+            partition: An assigned partition.
+
+        Raises:
+            KafkaError: Its position is not known.
+        """
+        run_blocking(self._core.read_again(partition))
+
+    def put_back(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give back what was polled of partitions and not committed: it is read again.
+
+        Args:
+            partitions: Assigned partitions.
+        """
+        run_blocking(self._core.put_back(partitions))
+
+    def at_end(self, partition: TopicPartition) -> bool:
+        """Whether a partition was read to its end, as far as the last answer of a broker tells.
+
+        Args:
+            partition: An assigned partition.
+        """
+        return self._core.at_end(partition)
+
     def wakeup(self) -> None:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()
@@ -510,6 +539,18 @@ class AsyncTransactionSession:
             partitions: Assigned partitions.
         """
         self._core.consumer.resume(partitions)
+
+    async def read_again(self, partition: TopicPartition) -> None:
+        """Fetch again what was not handed out; see ``TransactionSession.read_again``."""
+        await self._core.read_again(partition)
+
+    async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give back what was polled; see ``TransactionSession.put_back``."""
+        await self._core.put_back(partitions)
+
+    def at_end(self, partition: TopicPartition) -> bool:
+        """Whether a partition was read to its end; see ``TransactionSession.at_end``."""
+        return self._core.at_end(partition)
 
     def wakeup(self) -> None:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""

@@ -248,6 +248,21 @@ class SessionCore:
         self._snapshot = self._membership()
         return PollResult(records, input_error)
 
+    async def read_again(self, partition: TopicPartition) -> None:
+        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        position = await settle(self.consumer.position(partition))
+        await settle(self.consumer.seek(partition, position))
+
+    async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give back what was polled of partitions and not committed: it is read again."""
+        firsts = {tp: self._polled.pop(tp).first for tp in partitions if tp in self._polled}
+        for partition, first in firsts.items():
+            await settle(self.consumer.seek(partition, first))
+
+    def at_end(self, partition: TopicPartition) -> bool:
+        """Whether a partition was read to its end, as far as the last answer tells."""
+        return self.consumer.lag(partition) == 0
+
     def _membership(self) -> ConsumerGroupMetadata | None:
         """Membership as of now, or None when the consumer is no member."""
         try:
@@ -570,7 +585,7 @@ class SessionCore:
         self.last_abort = Abort(AbortReason.FENCED, cause)
         await self._drop_producer()
         self._listener.aborted(self.last_abort)
-        self._listener.released(sorted(consumer.assignment()), True)
+        await settle(self._listener.released(sorted(consumer.assignment()), True))
         try:
             await settle(consumer.close(timeout_ms=self.config.revoke_budget_ms))
         except KafkaError as error:
@@ -600,7 +615,7 @@ class SessionCore:
             try:
                 await self._settle_before_leaving(partitions)
             finally:
-                self._forget(partitions, lost=False)
+                await self._forget(partitions, lost=False)
 
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
         if not self._polled and not self.in_transaction and not self._positions.starts:
@@ -638,13 +653,13 @@ class SessionCore:
                     verdict = Verdict(AbortReason.PARTITIONS_LOST, Reaction.ABORT)
                     await self._abort(verdict, None, leaving=partitions)
             finally:
-                self._forget(partitions, lost=True)
+                await self._forget(partitions, lost=True)
 
-    def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
+    async def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
         for partition in partitions:
             self._commit_offsets.forget(partition)
             self._positions.forget(partition)
-        self._listener.released(partitions, lost)
+        await settle(self._listener.released(partitions, lost))
 
     @contextlib.contextmanager
     def _callback(self) -> Iterator[None]:

@@ -1,6 +1,5 @@
-"""Stores of committed state: in memory or in LMDB, with a changelog topic behind either."""
+"""Where byte maps are kept: in memory or in LMDB."""
 
-from onceflow.processors.stores.base import StoreIdentity, TaskStore
-from onceflow.processors.stores.memory import MemoryTaskStore
+from onceflow.processors.stores.memory import MemoryMap
 
-__all__ = ["TaskStore", "StoreIdentity", "MemoryTaskStore"]
+__all__ = ["MemoryMap"]

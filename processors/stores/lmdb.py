@@ -1,30 +1,29 @@
 """Committed state on disk, in one LMDB environment for each task.
 
 LMDB gives atomic writes and lock-free reads. It is not synced at each commit: the changelog topic
-is the truth, and a store that may have lost writes to a crash of the machine (another boot id and
-not closed cleanly) is emptied at opening, as is one older than the changelog's tombstones, one
-that belongs to other topics, and one whose file is damaged or was copied while in use. Opening
-also takes the task's lock, so that a former owner of the partition and its successor never write
-together.
+is the truth. A file that may have lost writes to a crash of the machine (another boot id and not
+closed cleanly), that is older than the changelog's tombstones, that is damaged, or that was copied
+while in use is emptied when it is opened, and rebuilt. Opening also takes the task's lock, so that
+a former owner of the partition and its successor never write together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import lmdb
 import msgspec
 
 from onceflow.processors.errors import StateDirectoryError
-from onceflow.processors.stores.base import StoreIdentity, Writes
+from onceflow.processors.state.bytemap import Marks
+from onceflow.processors.stores.key_folding import KeyFolding
 from onceflow.sdk.serde import to_json
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.state")
@@ -32,10 +31,10 @@ logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 MAP_SIZE_START_BYTES = 64 * 1024 * 1024
 MAP_SIZE_GROWTH = 2
 MAP_SIZE_MAX_BYTES = 1 << 46
-KEY_BYTES_MAX = 510
-"""LMDB's limit of 511 less one byte that tells plain keys from hashed ones."""
 
-LAYOUT = 1
+LAYOUT = 2
+INFO_KEY: Final = b"\x00\x00info"
+MARKS_KEY: Final = b"\x00\x00marks"
 DATA_FILE = "data.mdb"
 DAMAGED_FILE = "damaged"
 """Lies beside the data once reading them failed; the next opening empties the store."""
@@ -57,18 +56,14 @@ _DAMAGE = (
 """What opening a file says that is not, or not wholly, a store."""
 
 
-class StoreInfo(msgspec.Struct, frozen=True):
-    """What is known about a store on disk, kept within it."""
+class FileInfo(msgspec.Struct, frozen=True):
+    """What is known about a file, kept within it."""
 
     layout: int
     boot_id: str
     closed_cleanly: bool
-    synced_ms: int
-    """When it was last known to be complete: restored, or committed to."""
-    changelogs: dict[str, str]
-    partitions: int
     file_id: str = ""
-    """Device and inode of the data file, by which a copy of an open store is known."""
+    """Device and inode, by which a copy of an open file is known."""
 
 
 def boot_id() -> str:
@@ -95,24 +90,19 @@ def try_lock(path: Path) -> TextIO | None:
     return file
 
 
-def open_store(
-    path: Path,
-    states: list[str],
-    identity: StoreIdentity,
-    now_ms: int,
-    tombstone_age_max_ms: int = TOMBSTONE_AGE_MAX_MS,
-) -> LmdbTaskStore | None:
-    """Open a task's store, emptied first if it must not be trusted.
+def open_map(
+    path: Path, now_ms: int, tombstone_age_max_ms: int = TOMBSTONE_AGE_MAX_MS
+) -> LmdbMap | None:
+    """Open a task's map, emptied first if it must not be trusted.
 
     Args:
         path: Directory of the task.
-        states: Names of its states.
-        identity: The topics that it has to belong to.
         now_ms: Wall-clock time.
-        tombstone_age_max_ms: Age at which deletions may be missing from the changelog.
+        tombstone_age_max_ms: Age at which deletions may be missing from a changelog, the
+            smallest ``delete.retention.ms`` of its topics.
 
     Returns:
-        The store, or None while another process (a former owner) still holds it.
+        The map, or None while another process (a former owner) still holds it.
 
     Raises:
         StateDirectoryError: The directory cannot be used.
@@ -124,69 +114,59 @@ def open_store(
     if lock is None:
         return None
     try:
-        store = _open_trusted(path, states, lock, identity, now_ms, tombstone_age_max_ms)
-        if store is None:
+        found = _open_trusted(path, lock, now_ms, tombstone_age_max_ms)
+        if found is None:
             shutil.rmtree(path, ignore_errors=True)
-            store = LmdbTaskStore(path, states, lock)
-            store.begin_use(identity, now_ms)
+            found = LmdbMap(path, lock)
+        found.begin_use(now_ms)
     except (OSError, lmdb.Error) as error:
         lock.close()
         raise StateDirectoryError(f"state {path}: {error}; set state_dir") from error
     except BaseException:
         lock.close()
         raise
-    return store
+    return found
 
 
 def _open_trusted(
-    path: Path,
-    states: list[str],
-    lock: TextIO,
-    identity: StoreIdentity,
-    now_ms: int,
-    tombstone_age_max_ms: int,
-) -> LmdbTaskStore | None:
-    """The store as it is, or None if it has to be rebuilt."""
-    store: LmdbTaskStore | None = None
+    path: Path, lock: TextIO, now_ms: int, tombstone_age_max_ms: int
+) -> LmdbMap | None:
+    """The map as it is, or None if it has to be rebuilt."""
+    found: LmdbMap | None = None
     distrust: str | None = "it was found damaged"
     try:
         if not (path / DAMAGED_FILE).exists():
-            store = LmdbTaskStore(path, states, lock)
-            distrust = store.reason_to_rebuild(identity, now_ms, tombstone_age_max_ms)
+            found = LmdbMap(path, lock)
+            distrust = found.reason_to_rebuild(now_ms, tombstone_age_max_ms)
             if distrust is None:
-                store.begin_use(identity, now_ms)
-                return store
+                return found
     except _DAMAGE as error:
         distrust = f"it is damaged: {error}"
     logger.warning("state %s: rebuilding from the changelog: %s", path, distrust)
-    if store is not None:
-        store.close_environment()
+    if found is not None:
+        found.close_environment()
     return None
 
 
-class LmdbTaskStore:
-    """An LMDB environment with one database for each state; made by ``open_store``."""
+class LmdbMap:
+    """The byte map of one task, in an LMDB environment of its own; made by ``open_map``."""
 
-    def __init__(self, path: Path, states: list[str], lock: TextIO) -> None:
+    def __init__(self, path: Path, lock: TextIO) -> None:
         path.mkdir(parents=True, exist_ok=True)
+        self.marks: Marks = Marks()
         self._path = path
         self._lock = lock
         self._environment: lmdb.Environment = lmdb.open(
             os.fspath(path),
             map_size=MAP_SIZE_START_BYTES,
-            max_dbs=len(states) + 1,
             sync=False,
             metasync=False,
             max_readers=8,
         )
-        self._info: StoreInfo | None = None
-        self._offsets: dict[str, int] = {}
+        self._info: FileInfo | None = None
         try:
             self._check_length()
-            self._meta = self._environment.open_db(b"meta")
-            self._databases = {
-                state: self._environment.open_db(b"state." + state.encode()) for state in states
-            }
+            self._keys = KeyFolding(self._environment.max_key_size())
             self._reader = self._environment.begin()
             self._load()
         except BaseException:
@@ -205,77 +185,130 @@ class LmdbTaskStore:
         return f"{found.st_dev}-{found.st_ino}"
 
     def _load(self) -> None:
-        raw = self._reader.get(b"info", db=self._meta)
+        raw = self._reader.get(INFO_KEY)
         if raw is not None:
-            self._info = msgspec.json.decode(raw, type=StoreInfo)
-        for state in self._databases:
-            offset = self._reader.get(b"offset." + state.encode(), db=self._meta)
-            if offset is not None:
-                self._offsets[state] = int(offset)
+            self._info = msgspec.json.decode(raw, type=FileInfo)
+        raw = self._reader.get(MARKS_KEY)
+        if raw is not None:
+            self.marks = msgspec.msgpack.decode(raw, type=Marks)
 
-    def reason_to_rebuild(
-        self, identity: StoreIdentity, now_ms: int, tombstone_age_max_ms: int
-    ) -> str | None:
+    def reason_to_rebuild(self, now_ms: int, tombstone_age_max_ms: int) -> str | None:
         """Why the content must not be trusted, or None."""
         info = self._info
         if info is None:
-            return None
+            return "its layout is not known" if self._environment.stat()["entries"] else None
         if info.layout != LAYOUT:
             return f"layout {info.layout} is not {LAYOUT}"
         if not info.closed_cleanly and info.boot_id != boot_id():
             return "the machine went down while it was open"
         if not info.closed_cleanly and info.file_id and info.file_id != self._file_id():
             return "it was copied while it was open"
-        if now_ms - info.synced_ms > tombstone_age_max_ms:
+        if now_ms - self.marks.complete_ms > tombstone_age_max_ms:
             return "it is older than the changelog keeps deletions"
-        if info.partitions != identity.partitions:
-            return f"the input had {info.partitions} partitions, now {identity.partitions}"
-        for state, topic_id in identity.changelogs.items():
-            if topic_id and info.changelogs.get(state, topic_id) != topic_id:
-                return f"the changelog topic of state {state!r} was made anew"
         return None
 
-    def begin_use(self, identity: StoreIdentity, now_ms: int) -> None:
-        """Note that the store is open, and for which topics."""
-        info = StoreInfo(
-            layout=LAYOUT,
-            boot_id=boot_id(),
-            closed_cleanly=False,
-            # Opening does not make it complete: deletions may still be missing.
-            synced_ms=now_ms if self._info is None else self._info.synced_ms,
-            file_id=self._file_id(),
-            changelogs=dict(identity.changelogs),
-            partitions=identity.partitions,
-        )
-        self._write_info(info)
+    def begin_use(self, now_ms: int) -> None:
+        """Note that the map is open; opening an old one does not make it complete."""
+        if self._info is None:
+            self.apply({}, Marks(complete_ms=now_ms))
+        self._write_info(FileInfo(LAYOUT, boot_id(), False, self._file_id()))
 
-    def _write_info(self, info: StoreInfo) -> None:
+    def _write_info(self, info: FileInfo) -> None:
         with self._environment.begin(write=True) as transaction:
-            transaction.put(b"info", to_json(info), db=self._meta)
+            transaction.put(INFO_KEY, to_json(info))
         self._info = info
 
-    def get(self, state: str, key: bytes) -> bytes | None:
-        """The committed value, or None."""
+    # Reading -------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
         try:
-            found: bytes | None = self._reader.get(_stored_key(key), db=self._databases[state])
+            if len(key) > self._keys.plain_max:
+                data = self._reader.get(self._keys.fold(key))
+                return None if data is None else self._keys.value_of(data)
+            found: bytes | None = self._reader.get(key)
         except lmdb.Error as error:
             raise self._damaged(error) from error
         return found
 
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < end`` in order of their keys."""
+        try:
+            yield from self._keys.in_order(
+                self._raw_range(start, end, reverse), start, end, reverse
+            )
+        except lmdb.Error as error:
+            raise self._damaged(error) from error
+
+    def _raw_range(
+        self, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """A superset of the range by stored keys, in their order."""
+        low, high = self._keys.bounds(start, end)
+        cursor = self._reader.cursor()
+        if reverse:
+            above = high is not None and cursor.set_range(high)
+            if not (cursor.prev() if above else cursor.last()):
+                return
+            for key, value in cursor.iterprev():
+                if key < low:
+                    return
+                yield key, value
+        elif cursor.set_range(low):
+            for key, value in cursor.iternext():
+                if high is not None and key >= high:
+                    return
+                yield key, value
+
     def _damaged(self, error: Exception) -> StateDirectoryError:
-        with contextlib.suppress(OSError):
-            (self._path / DAMAGED_FILE).touch()
+        self.note_damage()
         return StateDirectoryError(
             f"state {self._path}: {error}; the next start rebuilds it from the changelog"
         )
 
-    def apply(self, writes: Writes, offsets: Mapping[str, int]) -> None:
-        """Write values and changelog offsets in one atomic step, growing the map if need be."""
+    def note_damage(self) -> None:
+        """Have the next opening empty the map."""
+        with contextlib.suppress(OSError):
+            (self._path / DAMAGED_FILE).touch()
+
+    # Writing -------------------------------------------------------------------------------
+
+    def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        """Write values and marks in one atomic step, growing the file if need be."""
+        puts, deletes = self._keys.folded(writes)
+        puts.append((MARKS_KEY, msgspec.msgpack.encode(marks)))
+        puts.sort()  # Neighbours are written together.
+
+        def write(transaction: lmdb.Transaction) -> None:
+            for key in deletes:
+                transaction.delete(key)
+            transaction.cursor().putmulti(puts)
+
+        self._change(write)
+        self.marks = marks
+
+    def clear(self, prefix: bytes, marks: Marks) -> None:
+        """Delete everything under a prefix, and write marks."""
+
+        def write(transaction: lmdb.Transaction) -> None:
+            cursor = transaction.cursor()
+            inside = cursor.set_range(prefix)
+            while inside and bytes(cursor.key()).startswith(prefix):
+                inside = cursor.delete()
+            transaction.put(MARKS_KEY, msgspec.msgpack.encode(marks))
+
+        self._change(write)
+        self.marks = marks
+
+    def _change(self, write: Callable[[lmdb.Transaction], None]) -> None:
         self._reader.abort()
         try:
             while True:
                 try:
-                    self._write(writes, offsets)
+                    with self._environment.begin(write=True) as transaction:
+                        write(transaction)
                     break
                 except lmdb.MapFullError:
                     self._grow()
@@ -284,21 +317,11 @@ class LmdbTaskStore:
                 except lmdb.Error as error:  # A full disk, mostly.
                     raise StateDirectoryError(f"state {self._path}: {error}") from error
         finally:
-            self._reader = self._environment.begin()
-        self._offsets.update(offsets)
+            self._renew()
 
-    def _write(self, writes: Writes, offsets: Mapping[str, int]) -> None:
-        with self._environment.begin(write=True) as transaction:
-            for state, changes in writes.items():
-                database = self._databases[state]
-                for key, value in changes.items():
-                    stored = _stored_key(key)
-                    if value is None:
-                        transaction.delete(stored, db=database)
-                    else:
-                        transaction.put(stored, value, db=database)
-            for state, offset in offsets.items():
-                transaction.put(b"offset." + state.encode(), b"%d" % offset, db=self._meta)
+    def _renew(self) -> None:
+        """Read as of now from here on."""
+        self._reader = self._environment.begin()
 
     def _grow(self) -> None:
         size = self._environment.info()["map_size"] * MAP_SIZE_GROWTH
@@ -307,30 +330,7 @@ class LmdbTaskStore:
         logger.info("state %s: map grows to %d bytes", self._path, size)
         self._environment.set_mapsize(size)
 
-    def offset(self, state: str) -> int | None:
-        """Changelog offset up to which the state is complete, or None for an empty store."""
-        return self._offsets.get(state)
-
-    def items(self, state: str) -> Iterator[tuple[bytes, bytes]]:
-        """All committed entries; keys longer than ``KEY_BYTES_MAX`` come as their hash."""
-        for key, value in self._reader.cursor(db=self._databases[state]):
-            yield bytes(key[1:]), bytes(value)
-
-    def wipe(self, state: str) -> None:
-        """Forget the values and the offset of one state."""
-        self._reader.abort()
-        try:
-            with self._environment.begin(write=True) as transaction:
-                transaction.drop(self._databases[state], delete=False)
-                transaction.delete(b"offset." + state.encode(), db=self._meta)
-        finally:
-            self._reader = self._environment.begin()
-        self._offsets.pop(state, None)
-
-    def note_complete(self, now_ms: int) -> None:
-        """The store holds everything that was committed up to now, deletions included."""
-        if self._info is not None:
-            self._write_info(msgspec.structs.replace(self._info, synced_ms=now_ms))
+    # The end -------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Sync, note the clean end, release files and the lock."""
@@ -349,10 +349,3 @@ class LmdbTaskStore:
     def close_environment(self) -> None:
         """Close LMDB and keep the lock."""
         self._environment.close()
-
-
-def _stored_key(key: bytes) -> bytes:
-    """LMDB wants keys of 1 to 511 bytes; Kafka's may be empty or longer."""
-    if len(key) <= KEY_BYTES_MAX:
-        return b"k" + key
-    return b"h" + hashlib.blake2b(key, digest_size=32).digest()

@@ -5,48 +5,53 @@ For small states, for hosts without a disk, and for the test driver.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from onceflow.processors.stores.base import Writes
+from sortedcontainers import SortedDict
+
+from onceflow.processors.state.bytemap import Marks
 
 
-class MemoryTaskStore:
-    """Dictionaries."""
+class MemoryMap:
+    """A dictionary, kept in order from the first range on."""
 
     def __init__(self) -> None:
-        self._values: dict[str, dict[bytes, bytes]] = defaultdict(dict)
-        self._offsets: dict[str, int] = {}
+        self.marks: Marks = Marks()
+        self._values: dict[bytes, bytes] = {}
+        self._ordered: SortedDict | None = None
 
-    def get(self, state: str, key: bytes) -> bytes | None:
-        """The committed value, or None."""
-        return self._values[state].get(key)
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        return self._values.get(key)
 
-    def apply(self, writes: Writes, offsets: Mapping[str, int]) -> None:
-        """Write values and changelog offsets."""
-        for state, changes in writes.items():
-            values = self._values[state]
-            for key, value in changes.items():
-                if value is None:
-                    values.pop(key, None)
-                else:
-                    values[key] = value
-        self._offsets.update(offsets)
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < end`` in order of their keys."""
+        if self._ordered is None:
+            self._ordered = SortedDict(self._values)
+            self._values = self._ordered
+        ordered = self._ordered
+        keys = ordered.irange(start, end, inclusive=(True, False), reverse=reverse)
+        return ((key, ordered[key]) for key in keys)
 
-    def offset(self, state: str) -> int | None:
-        """Changelog offset up to which the state is complete, or None for an empty store."""
-        return self._offsets.get(state)
+    def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        """Write values and marks."""
+        values = self._values
+        for key, value in writes.items():
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        self.marks = marks
 
-    def items(self, state: str) -> Iterator[tuple[bytes, bytes]]:
-        """All committed entries."""
-        yield from self._values[state].items()
+    def clear(self, prefix: bytes, marks: Marks) -> None:
+        """Delete everything under a prefix, and write marks."""
+        for key in [key for key in self._values if key.startswith(prefix)]:
+            del self._values[key]
+        self.marks = marks
 
-    def wipe(self, state: str) -> None:
-        """Forget the values and the offset of one state."""
-        self._values.pop(state, None)
-        self._offsets.pop(state, None)
-
-    def note_complete(self, now_ms: int) -> None:
+    def note_damage(self) -> None:
         """Nothing to note: it does not outlive its process."""
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ a transaction, offsets are fenced by generation and not by ownership. Tests brea
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onceflow.sdk.errors import (
@@ -63,8 +63,8 @@ class FakeDeliveries:
     def __init__(self, metadata: list[RecordMetadata]) -> None:
         self.metadata = metadata
 
-    def result(self, timeout: float | None = None) -> list[RecordMetadata]:
-        return self.metadata
+    def last(self) -> RecordMetadata:
+        return self.metadata[-1]
 
 
 class FakeCluster:
@@ -282,8 +282,8 @@ class FakeConsumer:
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         self.cluster.enter("poll")
-        while self.pending:
-            self._rebalance(*self.pending.popleft())
+        for hook in self.rebalances():
+            run_blocking(hook)
         left = max_records or self.config.consumer.max_poll_records
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         for partition in sorted(self.owned - self.paused):
@@ -311,14 +311,21 @@ class FakeConsumer:
                 found[partition] = batch
         return found
 
-    def _rebalance(self, wanted: set[TopicPartition], lost: bool, generation: int) -> None:
+    def rebalances(self) -> Iterator[Coroutine[object, None, None]]:
+        """Carry out what is pending; every callback is handed out to be run."""
+        while self.pending:
+            yield from self._rebalance(*self.pending.popleft())
+
+    def _rebalance(
+        self, wanted: set[TopicPartition], lost: bool, generation: int
+    ) -> Iterator[Coroutine[object, None, None]]:
         gone = sorted(self.owned - wanted)
         if lost:
             self.owned -= set(gone)
             self.known_generation = generation
-            run_blocking(self.hooks.on_lost(gone))
+            yield self.hooks.on_lost(gone)
         elif gone:
-            run_blocking(self.hooks.on_revoked(gone))
+            yield self.hooks.on_revoked(gone)
             self.owned -= set(gone)
         self.paused &= wanted
         self.known_generation = generation
@@ -327,7 +334,7 @@ class FakeConsumer:
         for partition in added:
             committed = self.cluster.committed.get(partition)
             self.positions[partition] = -1 if committed is None else committed.offset
-        run_blocking(self.hooks.on_assigned(added))
+        yield self.hooks.on_assigned(added)
 
     def assignment(self) -> set[TopicPartition]:
         return set(self.owned)
@@ -350,6 +357,9 @@ class FakeConsumer:
 
     def position(self, partition: TopicPartition) -> int:
         return self.positions[partition]
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        return len(self.cluster.logs[partition]) - self.positions[partition]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.cluster.calls.append(f"seek {partition}@{offset}")

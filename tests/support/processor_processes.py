@@ -21,6 +21,7 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 
 DEADLINE_S = 30.0
+ORDERLY = signal.SIGINT
 
 
 def wait_for(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -53,9 +54,9 @@ class Worker:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def stop(self, deadline_s: float = 15) -> int:
-        """Orderly end; gives the exit status."""
-        self.signal(signal.SIGTERM)
+    def stop(self, deadline_s: float = 15, number: signal.Signals = ORDERLY) -> int:
+        """Orderly end, which gives the partitions up unless it is by SIGTERM; the exit status."""
+        self.signal(number)
         return self.process.wait(deadline_s)
 
     def output(self) -> str:

@@ -1,6 +1,6 @@
-"""A runner's outside world over the in-memory cluster of ``processor_fakes``, with a virtual clock.
+"""A worker's outside world over the in-memory cluster of ``processor_fakes``, with a virtual clock.
 
-``Workers`` runs applications to the end of their input: polling an empty input moves the clock, so
+``World`` runs applications to the end of their input: polling an empty input moves the clock, so
 that nothing waits, and an idle worker is stopped.
 """
 
@@ -11,13 +11,20 @@ from pathlib import Path
 
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
-from onceflow.processors import App
-from onceflow.processors.calls import DirectCalls
+from onceflow.processors import App, StoreKind
+from onceflow.processors.calls import Calls, InPlace
+from onceflow.processors.ledger.base import Ledger, LedgerOwner
+from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicFacts
-from onceflow.processors.runner import Runner
+from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.stores.lmdb import open_map
+from onceflow.processors.stores.memory import MemoryMap
+from onceflow.processors.unit import Unit
+from onceflow.processors.worker import Worker
+from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import NewTopic, TopicPartition
-from onceflow.transactions import SessionConfig, SessionListener, TransactionSession
+from onceflow.transactions import SessionConfig, TransactionSession
 from onceflow.transactions.colour import run_blocking
 
 
@@ -36,8 +43,11 @@ class FakeAdmin:
             self.world.topics[topic.name] = facts
             self.world.configs[topic.name] = dict(topic.configs or {})
 
-    def cleanup_policy(self, topic: str) -> str:
-        return self.world.configs.get(topic, {}).get("cleanup.policy", "delete")
+    def configs(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        return {topic: self.world.configs.get(topic, {}) for topic in topics}
+
+    def broker_count(self) -> int:
+        return self.world.brokers
 
     def close(self) -> None:
         pass
@@ -61,9 +71,8 @@ class FakeChangelogReader:
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions = dict(positions)
 
-    def poll(self, timeout_ms: int) -> Mapping[TopicPartition, list[ConsumerRecord]]:
-        self.world.now_ms += timeout_ms
-        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+    def poll(self, timeout_ms: int) -> Mapping[TopicPartition, RecordColumns]:
+        found: dict[TopicPartition, RecordColumns] = {}
         for tp, position in self.positions.items():
             log = self.cluster.logs[tp]
             batch = []
@@ -74,7 +83,9 @@ class FakeChangelogReader:
                 position += 1
             self.positions[tp] = position
             if batch:
-                found[tp] = batch
+                found[tp] = RecordColumns.from_records(batch)
+        if not found:
+            self.world.now_ms += timeout_ms
         return found
 
     def position(self, partition: TopicPartition) -> int:
@@ -120,7 +131,7 @@ class TimedClients(FakeClients):
 
 
 class World:
-    """Cluster, clock and topics; also the services of every runner in it."""
+    """Cluster, clock and topics; also the services of every worker in it."""
 
     def __init__(self, state_dir: Path, *inputs: str, partitions: int = 1) -> None:
         self.cluster = FakeCluster()
@@ -129,8 +140,9 @@ class World:
         self.topics = {topic: TopicFacts(partitions, f"id-{topic}") for topic in inputs}
         self.configs: dict[str, dict[str, str]] = {}
         self.log_starts: dict[TopicPartition, int] = {}
+        self.brokers = 1
         self.idle_polls_max = 3
-        self.runners: list[Runner] = []
+        self.workers: list[Worker] = []
         self.owned: Sequence[TopicPartition] | None = None
 
     # Services
@@ -138,7 +150,7 @@ class World:
     def admin(self) -> FakeAdmin:
         return FakeAdmin(self)
 
-    def session(self, config: SessionConfig, listener: SessionListener) -> TransactionSession:
+    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
         owned = self.owned
         if owned is None:
             owned = [
@@ -146,10 +158,22 @@ class World:
                 for topic in config.topics
                 for number in range(self.topics[topic].partitions)
             ]
-        return TransactionSession(config, listener=listener, clients=TimedClients(self, owned))
+        clients = TimedClients(self, owned)
+        return TransactionLedger(
+            lambda listener: TransactionSession(config, listener=listener, clients=clients),
+            owner,
+            unit.lanes,
+            calls,
+            config.revoke_budget_ms,
+        )
 
     def changelog_reader(self) -> FakeChangelogReader:
         return FakeChangelogReader(self)
+
+    def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
+        if kind is StoreKind.MEMORY:
+            return MemoryMap()
+        return open_map(directory, self.now_ms, tombstone_age_ms)
 
     def monotonic_s(self) -> float:
         return self.now_ms / 1000
@@ -157,19 +181,29 @@ class World:
     def wall_ms(self) -> int:
         return self.now_ms
 
+    def sleep(self, delay_s: float) -> None:
+        self.now_ms += int(delay_s * 1000)
+
+    def wake(self) -> None:
+        pass
+
     # Running
 
-    def make(self, app: App) -> Runner:
+    def make(self, app: App) -> Worker:
         app.configure(state_dir=self.state_dir)
-        runner = Runner(app.topology(), app.settings, self)
-        self.runners.append(runner)
-        return runner
+        worker = Worker(app.topology(), app.settings, self)
+        self.workers.append(worker)
+        return worker
 
     def run(self, app: App) -> None:
         """Run one worker until its input is exhausted."""
-        runner = self.make(app)
-        run_blocking(runner.run(DirectCalls()))
+        run_blocking(self.make(app).run(InPlace()))
+
+    def make_running(self, app: App) -> None:
+        """As ``run``, for an application that may call its own ``stop``."""
+        worker = app._worker = self.make(app)
+        run_blocking(worker.run(InPlace()))
 
     def stop_all(self) -> None:
-        for runner in self.runners:
-            runner.stop()
+        for worker in self.workers:
+            worker.stop()

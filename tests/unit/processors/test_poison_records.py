@@ -16,7 +16,7 @@ from processor_fakes import FakeCluster
 from processor_worlds import World
 
 from onceflow.processors import App, Output, ProcessingError
-from onceflow.processors.calls import DirectCalls
+from onceflow.processors.calls import InPlace
 from onceflow.sdk.errors import ConfigError, UnknownTopicOrPartitionError
 from onceflow.sdk.model.partitions import TopicPartition
 
@@ -166,7 +166,7 @@ async def test_cancellation_within_a_handler_is_its_own_failure(world: World) ->
             await cancelled_within()
         return value
 
-    await world.make(app).run(DirectCalls())
+    await world.make(app).run(InPlace())
     check(world.cluster)
 
 
@@ -179,7 +179,7 @@ async def test_cancelling_the_worker_still_ends_it(world: World) -> None:
         await asyncio.Event().wait()
         return value
 
-    worker = asyncio.ensure_future(world.make(app).run(DirectCalls()))
+    worker = asyncio.ensure_future(world.make(app).run(InPlace()))
     await started.wait()
     worker.cancel()
     with pytest.raises(asyncio.CancelledError):

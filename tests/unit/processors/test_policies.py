@@ -9,16 +9,15 @@ import pytest
 import tenacity
 
 from onceflow.processors import DeadLetterLimits, Retries
-from onceflow.processors.outputs import Lane
-from onceflow.processors.pacing import Pacing
+from onceflow.processors.lanes import Lane
 from onceflow.processors.policies import DeadLetterMeter, ThrottledWarnings, dead_letter_headers
+from onceflow.processors.unit import Unit
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import Abort, AbortReason
 
 IN0 = TopicPartition("in", 0)
-FAILED = Abort(AbortReason.DELIVERY_FAILED)
 
 
 def test_backoff_doubles_up_to_its_maximum() -> None:
@@ -75,53 +74,110 @@ def test_dead_letter_keeps_headers_and_bounds_the_traceback() -> None:
     assert len(found["onceflow.error.traceback"] or b"") == 8_192
 
 
-def test_second_abort_makes_the_next_transactions_single() -> None:
-    """Trap 81: shrink to one, up to the offsets of the failed transaction."""
-    pacing = Pacing(100, 1_000, aborts_max=3)
-    pacing.aborted(FAILED, {IN0: 5})
-    assert (pacing.limit, pacing.backoff_ms()) == (1_000, 0)
-    pacing.aborted(FAILED, {IN0: 5})
-    assert (pacing.limit, pacing.backoff_ms()) == (1, 50)
-    pacing.committed({IN0: 4}, 0.0)
-    assert (pacing.limit, pacing.aborts) == (1, 0)
-    pacing.committed({IN0: 5}, 0.0)
-    assert pacing.limit == 1_000
+class Clock:
+    """Seconds, set by hand."""
+
+    now_s = 10.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def unit_of(records_max: int = 1_000, aborts_max: int = 3) -> Unit:
+    return Unit(Clock(), 100, records_max, aborts_max)
+
+
+def fail(unit: Unit, count: int, upto: int, reason: AbortReason = AbortReason.ABORTABLE) -> None:
+    unit.count = count
+    unit.aborted(Abort(reason), {IN0: upto})
+
+
+def commit(unit: Unit, count: int, upto: int) -> None:
+    unit.count = count
+    unit.committed({IN0: upto})
+
+
+def test_aborts_that_come_again_halve_the_units() -> None:
+    """Trap 81: up to the offsets of the failed unit."""
+    unit = unit_of()
+    fail(unit, 8, 8)
+    assert (unit.room, unit.backoff_ms()) == (1_000, 0)
+    fail(unit, 8, 8)
+    assert (unit.room, unit.backoff_ms()) == (4, 50)
+    commit(unit, 4, 4)
+    assert (unit.room, unit.aborts) == (2, 0)
+    commit(unit, 2, 6)
+    assert unit.room == 1
+    commit(unit, 1, 7)
+    assert (unit.room, unit.is_careful) == (1, True)
+    commit(unit, 1, 8)
+    assert (unit.room, unit.is_careful) == (1_000, False)
+
+
+@pytest.mark.parametrize("culprit", range(0, 1_000, 77))
+def test_the_record_to_blame_is_found_in_few_units(culprit: int) -> None:
+    """A unit that holds the record fails; about two units for each halving find it."""
+    unit, place, units = unit_of(), 0, 0
+    while True:
+        count = min(unit.room, 1_000 - place)
+        units += 1
+        if not place <= culprit < place + count:
+            place += count
+            commit(unit, count, place)
+        elif count == 1:
+            break
+        else:
+            unit.suspect({IN0: place + count}, count)
+    assert place == culprit
+    assert units <= 24
+    unit.found()
+    assert unit.room == 1_000
 
 
 def test_rebalances_are_nobodys_fault() -> None:
-    pacing = Pacing(100, 1_000, aborts_max=3)
+    unit = unit_of()
     for _ in range(10):
-        pacing.aborted(Abort(AbortReason.STALE_MEMBERSHIP), {IN0: 5})
-    assert (pacing.limit, pacing.exhausted) == (1_000, False)
+        fail(unit, 5, 5, AbortReason.STALE_MEMBERSHIP)
+    assert (unit.room, unit.exhausted) == (1_000, False)
     for _ in range(4):
-        pacing.aborted(FAILED, {IN0: 5})
-    assert pacing.exhausted
+        fail(unit, 5, 5)
+    assert unit.exhausted
+
+
+def test_partition_that_goes_takes_its_suspicion_along() -> None:
+    unit = unit_of()
+    unit.suspect({IN0: 8}, 8)
+    unit.forget(IN0)
+    assert unit.room == 1_000
 
 
 def test_interval_counts_from_the_first_uncommitted_record() -> None:
-    pacing = Pacing(100, 1_000, aborts_max=3)
-    pacing.started(10.0)
-    pacing.uncommitted = 1
-    pacing.started(10.05)
-    assert pacing.due_s == pytest.approx(10.1)
+    unit = unit_of()
+    clock = unit.clock
+    assert isinstance(clock, Clock)
+    unit.started()
+    unit.count = 1
+    clock.now_s = 10.05
+    unit.started()
+    assert unit.due_s == pytest.approx(10.1)
+    assert not unit.is_due
+    clock.now_s = 10.11
+    assert unit.is_due
 
 
 def test_outputs_of_a_topic_keep_their_order() -> None:
     """Plain ones travel in runs, those with headers or partition one by one, all in order."""
-    sent: list[object] = []
-
-    class Session:
-        def send(self, topic: str, value: object = None, **more: object) -> None:
-            sent.append((value, more["headers"], more["partition"]))
-
-        def send_many(self, topic: str, values: list[object], keys: object, **more: object) -> None:
-            sent.append(list(values))
-
-    lane = Lane("out")
+    lane = Lane("out", Clock())
     lane.add(b"1", None, 0)
     lane.add(b"2", None, 0)
     lane.add(b"3", None, 0, [("h", b"")])
     lane.add(b"4", None, 0, (), 1)
     lane.add(b"5", None, 0)
-    lane.send(Session())  # type: ignore[arg-type]
-    assert sent == [[b"1", b"2"], (b"3", [("h", b"")], None), (b"4", (), 1), [b"5"]]
+    runs = [(run.values, list(run.headers), run.partition) for run in lane.take()]
+    assert runs == [
+        ([b"1", b"2"], [], None),
+        ([b"3"], [("h", b"")], None),
+        ([b"4"], [], 1),
+        ([b"5"], [], None),
+    ]
+    assert lane.take() == []

@@ -1,7 +1,7 @@
 """Goal: a worker keeps records, outputs, state and offsets together whatever interrupts it.
 
-Method: real runner, session, engines and LMDB stores over an in-memory cluster with a virtual clock
-(``processor_worlds``). Numbers in the docstrings are the traps that the test stands for.
+Method: real worker, ledger, session, tasks and LMDB stores over an in-memory cluster with a virtual
+clock (``processor_worlds``). Numbers in the docstrings are the traps that the test stands for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from onceflow.processors import (
     ProcessingError,
     Retries,
     State,
+    StateMismatchError,
     TooManyAbortsError,
     TooManyDeadLettersError,
     TopicSetupError,
 )
+from onceflow.processors.provisioning import TopicFacts
+from onceflow.processors.state.codec import ValueCodec
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     MessageTooLargeError,
@@ -35,6 +38,12 @@ from onceflow.sdk.model.partitions import TopicPartition
 
 IN0 = TopicPartition("in", 0)
 IN1 = TopicPartition("in", 1)
+CHANGELOG = TopicPartition("counts-count-seen-changelog", 0)
+
+
+def stored(count: int, key: bytes = b"k") -> bytes:
+    """A count as a worker writes it to the changelog."""
+    return ValueCodec(int, "test").encode(key, count)
 
 
 @pytest.fixture
@@ -88,7 +97,7 @@ def test_failure_stops_before_the_record_and_keeps_what_precedes(world: World) -
 
 
 def test_retries_wait_as_a_member_and_without_a_transaction(world: World) -> None:
-    """Traps 48, 51: backoff polls (paused), and nothing is open meanwhile."""
+    """Traps 48, 51: backoff polls (paused), and nothing stays open meanwhile."""
     world.cluster.put("in", b"a", b"b", b"c")
     open_while_waiting = []
     polls = []
@@ -103,7 +112,51 @@ def test_retries_wait_as_a_member_and_without_a_transaction(world: World) -> Non
     world.run(app)
     assert world.cluster.values("out") == [b"A", b"B", b"C"]
     assert any(paused == {IN0} for paused in polls)
-    assert not any(open_while_waiting)
+    assert open_while_waiting.count(True) <= 1  # What preceded the record, until it was due.
+
+
+def test_retry_holds_up_its_own_partition_only(tmp_path: Path) -> None:
+    """Trap 80, and the kind: one record that waits must not stop the worker."""
+    world = World(tmp_path, "in", partitions=3)
+    world.cluster.put("in", b"bad", b"after", partition=0)
+    app = flaky({"bad": 1}, retries=Retries(1, backoff_ms=60_000, backoff_max_ms=60_000))
+    seen: list[tuple[int, list[object]]] = []
+
+    def others_come() -> None:
+        world.cluster.put("in", b"x", partition=1)
+        world.cluster.put("in", b"y", partition=2)
+
+    def look() -> None:
+        seen.append((world.now_ms, list(world.cluster.values("out"))))
+
+    world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", others_come)
+    for _ in range(6):
+        world.cluster.do("poll", look)
+    world.run(app)
+    assert (1_001_000, [b"X", b"Y"]) in [(now // 1000 * 1000, out) for now, out in seen]
+    assert world.cluster.values("out") == [b"X", b"Y", b"BAD", b"AFTER"]
+    assert [world.cluster.offset("in", number) for number in range(3)] == [2, 1, 1]
+
+
+def test_attempts_go_on_being_counted_over_an_abort(world: World) -> None:
+    """The record is read again after an abort of its unit; it gets no further attempts by that."""
+    world.cluster.put("in", b"a", b"bad")
+    calls: list[int] = []
+    app = App("counted")
+
+    @app.processor("in", to="out", dead_letter="dead", retries=Retries(2, backoff_ms=1_000))
+    def handle(value: str, context: Context) -> str:
+        if value == "bad":
+            calls.append(context.attempt)
+            raise ValueError(value)
+        return value
+
+    world.cluster.fail("send_offsets_to_transaction", TransactionAbortableError())
+    world.run(app)
+    assert calls == [1, 2, 3]
+    assert world.cluster.values("out") == [b"a"]
+    assert world.cluster.values("dead") == [b"bad"]
 
 
 def test_retries_exhausted_stops(world: World) -> None:
@@ -223,83 +276,109 @@ def test_crash_between_commit_and_store_is_repaired_from_the_changelog(world: Wo
     """Trap 53: full values, replayed from the stored offset."""
     world.cluster.put("in", b"a", key=b"k")
     world.run(counting())
-    changelog = TopicPartition("counts-count-seen-changelog", 0)
-    assert len(world.cluster.logs[changelog]) == 1
-    entry = world.cluster.logs[changelog][0]
+    assert len(world.cluster.logs[CHANGELOG]) == 1
     # Another worker committed a change that this disk has not seen.
-    world.cluster.put(changelog.topic, b"\x01\x09", key=entry.key)
+    world.cluster.put(CHANGELOG.topic, stored(9), key=b"k")
     world.cluster.put("in", b"b", key=b"k")
     world.run(counting())
     assert world.cluster.values("out") == [b"a1", b"b10"]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "recreated"])
-def test_changelog_that_does_not_fit_the_store_rebuilds_it(world: World, damage: str) -> None:
-    """Trap 57: start above, or end below, the stored offset."""
+def spoil_changelog(world: World, damage: str) -> None:
+    """Do to the changelog what loses state."""
+    log = world.cluster.logs[CHANGELOG]
+    if damage == "truncated":
+        world.cluster.put(CHANGELOG.topic, stored(7), stored(7), key=b"k")
+        world.log_starts[CHANGELOG] = len(log) - 1
+    elif damage == "cut":
+        del log[-1]
+    else:  # made again
+        log.clear()
+        world.topics[CHANGELOG.topic] = TopicFacts(1, "another id")
+
+
+DAMAGES = {"truncated": b"c8", "cut": b"c1", "made again": b"c1"}
+"""What loses state, and what a worker gives that goes on with what is left."""
+
+
+@pytest.mark.parametrize("disk", ["same disk", "another disk"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_changelog_that_does_not_fit_stops(world: World, damage: str, disk: str) -> None:
+    """Trap 57: state that was lost is an error, also where only the offsets remember it."""
     world.cluster.put("in", b"a", b"b", key=b"k")
     world.run(counting())
-    changelog = TopicPartition("counts-count-seen-changelog", 0)
-    log = world.cluster.logs[changelog]
-    if damage == "truncated":
-        world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
-        world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
-        world.log_starts[changelog] = 2
-    else:
-        log.clear()
+    spoil_changelog(world, damage)
+    if disk == "another disk":
+        world.state_dir = world.state_dir / "elsewhere"
     world.cluster.put("in", b"c", key=b"k")
+    outputs = world.cluster.values("out")
+    for _ in range(2):  # It does not go away by starting again.
+        with pytest.raises(StateMismatchError, match=r"state count\.seen.*changelog.*Either"):
+            world.run(counting())
+    assert world.cluster.values("out") == outputs
+    assert world.cluster.offset("in") == 2
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_changelog_that_does_not_fit_is_gone_on_with_where_told(world: World, damage: str) -> None:
+    world.cluster.put("in", b"a", b"b", key=b"k")
     world.run(counting())
-    assert world.cluster.values("out")[-1] == (b"c8" if damage == "truncated" else b"c1")
+    spoil_changelog(world, damage)
+    world.cluster.put("in", b"c", key=b"k")
+    app = counting()
+    app.configure(on_state_gap="continue")
+    world.run(app)
+    assert world.cluster.values("out")[-1] == DAMAGES[damage]
+    world.cluster.put("in", b"d", key=b"k")
+    world.run(counting())  # Once is enough.
 
 
-@pytest.mark.parametrize("damage", ["truncated", "recreated"])
-def test_changelog_that_changes_while_it_is_replayed_is_replayed_anew(
+@pytest.mark.parametrize("damage", ["truncated", "made again"])
+def test_changelog_that_changes_while_it_is_replayed(
     world: World, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trap 57, in the middle of a restoration: no gap, and no waiting for an end that is gone."""
-    changelog = TopicPartition("counts-count-seen-changelog", 0)
-    world.cluster.put(changelog.topic, b"\x01\x03", b"\x01\x04", key=b"gone")
-    log = world.cluster.logs[changelog]
+    world.cluster.put("in", b"a", b"b", key=b"k")
+    world.run(counting())
+    world.state_dir = world.state_dir / "elsewhere"
     whole_poll, polls = FakeChangelogReader.poll, []
 
     def poll(reader: FakeChangelogReader, timeout_ms: int) -> object:
         polls.append(timeout_ms)
         if len(polls) > 1:
             return whole_poll(reader, timeout_ms)
-        if damage == "recreated":
-            log.clear()
-            world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
-        else:
-            world.cluster.put(changelog.topic, b"\x01\x07", key=b"k")
-            world.log_starts[changelog] = 2
+        spoil_changelog(world, damage)
         raise OffsetOutOfRangeError("position 0")
 
     monkeypatch.setattr(FakeChangelogReader, "poll", poll)
     world.cluster.put("in", b"c", key=b"k")
-    world.cluster.put("in", b"d", key=b"gone")
-    world.run(counting())
-    assert world.cluster.values("out") == [b"c8", b"d1"]
+    with pytest.raises(StateMismatchError):
+        world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b2"]
 
 
 def test_restoration_waits_for_a_transaction_that_is_still_open(world: World) -> None:
     """Trap 55: the high watermark is the bound, not the last stable offset."""
-    changelog = TopicPartition("counts-count-seen-changelog", 0)
-    world.cluster.put(changelog.topic, b"\x01\x05", key=b"k")
-    entry = world.cluster.logs[changelog][0]
+    world.cluster.put("in", b"a", b"b", key=b"k")
+    world.run(counting())
+    world.cluster.put(CHANGELOG.topic, stored(5), key=b"k")
+    entry = world.cluster.logs[CHANGELOG][-1]
     entry.state = "open"
     for _ in range(3):
         world.cluster.do("poll", lambda: None)
     world.cluster.do("poll", lambda: setattr(entry, "state", "committed"))
-    world.cluster.put("in", b"a", key=b"k")
+    world.cluster.put("in", b"c", key=b"k")
     world.run(counting())
-    assert world.cluster.values("out") == [b"a6"]
+    assert world.cluster.values("out") == [b"a1", b"b2", b"c6"]
 
 
 def test_old_disk_is_not_trusted(world: World) -> None:
-    """Trap 58: tombstones may be compacted away."""
+    """Trap 58: tombstones may be compacted away, after the topic's ``delete.retention.ms``."""
     world.cluster.put("in", b"a", key=b"k")
     world.run(counting())
-    world.cluster.logs[TopicPartition("counts-count-seen-changelog", 0)].clear()
-    world.now_ms += 25 * 3600 * 1000
+    world.configs[CHANGELOG.topic]["delete.retention.ms"] = "3600000"
+    world.cluster.logs[CHANGELOG][0].state = "aborted"  # Deleted and compacted, its offset stays.
+    world.now_ms += 2 * 3600 * 1000
     world.cluster.put("in", b"b", key=b"k")
     world.run(counting())
     assert world.cluster.values("out") == [b"a1", b"b1"]
@@ -308,8 +387,6 @@ def test_old_disk_is_not_trusted(world: World) -> None:
 def test_partition_count_that_changed_refuses_to_start(world: World) -> None:
     """Trap 64."""
     world.run(counting())
-    from onceflow.processors.provisioning import TopicFacts
-
     world.topics["in"] = TopicFacts(3, "id-in")
     with pytest.raises(TopicSetupError, match="has 1 partitions but input in has 3"):
         world.run(counting())
@@ -318,9 +395,10 @@ def test_partition_count_that_changed_refuses_to_start(world: World) -> None:
 def test_changelog_that_expires_refuses_to_start(world: World) -> None:
     """Trap 59."""
     world.run(counting())
-    world.configs["counts-count-seen-changelog"] = {"cleanup.policy": "delete"}
-    with pytest.raises(TopicSetupError, match=r"cleanup\.policy=delete"):
-        world.run(counting())
+    for policy in ("delete", "compact,delete"):
+        world.configs[CHANGELOG.topic] = {"cleanup.policy": policy}
+        with pytest.raises(TopicSetupError, match=f"cleanup.policy={policy}: state would expire"):
+            world.run(counting())
 
 
 def test_missing_input_is_named(tmp_path: Path) -> None:
@@ -417,7 +495,7 @@ def test_partition_lost_while_a_record_waits_for_its_retry(world: World) -> None
     world.cluster.do("poll", lambda: None)
     world.cluster.do("poll", lambda: world.cluster.rebalance([], lost=True))
     world.run(app)
-    assert world.cluster.values("out") == [b"A"]
+    assert world.cluster.values("out") == []  # Lost before the unit was due: all of it is void.
     world.run(flaky({}))
     assert world.cluster.values("out") == [b"A", b"B"]
 

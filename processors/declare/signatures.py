@@ -1,8 +1,12 @@
 """Reads a handler's signature: which parameter gets what, and which states it declares.
 
 Pure inspection at declaration time; no network and no files. The rules: a parameter annotated
-``ConsumerRecord``, ``Context`` or ``State[...]`` gets that; one named ``key`` or ``headers`` gets
-these; the one that is left gets the value, decoded by its annotation.
+``ConsumerRecord``, ``Context``, ``State[...]``, ``MapState[...]`` or ``ListState[...]`` gets that;
+one named ``key`` or ``headers`` gets these; the one that is left gets the value, decoded by its
+annotation.
+
+A new kind of argument is a member of ``ArgumentKind``, a rule in ``_kind`` and a binder in
+``nodes.binding``.
 """
 
 from __future__ import annotations
@@ -10,15 +14,22 @@ from __future__ import annotations
 import enum
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
-from onceflow.processors.state import State
+from onceflow.processors.state.faces import ListState, MapState, State
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 Handler = Callable[..., object]
+
+_FACES: Mapping[object, tuple[tuple[int, ...], str]] = {
+    State: ((1, 2), "State[value] or State[key, value]"),
+    MapState: ((2,), "MapState[key, value]"),
+    ListState: ((1,), "ListState[value]"),
+}
+"""States, how many types their annotations have, and how these are written."""
 
 
 class ArgumentKind(enum.Enum):
@@ -40,6 +51,7 @@ class Argument:
     kind: ArgumentKind
     annotation: object
     keyword_only: bool = False
+    default: object = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +101,24 @@ def read_signature(function: Handler) -> Signature:
             raise DeclarationError(
                 f"{name}: *{parameter.name} cannot be filled; name every parameter"
             )
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty:
-            continue  # The user's own option, with its default.
         annotation = hints.get(parameter.name, inspect.Parameter.empty)
+        kind = _kind(parameter.name, annotation)
+        has_default = parameter.default is not parameter.empty
+        if has_default and kind is not ArgumentKind.STATE:
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                continue  # The user's own option, with its default.
+        elif has_default and not isinstance(parameter.default, typing.get_origin(annotation)):
+            raise DeclarationError(
+                f"{name}: the default of state {parameter.name!r} is {parameter.default!r}; "
+                f"write {typing.get_origin(annotation).__name__}(...) or leave it out"
+            )
         arguments.append(
             Argument(
                 parameter.name,
-                _kind(parameter.name, annotation),
+                kind,
                 annotation,
                 parameter.kind is parameter.KEYWORD_ONLY,
+                parameter.default,
             )
         )
     values = [a.name for a in arguments if a.kind is ArgumentKind.VALUE]
@@ -115,11 +136,15 @@ def _kind(name: str, annotation: object) -> ArgumentKind:
         return ArgumentKind.RECORD
     if annotation is Context:
         return ArgumentKind.CONTEXT
-    if annotation is State:
-        raise DeclarationError(f"{name}: write State[...] with the type of the value")
-    if typing.get_origin(annotation) is State:
-        if len(typing.get_args(annotation)) not in (1, 2):
-            raise DeclarationError(f"{name}: write State[value] or State[key, value]")
+    if any(annotation is face for face in _FACES):
+        raise DeclarationError(
+            f"{name}: write {annotation.__name__}[...] with the type of the value"  # type: ignore[attr-defined]
+        )
+    origin = typing.get_origin(annotation)
+    if origin is not None and origin in _FACES:
+        counts, shown = _FACES[origin]
+        if len(typing.get_args(annotation)) not in counts:
+            raise DeclarationError(f"{name}: write {shown}")
         return ArgumentKind.STATE
     if name == "key":
         return ArgumentKind.KEY

@@ -1,0 +1,266 @@
+"""Changelogs: how state comes back from them, up to a bound that misses nothing, or without end.
+
+The bound is the high watermark at the moment when the partition was taken over, read while the
+changelog is consumed with read_committed: with the last stable offset as the bound, committed
+changes behind a transaction that is still being ended would be missed without a word. The end is
+recognised by the reader's position, because the last offsets are transaction markers. A standby is
+the same replay without an end.
+
+Changes are gathered and reach the map in large sorted portions, each with the offset up to which it
+goes, so that a restoration that was cut off reads only the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from onceflow.processors.state.task_state import TaskState
+from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.colour import settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors.state")
+
+PROGRESS_INTERVAL_S = 5.0
+"""Time between two lines of progress in the log."""
+
+PORTION_RECORDS = 250_000
+PORTION_BYTES = 64 * 1024 * 1024
+"""Changes of one changelog that are gathered before they reach the map."""
+
+
+class ChangelogReader(Protocol):
+    """Reads changelog partitions, committed records only, outside of any group.
+
+    Every method gives its result, or something to await for it.
+    """
+
+    def bounds(
+        self, partitions: Sequence[TopicPartition]
+    ) -> (
+        Mapping[TopicPartition, tuple[int, int]]
+        | Awaitable[Mapping[TopicPartition, tuple[int, int]]]
+    ):
+        """Log start offset and high watermark of each partition."""
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
+        """Read these partitions from these offsets on, and no others."""
+
+    def poll(
+        self, timeout_ms: int
+    ) -> Mapping[TopicPartition, RecordColumns] | Awaitable[Mapping[TopicPartition, RecordColumns]]:
+        """Take records.
+
+        Raises:
+            OffsetOutOfRangeError: A position is not in its changelog any more.
+        """
+
+    def position(self, partition: TopicPartition) -> int | Awaitable[int]:
+        """Where reading goes on, behind markers and aborted records."""
+
+    def close(self) -> Awaitable[None] | None:
+        """Release connections."""
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One changelog partition being replayed.
+
+    Attributes:
+        state: The task's state.
+        name: Which of its stores.
+        position: Offset to read next.
+        end: Where it is complete; None for a standby.
+        start: Where this replay began, for progress lines.
+        changes: What is read and not in the map.
+        size_bytes: Of these changes, roughly.
+    """
+
+    state: TaskState
+    name: str
+    position: int
+    end: int | None
+    start: int
+    changes: dict[bytes, bytes | None] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    def take(self, columns: RecordColumns) -> None:
+        """Gather changes; the last one of a key counts."""
+        values = cast("list[bytes | None]", columns.values)
+        self.changes.update(zip(cast("list[bytes]", columns.keys), values, strict=True))
+        self.size_bytes += sum(map(len, filter(None, values)))
+        self.position = columns.offsets[-1] + 1
+        if self.size_bytes >= PORTION_BYTES or len(self.changes) >= PORTION_RECORDS:
+            self.store()
+
+    def store(self) -> None:
+        """Let the changes reach the map."""
+        self.state.restored(self.name, self.changes, self.position)
+        self.changes = {}
+        self.size_bytes = 0
+
+
+class Restorer:
+    """All replays of a worker, advanced in slices between polls of the input.
+
+    Args:
+        make_reader: Makes the reader at the first need.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        make_reader: Callable[[], ChangelogReader | Awaitable[ChangelogReader]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._make_reader = make_reader
+        self._clock = clock
+        self._reader: ChangelogReader | None = None
+        self._replays: dict[TopicPartition, _Replay] = {}
+        self._waiting: dict[TaskState, set[TopicPartition]] = {}
+        self._stale = False
+        self._told_s = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is being replayed."""
+        return bool(self._replays)
+
+    async def add(self, state: TaskState, partition: int, *, follow: bool = False) -> bool:
+        """Replay the changelogs of one task.
+
+        Args:
+            state: The task's state, with an open map.
+            partition: Its partition number.
+            follow: Go on without an end, for a standby.
+
+        Returns:
+            Whether it is complete already.
+
+        Raises:
+            StateMismatchError: State and changelogs do not belong together.
+        """
+        if self._reader is None:
+            self._reader = await settle(self._make_reader())
+        changelogs = {
+            TopicPartition(topic, partition): name for name, topic in state.changelogs().items()
+        }
+        bounds = await settle(self._reader.bounds(list(changelogs)))
+        waiting = self._waiting[state] = set(changelogs)
+        for changelog, name in changelogs.items():
+            self._begin(changelog, name, state, bounds[changelog], follow)
+        return not waiting and self._waiting.pop(state, None) is not None
+
+    def _begin(
+        self,
+        changelog: TopicPartition,
+        name: str,
+        state: TaskState,
+        bounds: tuple[int, int],
+        follow: bool = False,
+    ) -> None:
+        start, end = bounds
+        position = state.begin_restoring(name, start, end)
+        replay = _Replay(state, name, position, None if follow else end, position)
+        self._replays[changelog] = replay
+        self._stale = True
+        self._finish_if_done(changelog, replay)
+
+    async def _begin_again(self, reader: ChangelogReader) -> None:
+        """A changelog was truncated or made anew while it was replayed: look at all once more."""
+        replays = dict(self._replays)
+        bounds = await settle(reader.bounds(list(replays)))
+        for changelog, replay in replays.items():
+            self._begin(changelog, replay.name, replay.state, bounds[changelog], not replay.end)
+
+    def drop(self, state: TaskState) -> None:
+        """Forget a task whose partition is gone."""
+        self._waiting.pop(state, None)
+        for changelog, replay in list(self._replays.items()):
+            if replay.state is state:
+                del self._replays[changelog]
+                self._stale = True
+
+    def _finish_if_done(self, changelog: TopicPartition, replay: _Replay) -> None:
+        if replay.end is None or replay.position < replay.end:
+            return
+        replay.store()
+        del self._replays[changelog]
+        self._stale = True
+        self._waiting[replay.state].discard(changelog)
+
+    async def step(self, timeout_ms: int) -> list[TaskState]:
+        """Replay for a while.
+
+        Args:
+            timeout_ms: How long, roughly.
+
+        Returns:
+            Tasks whose state is complete now.
+
+        Raises:
+            StateMismatchError: State and changelogs do not belong together.
+        """
+        reader = self._reader
+        if reader is not None and self._replays:
+            until_s = self._clock() + timeout_ms / 1000
+            try:
+                while self._replays:
+                    left_ms = int((until_s - self._clock()) * 1000)
+                    await self._replay(reader, max(0, left_ms))
+                    if left_ms <= 0:
+                        break
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                logger.warning("restoring: %s", error)
+                await self._begin_again(reader)
+            self._tell_progress()
+        ready = [state for state, waiting in self._waiting.items() if not waiting]
+        for state in ready:
+            del self._waiting[state]
+        return ready
+
+    async def _replay(self, reader: ChangelogReader, timeout_ms: int) -> None:
+        if self._stale:
+            await settle(
+                reader.assign({tp: replay.position for tp, replay in self._replays.items()})
+            )
+            self._stale = False
+        for changelog, columns in (await settle(reader.poll(timeout_ms))).items():
+            replay = self._replays.get(changelog)
+            if replay is not None and len(columns):
+                replay.take(columns)
+        for changelog, replay in list(self._replays.items()):
+            # Asked only near the end: markers lie between the last record and the bound.
+            position = await settle(reader.position(changelog))
+            if position > replay.position:
+                replay.position = position
+            if replay.end is None and replay.changes:
+                replay.store()
+            self._finish_if_done(changelog, replay)
+
+    def _tell_progress(self) -> None:
+        now = self._clock()
+        if not self._replays or now - self._told_s < PROGRESS_INTERVAL_S:
+            return
+        self._told_s = now
+        for changelog, replay in self._replays.items():
+            if replay.end is not None:
+                total = max(1, replay.end - replay.start)
+                logger.info(
+                    "restoring %s: %d of %d offsets (%.0f %%); if this stands still, a "
+                    "transaction of a former owner is open until its timeout",
+                    changelog,
+                    replay.position - replay.start,
+                    total,
+                    100 * (replay.position - replay.start) / total,
+                )
+
+    async def close(self) -> None:
+        """Release the reader."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await settle(reader.close())

@@ -1,0 +1,1 @@
+"""Reads what users declare: functions, their signatures and options."""

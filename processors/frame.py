@@ -1,0 +1,153 @@
+"""A frame: everything that one call of user code does, until it is known to have succeeded.
+
+A frame is the savepoint of a call. Its outputs, state writes and results for other functions are
+merged into what lies below when the call returned and everything is encoded, and dropped when it
+failed. Where several calls belong to one record (functions that read the same topic, or each
+other's results), their frames lie on a frame of the record: it reaches the unit only when all of
+them are done, so that a commit never covers half a record.
+
+There is one frame for each call and none is shared, so that calls may overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias, cast
+
+from onceflow.processors.context import Context
+from onceflow.processors.lanes import Lane
+from onceflow.processors.state.faces import Face
+from onceflow.processors.state.store import Layer, Rows, Store, ValueLayer, Values, ValueStore
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers
+
+Encoded: TypeAlias = "tuple[Lane, bytes | None, bytes | None, int, Headers, int | None]"
+"""An output: lane, value, key, timestamp, headers, partition."""
+
+
+class Item(Protocol):
+    """What a call is about: a record of a topic, or a result of another function."""
+
+    @property
+    def value(self) -> object: ...
+    @property
+    def key(self) -> object: ...
+    @property
+    def timestamp_ms(self) -> int: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+class Result:
+    """A result of a function on its way to another one, without a topic in between.
+
+    Attributes:
+        value: The value itself.
+        key: The key as bytes.
+        timestamp_ms: Its time.
+        headers: Its headers.
+    """
+
+    __slots__ = ("headers", "key", "timestamp_ms", "value")
+
+    def __init__(
+        self, value: object, key: bytes | None, timestamp_ms: int, headers: Headers = ()
+    ) -> None:
+        self.value: object = value
+        self.key: bytes | None = key
+        self.timestamp_ms: int = timestamp_ms
+        self.headers: Headers = headers
+
+
+class Frame:
+    """What one call did, or what the calls of one record did.
+
+    Args:
+        record: The record that it belongs to.
+        item: What the call is about.
+        attempt: 1 for the first attempt.
+        below: The frame of the record, or None for a call that reaches the unit at once.
+
+    Attributes:
+        record: The record that it belongs to.
+        item: What the call is about.
+        attempt: 1 for the first attempt.
+        context: What the handler may ask, if it wants to.
+        faces: States that the handler was given.
+        outputs: Outputs of the call, encoded.
+        results: Results for the functions behind.
+    """
+
+    __slots__ = (
+        "_below",
+        "_layers",
+        "attempt",
+        "context",
+        "faces",
+        "item",
+        "outputs",
+        "record",
+        "results",
+    )
+
+    def __init__(
+        self, record: ConsumerRecord, item: Item, attempt: int = 1, below: Frame | None = None
+    ) -> None:
+        self.record: ConsumerRecord = record
+        self.item: Item = item
+        self.attempt: int = attempt
+        self.context: Context | None = None
+        self.faces: list[Face] = []
+        self.outputs: list[Encoded] = []
+        self.results: list[Result] = []
+        self._below = below
+        self._layers: dict[Store, Layer | ValueLayer] | None = None
+
+    # States --------------------------------------------------------------------------------
+
+    def values(self, store: ValueStore) -> Values:
+        """Where a state by key reads and, when it is kept, writes: the record's frame, or the
+        store. The face itself holds what its call sets."""
+        return store if self._below is None else self._below._value_layer(store)
+
+    def rows(self, store: Store) -> Rows:
+        """Rows that this call writes on: a layer of its own."""
+        layers = self._all_layers()
+        layer = layers.get(store)
+        if layer is None:
+            below: Rows = store if self._below is None else self._below.rows(store)
+            layer = layers[store] = Layer(below)
+        return cast(Layer, layer)
+
+    def _value_layer(self, store: ValueStore) -> ValueLayer:
+        layers = self._all_layers()
+        layer = layers.get(store)
+        if layer is None:
+            layer = layers[store] = ValueLayer(store)
+        return cast(ValueLayer, layer)
+
+    def _all_layers(self) -> dict[Store, Layer | ValueLayer]:
+        if self._layers is None:
+            self._layers = {}
+        return self._layers
+
+    # The end -------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """The call succeeded: everything reaches the record's frame, or the unit."""
+        for face in self.faces:
+            face._finish(True)
+        if self._layers is not None:
+            for layer in self._layers.values():
+                layer.merge()
+        if self._below is not None:
+            self._below.outputs += self.outputs
+        else:
+            for lane, value, key, timestamp_ms, headers, partition in self.outputs:
+                lane.add(value, key, timestamp_ms, headers, partition)
+
+    def drop(self) -> None:
+        """The call failed: nothing of it stays, and its stray tasks are refused."""
+        for face in self.faces:
+            face._finish(False)
+        if self.context is not None:
+            self.context._finish()

@@ -1,0 +1,135 @@
+"""The nodes of a topology, as immutable values.
+
+A node names the nodes that it takes from (``parents``) and the topics that it writes. What kinds of
+nodes exist is open: windows, joins, tables and re-keying are further subclasses of ``Node``; the
+topology only asks what is declared here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onceflow.processors.declare.signatures import Signature
+from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
+from onceflow.processors.values import Format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Something between topics.
+
+    Attributes:
+        name: Unique in the topology.
+        parents: Names of the nodes whose results it takes.
+        takes: Type that it takes, as text for drawings; empty where nothing is annotated.
+        gives: Type that it gives.
+    """
+
+    name: str
+    parents: tuple[str, ...] = ()
+    takes: str = ""
+    gives: str = ""
+
+    @property
+    def reads(self) -> str | None:
+        """The topic that it reads; None for anything but a source."""
+        return None
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The topics that it is declared to write."""
+        return ()
+
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """The states that it keeps."""
+        return ()
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether it awaits."""
+        return False
+
+    @property
+    def kind(self) -> str:
+        """What a drawing calls it."""
+        return type(self).__name__.removesuffix("Node").lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNode(Node):
+    """A topic that is read.
+
+    Attributes:
+        topic: Its name.
+    """
+
+    topic: str
+
+    @property
+    def reads(self) -> str | None:
+        """The topic."""
+        return self.topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkNode(Node):
+    """A topic that is written.
+
+    Attributes:
+        topic: Its name.
+    """
+
+    topic: str
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The topic."""
+        return (self.topic,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionNode(Node):
+    """A function that is called for each record, or for each result of another function.
+
+    Attributes:
+        signature: The function and its parameters.
+        format: Layout of structured values.
+        output_topic: Where returned values go, or None.
+        policy: What is done about a record that it fails on.
+        own_states: Its states.
+        store: Where committed state is kept.
+    """
+
+    signature: Signature
+    format: Format
+    output_topic: str | None
+    policy: FailurePolicy
+    own_states: tuple[StateSpec, ...]
+    store: StoreKind
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Its output and dead letters."""
+        topics = (self.output_topic, self.policy.dead_letter_topic)
+        return tuple(topic for topic in topics if topic is not None)
+
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """The states that it keeps."""
+        return self.own_states
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether it is an async function."""
+        return self.signature.is_async
+
+
+def source_name(topic: str) -> str:
+    """Name of the node of a topic that is read."""
+    return f"topic {topic}"
+
+
+def sink_name(topic: str) -> str:
+    """Name of the node of a topic that is written."""
+    return f"to {topic}"

@@ -1,0 +1,139 @@
+"""A topology for people and programs: text, JSON, Mermaid."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from onceflow.processors.graph.nodes import FunctionNode, SinkNode, SourceNode
+from onceflow.processors.policies import OnError, Retries
+from onceflow.sdk.serde import to_json
+
+if TYPE_CHECKING:
+    from onceflow.processors.graph.topology import Topology
+
+
+def as_text(topology: Topology) -> str:
+    """One block for each node that does something."""
+    lines = [f"application {topology.app}"]
+    for number, part in enumerate(topology.sub_topologies):
+        lines.append(f"  sub-topology {number}: {', '.join(part.input_topics)}")
+        for node in part.nodes:
+            if isinstance(node, FunctionNode):
+                lines += _function_lines(node)
+            elif not isinstance(node, SourceNode | SinkNode):
+                lines.append(f"    {node.kind} {node.name}")
+                lines.append(f"      takes from   {_names(node.parents)}")
+    return "\n".join(lines)
+
+
+def _names(parents: tuple[str, ...]) -> str:
+    return ", ".join(name.removeprefix("topic ") for name in parents)
+
+
+def _function_lines(node: FunctionNode) -> list[str]:
+    kind = "async processor" if node.needs_loop else "processor"
+    by_topic = all(name.startswith("topic ") for name in node.parents)
+    lines = [
+        f"    {kind} {node.name}",
+        f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
+        f"      writes       {node.output_topic or '(only what names a topic)'}",
+    ]
+    for state in node.states:
+        value = _type_name(state.declaration.value_type)
+        lines.append(
+            f"      state        {state.declaration.name}: {value} in {node.store.value}, "
+            f"changelog {state.changelog}"
+        )
+    lines.append(f"      retries      {_retries(node.policy.retries)}")
+    lines.append(f"      then         {_end(node)}")
+    return lines
+
+
+def _type_name(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
+
+
+def _retries(retries: Retries) -> str:
+    if retries.count_max == 0:
+        return "none"
+    return f"{retries.count_max}, {retries.backoff_ms} to {retries.backoff_max_ms} ms apart"
+
+
+def _end(node: FunctionNode) -> str:
+    policy = node.policy
+    if policy.on_error is OnError.DEAD_LETTER:
+        return f"dead letter to {policy.dead_letter_topic}"
+    ends = {OnError.STOP: "stop before the record", OnError.SKIP: "skip the record"}
+    return ends[policy.on_error]
+
+
+def as_json(topology: Topology) -> str:
+    """Nodes, edges and sub-topologies."""
+    nodes = [
+        {
+            "name": node.name,
+            "kind": node.kind,
+            "topic": node.reads or next(iter(node.writes), None),
+            "writes": list(node.writes),
+            "takes": node.takes,
+            "gives": node.gives,
+            "states": [
+                {"name": state.name, "type": state.text, "changelog": state.changelog}
+                for state in node.states
+            ],
+        }
+        for node in topology.nodes
+    ]
+    return to_json(
+        {
+            "app": topology.app,
+            "group": topology.group,
+            "nodes": nodes,
+            "edges": [
+                {"source": edge.source, "target": edge.target, "value": edge.value}
+                for edge in topology.edges
+            ],
+            "sub_topologies": [
+                {"name": part.name, "nodes": [node.name for node in part.nodes]}
+                for part in topology.sub_topologies
+            ],
+        }
+    ).decode()
+
+
+def as_mermaid(topology: Topology) -> str:
+    """A flow chart; topics are drawn as cylinders and shared where one is written and read."""
+    lines = ["flowchart LR"]
+    ids: dict[str, str] = {}
+    for topic in dict.fromkeys([*topology.input_topics, *topology.output_topics]):
+        ids[topic] = f"t{len(ids)}"
+        lines.append(f'    {ids[topic]}[("{_escaped(topic)}")]')
+    place: dict[str, str] = {}
+    for number, part in enumerate(topology.sub_topologies):
+        lines.append(f'    subgraph s{number}["{number}"]')
+        for node in part.nodes:
+            if isinstance(node, SourceNode | SinkNode):
+                place[node.name] = ids[node.topic]
+                continue
+            place[node.name] = f"n{len(place)}"
+            label = "<br/>".join([node.name, *(f"({state.name})" for state in node.states)])
+            lines.append(f'        {place[node.name]}["{_escaped(label)}"]')
+        lines.append("    end")
+    for edge in topology.edges:
+        lines.append(f"    {place[edge.source]} -->{_label(edge.value)} {place[edge.target]}")
+    for function in topology.functions:
+        dead = function.policy.dead_letter_topic
+        if dead is not None:
+            lines.append(f"    {place[function.name]} -. dead letters .-> {ids[dead]}")
+    return "\n".join(lines)
+
+
+def _label(value: str) -> str:
+    return f"|{_escaped(value)}|" if value else ""
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\"<>\[\]|{}]", lambda found: f"#{ord(found[0])};", text).replace(
+        "#60;br/#62;", "<br/>"
+    )

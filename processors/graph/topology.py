@@ -1,0 +1,234 @@
+"""An application's processors as a graph that does not change, and its cut at the topics.
+
+Nodes that are connected without a topic in between form a sub-topology: they work on the same
+partition numbers of the same inputs, so one task holds them. The checks here are those that need
+no broker; what only brokers know (partition counts, policies) is checked in ``provisioning``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.graph import render
+from onceflow.processors.graph.nodes import FunctionNode, Node, SinkNode, SourceNode, sink_name
+from onceflow.processors.graph.specs import StateSpec, StoreKind
+
+N = TypeVar("N", bound=Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What flows from one node to another.
+
+    Attributes:
+        source: Name of the node that gives.
+        target: Name of the node that takes.
+        value: Type of the values, as text; empty where nothing is annotated.
+    """
+
+    source: str
+    target: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SubTopology:
+    """Nodes of one task.
+
+    Attributes:
+        name: Its first input topic in order of names; stays when functions are added.
+        nodes: The nodes, parents before children.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def input_topics(self) -> tuple[str, ...]:
+        """The topics that it reads."""
+        return tuple(node.topic for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def functions(self) -> tuple[FunctionNode, ...]:
+        """Its functions."""
+        return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
+
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """The states of its nodes."""
+        return tuple(state for node in self.nodes for state in node.states)
+
+    @property
+    def store(self) -> StoreKind:
+        """Where its committed state is kept."""
+        kinds = {node.store for node in self.functions if node.states}
+        return StoreKind.LMDB if StoreKind.LMDB in kinds else StoreKind.MEMORY
+
+    def children(self, parent: str) -> list[Node]:
+        """The nodes that take from a node, in order of declaration.
+
+        Args:
+            parent: Name of the node that gives.
+        """
+        return [node for node in self.nodes if parent in node.parents]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """All processors of an application; ``print`` it to read it.
+
+    Attributes:
+        app: Name of the application.
+        group: Its consumer group.
+        nodes: All nodes, parents before children.
+        sub_topologies: The nodes by task.
+    """
+
+    app: str
+    group: str
+    nodes: tuple[Node, ...]
+    sub_topologies: tuple[SubTopology, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sub_topologies", tuple(_cut(self.nodes)))
+
+    @property
+    def functions(self) -> tuple[FunctionNode, ...]:
+        """The functions, in order of declaration."""
+        return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
+
+    @property
+    def input_topics(self) -> list[str]:
+        """Topics that are read, in order of declaration."""
+        return [node.topic for node in self.nodes if isinstance(node, SourceNode)]
+
+    @property
+    def output_topics(self) -> list[str]:
+        """Declared targets, dead letters included, without repetition."""
+        return list(dict.fromkeys(topic for node in self.nodes for topic in node.writes))
+
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """All states."""
+        return tuple(state for node in self.nodes for state in node.states)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether any function needs an event loop."""
+        return any(node.needs_loop for node in self.nodes)
+
+    @property
+    def edges(self) -> tuple[Edge, ...]:
+        """What flows where, topics included."""
+        by_name = {node.name: node for node in self.nodes}
+        return tuple(
+            Edge(parent, node.name, by_name[parent].gives or node.takes)
+            for node in self.nodes
+            for parent in node.parents
+        )
+
+    def describe(self) -> str:
+        """The topology as text, one node after the other."""
+        return render.as_text(self)
+
+    def to_json(self) -> str:
+        """The topology as JSON: nodes, edges and sub-topologies."""
+        return render.as_json(self)
+
+    def to_mermaid(self) -> str:
+        """The topology as a Mermaid flow chart, which many pages draw."""
+        return render.as_mermaid(self)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def _cut(nodes: Sequence[Node]) -> Iterable[SubTopology]:
+    """Group nodes that are connected without a topic in between."""
+    group: dict[str, str] = {node.name: node.name for node in nodes}
+
+    def find(name: str) -> str:
+        while group[name] != name:
+            name = group[name]
+        return name
+
+    for node in nodes:
+        for parent in node.parents:
+            group[find(node.name)] = find(parent)
+    members: dict[str, list[Node]] = {}
+    for node in nodes:
+        members.setdefault(find(node.name), []).append(node)
+    for found in members.values():
+        topics = sorted(node.topic for node in found if isinstance(node, SourceNode))
+        yield SubTopology(topics[0], tuple(found))
+
+
+def build(app: str, group: str, nodes: Sequence[Node]) -> Topology:
+    """Put nodes together and check what they say of each other.
+
+    Args:
+        app: Name of the application.
+        group: Its consumer group.
+        nodes: Sources and functions, parents before children; sinks are added here.
+
+    Raises:
+        DeclarationError: Two nodes share a name, a parent is unknown, or values could never flow.
+    """
+    seen: dict[str, Node] = {}
+    for node in nodes:
+        if node.name in seen:
+            raise DeclarationError(
+                f"two processors of {app} have the name {node.name!r}; give one of them name="
+            )
+        for parent in node.parents:
+            if parent not in seen:
+                raise DeclarationError(f"{node.name} takes from {parent!r}, which is not declared")
+        seen[node.name] = node
+    sinks = _sinks(nodes)
+    topology = Topology(app, group, (*nodes, *sinks))
+    _check_rings(topology)
+    return topology
+
+
+def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:
+    """A node for each topic that functions return to; dead letters need none."""
+    parents: dict[str, list[str]] = {}
+    for node in nodes:
+        if isinstance(node, FunctionNode) and node.output_topic is not None:
+            parents.setdefault(node.output_topic, []).append(node.name)
+    # Several functions may write one topic. A sink for each of them, or two sub-topologies that
+    # only share an output would be taken for one.
+    return [
+        SinkNode(
+            name=sink_name(topic) if len(names) == 1 else f"{sink_name(topic)} of {name}",
+            topic=topic,
+            parents=(name,),
+        )
+        for topic, names in parents.items()
+        for name in names
+    ]
+
+
+def _check_rings(topology: Topology) -> None:
+    """Refuse values that would come again for ever through their own declared outputs."""
+    after: dict[str, set[str]] = {}
+    for part in topology.sub_topologies:
+        targets = {node.output_topic for node in part.functions if node.output_topic is not None}
+        for topic in part.input_topics:
+            after.setdefault(topic, set()).update(targets)
+    for start in after:
+        seen, ahead = set(), list(after[start])
+        while ahead:
+            topic = ahead.pop()
+            if topic == start:
+                raise DeclarationError(
+                    f"what {topology.app} reads from {start!r} comes back to it through to= and "
+                    "would go round for ever; where it ends by itself, leave out to= and return "
+                    f"Output(value, topic={start!r})"
+                )
+            if topic not in seen:
+                seen.add(topic)
+                ahead.extend(after.get(topic, ()))

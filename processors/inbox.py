@@ -1,0 +1,135 @@
+"""The inbox of a task: records that were polled and not processed.
+
+Records belong to tasks: what a poll gives lies here until it is processed, and goes with the task
+when its partition goes. Nothing else remembers records. With several inputs the smallest timestamp
+comes first; while an input has no record it is waited for, unless it was read to its end or the
+wait is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+
+class Inbox:
+    """Records of one input, in order.
+
+    Args:
+        partition: The input.
+    """
+
+    __slots__ = ("_later", "index", "partition", "records")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition: TopicPartition = partition
+        self.records: Sequence[ConsumerRecord] = ()
+        self.index: int = 0
+        self._later: deque[Sequence[ConsumerRecord]] = deque()
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        """Take what a poll gave."""
+        if self.index >= len(self.records) and not self._later:
+            self.records, self.index = records, 0
+        else:
+            self._later.append(records)
+
+    def head(self) -> ConsumerRecord | None:
+        """The next record."""
+        return self.records[self.index] if self.index < len(self.records) else None
+
+    def advance(self, count: int) -> None:
+        """So many records of the run at hand are processed."""
+        self.index += count
+        if self.index >= len(self.records) and self._later:
+            self.records, self.index = self._later.popleft(), 0
+
+    def clear(self) -> None:
+        """Forget all: it is read again, or belongs to somebody else."""
+        self.records, self.index = (), 0
+        self._later.clear()
+
+    def __len__(self) -> int:
+        return len(self.records) - self.index + sum(map(len, self._later))
+
+    def __bool__(self) -> bool:
+        return self.index < len(self.records)
+
+
+class Inboxes:
+    """Which input comes next.
+
+    Args:
+        partitions: The inputs of the task.
+        idle_ms: Longest wait for an input without records (``max_task_idle_ms``).
+    """
+
+    __slots__ = ("_at_end", "_idle_ms", "_since_ms", "all", "by_partition")
+
+    def __init__(self, partitions: Iterable[TopicPartition], idle_ms: int = 0) -> None:
+        self.by_partition: dict[TopicPartition, Inbox] = {tp: Inbox(tp) for tp in partitions}
+        self.all: tuple[Inbox, ...] = tuple(self.by_partition.values())
+        self._idle_ms = idle_ms
+        self._since_ms: int | None = None
+        self._at_end: set[TopicPartition] = set()
+
+    def next(self, now_ms: int) -> Inbox | None:
+        """The inbox to take from: the smallest timestamp, the earlier input among equal ones.
+
+        None means that there is nothing, or that an empty input is waited for.
+        """
+        if len(self.all) == 1:
+            only = self.all[0]
+            return only if only else None
+        found: Inbox | None = None
+        stamp = 0
+        waits = False
+        for inbox in self.all:
+            head = inbox.head()
+            if head is None:
+                waits = waits or inbox.partition not in self._at_end
+            elif found is None or head.timestamp_ms < stamp:
+                found, stamp = inbox, head.timestamp_ms
+        if found is None or not waits:
+            self._since_ms = None
+            return found
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        return found if now_ms - self._since_ms >= self._idle_ms else None
+
+    def waits_until_ms(self) -> int | None:
+        """When the wait for an empty input is over; None while there is no such wait."""
+        return None if self._since_ms is None else self._since_ms + self._idle_ms
+
+    def note_end(self, partition: TopicPartition, at_end: bool) -> None:
+        """Whether an input was read to its end: then it holds nothing back."""
+        if at_end:
+            self._at_end.add(partition)
+        else:
+            self._at_end.discard(partition)
+
+    def empty(self) -> list[TopicPartition]:
+        """Inputs without a record."""
+        return [inbox.partition for inbox in self.all if not inbox]
+
+    def full(self, most: int) -> list[TopicPartition]:
+        """Inputs that are to be polled no further, with several inputs: they wait for others.
+
+        Args:
+            most: Records of one input that are kept.
+        """
+        if len(self.all) == 1:
+            return []
+        return [inbox.partition for inbox in self.all if len(inbox) >= most]
+
+    def clear(self) -> None:
+        """Forget all records."""
+        for inbox in self.all:
+            inbox.clear()
+        self._since_ms = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.all))

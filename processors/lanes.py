@@ -1,0 +1,195 @@
+"""Outputs of the open unit, collected by topic and sent in runs.
+
+Only records that succeeded put anything in here, so nothing has to be taken back when one fails.
+What is collected is sent after each round of records and before each commit; an abort clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from onceflow.processors.errors import UndeliverableOutputError
+from onceflow.sdk.model.partitions import Headers
+from onceflow.transactions.clients import SentRun
+
+REFUSAL_KEPT_S = 60.0
+"""How long a target that was refused is refused here at once, without another wait for it."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Records of one topic that are sent with one call.
+
+    Attributes:
+        topic: The topic.
+        values: Values; None is a tombstone.
+        keys: Keys beside the values.
+        timestamps_ms: Their timestamps; None takes the time of sending.
+        partition: One partition for all, or None for the partitioner's choice.
+        headers: Headers; a run with headers has one record.
+        declared: Whether the topic is part of the topology, so that its absence concerns every
+            record and not the one that named it.
+        sent: Tells where the records were stored; None until they were sent.
+    """
+
+    topic: str
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None]
+    timestamps_ms: Sequence[int] | None = None
+    partition: int | None = None
+    headers: Headers = ()
+    declared: bool = True
+    sent: SentRun | None = field(default=None, repr=False)
+
+
+class Lane:
+    """Outputs to one topic, in order.
+
+    Args:
+        topic: The topic.
+        clock: Monotonic seconds.
+
+    Attributes:
+        declared: Whether the topic is part of the topology.
+        values: Values that are not sent yet.
+        keys: Keys beside them.
+        timestamps_ms: Timestamps beside them.
+        special: Headers and partition of the few that have any, by index.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_refusal",
+        "_refused_s",
+        "declared",
+        "keys",
+        "special",
+        "timestamps_ms",
+        "topic",
+        "values",
+    )
+
+    def __init__(self, topic: str, clock: Callable[[], float]) -> None:
+        self.topic: str = topic
+        self.declared: bool = False
+        self._clock = clock
+        self._refusal: Exception | None = None
+        self._refused_s = 0.0
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps_ms: list[int] = []
+        self.special: dict[int, tuple[Headers, int | None]] = {}
+
+    def add(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        timestamp_ms: int,
+        headers: Headers = (),
+        partition: int | None = None,
+    ) -> None:
+        """Take one output; a negative timestamp is that of an input without one."""
+        if headers or partition is not None:
+            self.special[len(self.values)] = (headers, partition)
+        self.values.append(value)
+        self.keys.append(key)
+        self.timestamps_ms.append(timestamp_ms)
+
+    def check(self) -> None:
+        """Refuse an output at once if the brokers refused its topic a moment ago.
+
+        Raises:
+            UndeliverableOutputError: They did.
+        """
+        if self._refusal is not None:
+            if self._clock() - self._refused_s < REFUSAL_KEPT_S:
+                raise UndeliverableOutputError(
+                    f"output topic {self.topic!r}: {self._refusal}"
+                ) from self._refusal
+            self._refusal = None
+
+    def refused(self, error: Exception) -> None:
+        """The brokers have no such topic, or none for us."""
+        self._refusal, self._refused_s = error, self._clock()
+
+    def take(self) -> list[Run]:
+        """What is collected, as runs in order; the lane is empty then."""
+        if not self.values:
+            return []
+        values, keys, times = self.values, self.keys, self.timestamps_ms
+        special, self.special = self.special, {}
+        self.values, self.keys, self.timestamps_ms = [], [], []
+        if min(times) < 0:  # They get the time of sending; no producer takes -1.
+            bare = {index: ((), None) for index, time_ms in enumerate(times) if time_ms < 0}
+            special = dict(sorted({**bare, **special}.items()))
+        if not special:
+            return [Run(self.topic, values, keys, times, declared=self.declared)]
+        runs, start = [], 0
+        for index in (*special, len(values)):
+            if index > start:
+                part = slice(start, index)
+                runs.append(
+                    Run(self.topic, values[part], keys[part], times[part], declared=self.declared)
+                )
+            if index < len(values):
+                headers, partition = special[index]
+                runs.append(
+                    Run(
+                        self.topic,
+                        [values[index]],
+                        [keys[index]],
+                        None if times[index] < 0 else [times[index]],
+                        partition,
+                        headers,
+                        self.declared,
+                    )
+                )
+            start = index + 1
+        return runs
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.values, self.keys, self.timestamps_ms = [], [], []
+        self.special.clear()
+
+
+class Lanes:
+    """The lanes of a worker.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    __slots__ = ("_clock", "_lanes")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lanes: dict[str, Lane] = {}
+
+    def lane(self, topic: str) -> Lane:
+        """The lane of a topic; stays the same object for ever."""
+        lane = self._lanes.get(topic)
+        if lane is None:
+            lane = self._lanes[topic] = Lane(topic, self._clock)
+        return lane
+
+    def declared(self, topic: str) -> Lane:
+        """The lane of a topic that is part of the topology."""
+        lane = self.lane(topic)
+        lane.declared = True
+        return lane
+
+    def take(self) -> list[Run]:
+        """What is collected; the lanes are empty then."""
+        return [run for lane in self._lanes.values() for run in lane.take()]
+
+    @property
+    def size(self) -> int:
+        """Outputs that are collected and not sent."""
+        return sum(len(lane.values) for lane in self._lanes.values())
+
+    def clear(self) -> None:
+        """Forget what is collected: its unit is aborted."""
+        for lane in self._lanes.values():
+            lane.clear()

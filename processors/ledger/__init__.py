@@ -1,0 +1,1 @@
+"""How a unit of work ends: a Kafka transaction, and what may stand in its place."""

@@ -1,0 +1,247 @@
+"""The ledger of exactly-once: a unit is a Kafka transaction with its offsets (KIP-98, KIP-447).
+
+It drives a session, blocking or asyncio, and translates: runs into sends, errors of sends into
+aborts, callbacks of rebalances into calls of the worker. The rules of transactions are the
+session's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+from onceflow.processors.calls import Calls
+from onceflow.processors.errors import UndeliverableOutputError
+from onceflow.processors.lanes import Lanes, Run
+from onceflow.processors.ledger.base import LedgerOwner, Polled
+from onceflow.sdk.errors import (
+    ConfigError,
+    InvalidTopicError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from onceflow.sdk.model.partitions import Headers, OffsetAndMetadata, TopicPartition
+from onceflow.transactions import Abort, PollResult
+from onceflow.transactions.clients import SentRun
+from onceflow.transactions.colour import Maybe, settle
+from onceflow.transactions.listener import Offsets, SessionListener
+
+_NO_SUCH_TOPIC = (InvalidTopicError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
+
+
+class Session(Protocol):
+    """What is used of a session; both faces have it."""
+
+    @property
+    def last_abort(self) -> Abort | None: ...
+    def poll_result(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> Maybe[PollResult]: ...
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object: ...
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> object: ...
+    def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
+    def commit(self, offsets: Offsets | None = None) -> Maybe[bool]: ...
+    def abort(self, cause: KafkaError | None = None) -> Maybe[None]: ...
+    def note(self, partition: TopicPartition) -> str | None: ...
+    def pause(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
+    def read_again(self, partition: TopicPartition) -> Maybe[None]: ...
+    def put_back(self, partitions: Sequence[TopicPartition]) -> Maybe[None]: ...
+    def at_end(self, partition: TopicPartition) -> Maybe[bool]: ...
+    def wakeup(self) -> None: ...
+    def close(self, timeout_ms: int = ..., *, leave_group: bool = ...) -> Maybe[None]: ...
+
+
+MakeSession = Callable[[SessionListener], Session | Awaitable[Session]]
+
+
+class TransactionLedger:
+    """Units as transactions of one session. Also the session's listener.
+
+    Args:
+        make_session: Makes a session that tells the listener.
+        owner: The worker.
+        lanes: The worker's lanes, to note targets that the brokers refuse.
+        calls: Brings callbacks home to the worker.
+        revoke_budget_ms: Time for the commit within a rebalance.
+    """
+
+    def __init__(
+        self,
+        make_session: MakeSession,
+        owner: LedgerOwner,
+        lanes: Lanes,
+        calls: Calls,
+        revoke_budget_ms: int,
+    ) -> None:
+        self._revoke_budget_ms = revoke_budget_ms
+        self._make_session = make_session
+        self._owner = owner
+        self._lanes = lanes
+        self._calls = calls
+        self._session: Session | None = None
+
+    @property
+    def _open_session(self) -> Session:
+        assert self._session is not None, "the ledger is not open"
+        return self._session
+
+    @property
+    def last_abort(self) -> Abort | None:
+        """Why the latest unit was aborted."""
+        return None if self._session is None else self._session.last_abort
+
+    async def open(self) -> None:
+        """Make the session; its producer fences a predecessor."""
+        self._session = await settle(self._make_session(self))
+
+    async def poll(self, timeout_ms: int, max_records: int) -> Polled:
+        """Take records; see ``Ledger.poll``."""
+        result = await settle(self._open_session.poll_result(timeout_ms, max_records))
+        return Polled(result.records, result.input_error, result.unit_error)
+
+    # Units ---------------------------------------------------------------------------------
+
+    async def send(self, runs: Sequence[Run]) -> bool:
+        """Send outputs early; see ``Ledger.send``."""
+        try:
+            await self._send(runs)
+        except KafkaError as error:
+            # The table of abort reasons says what follows, as for an error of the commit.
+            await settle(self._open_session.abort(error))
+            return False
+        return True
+
+    async def _send(self, runs: Sequence[Run]) -> None:
+        session = self._open_session
+        for run in runs:
+            try:
+                if run.headers:
+                    await settle(
+                        session.send(
+                            run.topic,
+                            run.values[0],
+                            key=run.keys[0],
+                            headers=run.headers,
+                            partition=run.partition,
+                            timestamp_ms=None
+                            if run.timestamps_ms is None
+                            else run.timestamps_ms[0],
+                        )
+                    )
+                    continue
+                sent = session.send_many(
+                    run.topic,
+                    run.values,
+                    run.keys,
+                    partition=run.partition,
+                    timestamps_ms=run.timestamps_ms,
+                )
+                run.sent = cast(SentRun, await settle(sent))
+            except ConfigError as error:
+                raise UndeliverableOutputError(f"output to {run.topic!r}: {error}") from error
+            except _NO_SUCH_TOPIC as error:
+                if run.declared:
+                    raise
+                self._calls.home(self._lanes.lane(run.topic).refused, error)
+                raise UndeliverableOutputError(f"output topic {run.topic!r}: {error}") from error
+
+    async def commit(self) -> bool:
+        """End the unit; see ``Ledger.commit``."""
+        try:
+            offsets = await self._finish(None)
+        except KafkaError as error:
+            await settle(self._open_session.abort(error))
+            return False
+        return await settle(self._open_session.commit(offsets))
+
+    async def abort(self) -> None:
+        """Make the unit void."""
+        await settle(self._open_session.abort())
+
+    # Input ---------------------------------------------------------------------------------
+
+    def note(self, partition: TopicPartition) -> str | None:
+        """The text beside the committed offset at which an assigned partition began."""
+        return self._open_session.note(partition)
+
+    async def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take no records of these partitions until ``resume``."""
+        self._open_session.pause(partitions)
+
+    async def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take records of these partitions again."""
+        self._open_session.resume(partitions)
+
+    async def read_again(self, partition: TopicPartition) -> None:
+        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        await settle(self._open_session.read_again(partition))
+
+    async def at_end(self, partition: TopicPartition) -> bool:
+        """Whether a partition was read to its end."""
+        return await settle(self._open_session.at_end(partition))
+
+    def wakeup(self) -> None:
+        """Make a waiting poll return; from any thread."""
+        if self._session is not None:
+            self._session.wakeup()
+
+    async def close(self, timeout_ms: int, *, leave_group: bool) -> None:
+        """Close the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            await settle(session.close(timeout_ms, leave_group=leave_group))
+
+    # The session's listener ----------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions came."""
+        waiting = self._calls.home(self._owner.assigned, partitions)
+        if waiting:
+            self._open_session.pause(waiting)
+            self._open_session.wakeup()  # Restoring begins now, not when this poll waited in vain.
+
+    async def progress(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Within a rebalance: send what the unit holds, and tell how far it goes."""
+        return await self._finish(self._revoke_budget_ms)
+
+    async def _finish(self, timeout_ms: int | None) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        runs = self._calls.home(self._owner.collect)
+        await self._send(runs)
+        if any(run.sent is not None and run.partition is not None for run in runs):
+            # What is noted beside the offsets includes where the changelogs end.
+            await settle(self._open_session.flush(timeout_ms))
+        return self._calls.home(self._owner.offsets)
+
+    def committed(self) -> None:
+        """The transaction is committed."""
+        self._calls.home(self._owner.committed)
+
+    def aborted(self, abort: Abort) -> None:
+        """The transaction is aborted."""
+        self._calls.home(self._owner.aborted, abort)
+
+    async def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
+        """Partitions are gone."""
+        dropped = self._calls.home(self._owner.released, partitions, lost)
+        if dropped:
+            await settle(self._open_session.put_back(dropped))
+            self._open_session.pause(dropped)

@@ -1,0 +1,1 @@
+"""Nodes at work: what is done for each record."""

@@ -1,0 +1,82 @@
+"""What a task asks of a node at work, and what a node is given.
+
+A node at work belongs to a worker and serves all tasks of its sub-topology; what differs by task is
+in the frame and in the task's stores. Windows, joins, batches, tables and re-keying are further
+implementations: ``call`` for what takes one item, ``run_slice`` where whole runs can be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from onceflow.processors.frame import Frame
+from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.state.store import Store
+from onceflow.processors.unit import Unit
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+
+Stores = Mapping[str, Store]
+"""The open stores of a task by ``function.state``."""
+
+
+class WorkNode(Protocol):
+    """A node at work."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the topology."""
+
+    @property
+    def is_async(self) -> bool:
+        """Whether ``call_async`` has to be awaited in place of ``call``."""
+
+    @property
+    def failures(self) -> Failures:
+        """What is done about an item that it fails on."""
+
+    @property
+    def takes_slices(self) -> bool:
+        """Whether ``run_slice`` may be used where it is the only node of its task."""
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Process the frame's item: fill the frame, or raise. The caller keeps or drops it."""
+
+    async def call_async(self, frame: Frame, stores: Stores) -> None:
+        """As ``call``, for a node that awaits."""
+
+    def run_slice(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Process records from ``start`` on, straight into the unit, until ``stop`` or until the
+        unit is due.
+
+        Returns:
+            Index behind the last record that succeeded, and what the next one raised.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The nodes of a sub-topology at work, for all of its tasks.
+
+    Attributes:
+        roots: By input topic: the nodes that take its records, in order of declaration.
+        children: By name of a node: the nodes that take its results.
+    """
+
+    roots: Mapping[str, tuple[WorkNode, ...]]
+    children: Mapping[str, tuple[WorkNode, ...]] = field(default_factory=dict)
+
+    def slices(self, topic: str) -> WorkNode | None:
+        """The node that takes whole slices, if it is alone and can."""
+        roots = self.roots[topic]
+        if len(self.roots) == 1 and len(roots) == 1 and roots[0].takes_slices:
+            return roots[0]
+        return None

@@ -1,0 +1,117 @@
+"""How the parameters of a function are filled for one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from onceflow.processors.declare.signatures import Argument, ArgumentKind
+from onceflow.processors.errors import StateKeyError
+from onceflow.processors.frame import Frame
+from onceflow.processors.graph.nodes import FunctionNode
+from onceflow.processors.graph.specs import StateKind, StateSpec
+from onceflow.processors.state.faces import BoundState, Face, bound_list, bound_map
+from onceflow.processors.state.rows import BoundRows
+from onceflow.processors.state.store import ValueStore
+from onceflow.processors.values import decoder_for
+
+if TYPE_CHECKING:
+    from onceflow.processors.nodes.base import Stores
+
+Binder = Callable[[Frame, "Stores"], object]
+
+
+def make_binder(node: FunctionNode, argument: Argument, *, decoded: bool) -> Binder:
+    """What fills one parameter.
+
+    Args:
+        node: The function.
+        argument: Its parameter.
+        decoded: Whether items come from another function, as objects, and not from a topic.
+    """
+    kind = argument.kind
+    if kind is ArgumentKind.VALUE:
+        if decoded:
+            return lambda frame, stores: frame.item.value
+        decode = decoder_for(argument.annotation, node.format, f"value of {node.name}")
+        return lambda frame, stores: decode(cast("bytes | None", frame.item.value))
+    if kind is ArgumentKind.KEY:
+        decode_key = decoder_for(argument.annotation, node.format, f"key of {node.name}")
+        return lambda frame, stores: decode_key(cast("bytes | None", frame.item.key))
+    if kind is ArgumentKind.HEADERS:
+        return lambda frame, stores: frame.item.headers
+    if kind is ArgumentKind.RECORD:
+        return lambda frame, stores: frame.record
+    if kind is ArgumentKind.CONTEXT:
+        return lambda frame, stores: frame.context
+    return _state_binder(node, argument)
+
+
+def _state_binder(node: FunctionNode, argument: Argument) -> Binder:
+    spec = next(state for state in node.states if state.declaration.name == argument.name)
+    make = _FACES[spec.declaration.kind](node, spec)
+
+    def bind(frame: Frame, stores: Stores) -> Face:
+        key = frame.item.key
+        if type(key) is not bytes or key != frame.record.key:
+            raise _wrong_key(node, argument.name, key)
+        face = make(frame, stores, key)
+        frame.faces.append(face)
+        return face
+
+    return bind
+
+
+def without_key(node: str, state: str | None) -> StateKeyError:
+    """The error of a record without a key."""
+    return StateKeyError(f"{node} keeps state {state!r} by key, but the record has no key")
+
+
+def _wrong_key(node: FunctionNode, state: str, key: object) -> StateKeyError:
+    if key is None:
+        return without_key(node.name, state)
+    return StateKeyError(
+        f"{node.name} keeps state {state!r} by key, but the key was changed to {key!r} since the "
+        "record was read: its state lies with another partition. Send it to a topic and read that"
+    )
+
+
+MakeFace = Callable[[Frame, "Stores", bytes], Face]
+
+
+def _make_value(node: FunctionNode, spec: StateSpec) -> MakeFace:
+    name, declared = spec.name, spec.declaration
+    initial, decode_key = declared.initial, None
+    if declared.key_type is not None:
+        decode_key = decoder_for(declared.key_type, node.format, f"key of {node.name}")
+
+    def make(frame: Frame, stores: Stores, key: bytes) -> Face:
+        values = frame.values(cast(ValueStore, stores[name]))
+        return BoundState(values, key, key if decode_key is None else decode_key(key), initial)
+
+    return make
+
+
+def _make_map(node: FunctionNode, spec: StateSpec) -> MakeFace:
+    def make(frame: Frame, stores: Stores, key: bytes) -> Face:
+        assert spec.packing is not None
+        rows = frame.rows(stores[spec.name])
+        return bound_map(BoundRows(rows, key, spec.packing, spec.codec))
+
+    return make
+
+
+def _make_list(node: FunctionNode, spec: StateSpec) -> MakeFace:
+    def make(frame: Frame, stores: Stores, key: bytes) -> Face:
+        assert spec.packing is not None
+        rows = frame.rows(stores[spec.name])
+        return bound_list(BoundRows(rows, key, spec.packing, spec.codec))
+
+    return make
+
+
+_FACES: dict[StateKind, Callable[[FunctionNode, StateSpec], MakeFace]] = {
+    StateKind.VALUE: _make_value,
+    StateKind.MAP: _make_map,
+    StateKind.LIST: _make_list,
+}

@@ -1,0 +1,133 @@
+"""Decides what becomes of a record that a node failed on, by its declared policy.
+
+It waits for nothing and tries nothing: the task does, without holding up other tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from onceflow.processors.errors import (
+    DeclarationError,
+    DeserializationError,
+    ProcessingError,
+    StateKeyError,
+    TooManyDeadLettersError,
+)
+from onceflow.processors.frame import Encoded
+from onceflow.processors.graph.specs import FailurePolicy
+from onceflow.processors.lanes import Lane
+from onceflow.processors.policies import (
+    DeadLetterMeter,
+    OnError,
+    ThrottledWarnings,
+    brief,
+    dead_letter_headers,
+)
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
+
+_NEVER_RETRIED = (DeserializationError, StateKeyError, DeclarationError)
+"""The same bytes give the same error."""
+
+
+class Failures:
+    """The policy of one node at work.
+
+    Args:
+        name: Name of the node.
+        policy: What was declared.
+        dead_letters: Lane of the dead letters, or None.
+        clock: Monotonic seconds, for the pace of warnings.
+
+    Attributes:
+        counts: Whether records that succeed have to be told to ``good``.
+    """
+
+    __slots__ = ("_lane", "_meter", "_name", "_policy", "_warnings", "counts")
+
+    def __init__(
+        self,
+        name: str,
+        policy: FailurePolicy,
+        dead_letters: Lane | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._policy = policy
+        self._lane = dead_letters
+        self._meter = DeadLetterMeter(policy.limits)
+        self._warnings = ThrottledWarnings(logger.warning, clock)
+        self.counts: bool = policy.on_error is OnError.DEAD_LETTER
+
+    def good(self, partition: int, count: int = 1) -> None:
+        """Records succeeded."""
+        self._meter.good(partition, count)
+
+    def retry_delay_ms(self, record: ConsumerRecord, error: Exception, attempt: int) -> int | None:
+        """How long to wait before the next attempt; None when there is none.
+
+        Args:
+            record: The record that failed.
+            error: What the attempt raised.
+            attempt: Which one it was, 1 for the first.
+        """
+        retries = self._policy.retries
+        if (
+            attempt > retries.count_max
+            or not isinstance(error, retries.only)
+            or isinstance(error, _NEVER_RETRIED)
+        ):
+            return None
+        logger.info(
+            "%s: attempt %d at %s-%d@%d failed: %s",
+            self._name,
+            attempt,
+            record.topic,
+            record.partition,
+            record.offset,
+            brief(error),
+        )
+        return retries.delay_ms(attempt)
+
+    def give_up(self, record: ConsumerRecord, error: Exception, attempts: int) -> Encoded | None:
+        """Follow the policy for a record that failed for good.
+
+        Returns:
+            The dead letter; None when the record is skipped.
+
+        Raises:
+            ProcessingError: The policy is to stop, or dead letters exceed their limit.
+        """
+        where = f"{record.topic}-{record.partition}@{record.offset}"
+        coordinates = (record.topic, record.partition, record.offset, attempts)
+        name, cause = self._name, brief(error)
+        tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+        policy = self._policy.on_error
+        if policy is OnError.SKIP:
+            self._warnings.note(error, f"{name}: skipped {where} after {tries}: {cause}")
+            return None
+        if policy is OnError.STOP or self._lane is None:
+            raise ProcessingError(
+                f"{name} failed at {where} after {tries}: {cause}. The record is "
+                "not committed and comes again after a restart; to go on without it, declare "
+                "dead_letter= or on_error=OnError.SKIP",
+                *coordinates,
+            ) from error
+        exceeded = self._meter.bad(record.partition)
+        if exceeded is not None:
+            raise TooManyDeadLettersError(
+                f"{name} stops at {where}: {exceeded}; the last failure: {cause}", *coordinates
+            ) from error
+        self._warnings.note(error, f"{name}: dead letter for {where} after {tries}: {cause}")
+        return (
+            self._lane,
+            cast("bytes | None", record.value),
+            cast("bytes | None", record.key),
+            record.timestamp_ms,
+            dead_letter_headers(record, error, attempts, name),
+            None,
+        )

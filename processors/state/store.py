@@ -1,0 +1,299 @@
+"""The stores of a task: committed values, with the writes of the open unit and of one call on top.
+
+Three layers lie on each other: the byte map (committed), the store (the open unit), and ``Layer``
+(one record or one call). A read sees the highest layer that has the key; a range merges them in
+order. A layer is merged into the one below when its call succeeded and dropped when it failed; a
+store is applied to the map when its unit is committed and dropped when it is aborted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from onceflow.processors.state.bytemap import ByteMap, prefix_of
+from onceflow.processors.state.codec import ValueCodec
+from onceflow.processors.state.keys import after
+
+CLEAN_MAX: Final = 50_000
+"""Committed values that a store of atoms keeps at hand, so that a key that comes again needs no
+read of the map. All are forgotten when there are more: that is cheaper than an order of use."""
+
+
+class Rows(Protocol):
+    """Ordered rows of bytes: a store, or a layer on one."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes | None) -> None: ...
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Written:
+    """Writes on top of something, read in order.
+
+    Attributes:
+        writes: New value by key; None deletes.
+    """
+
+    __slots__ = ("_order", "writes")
+
+    def __init__(self) -> None:
+        self.writes: dict[bytes, bytes | None] = {}
+        self._order: list[bytes] | None = None  # Kept from the first range on.
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write, or delete with None."""
+        if self._order is not None and key not in self.writes:
+            insort(self._order, key)
+        self.writes[key] = value
+
+    def drop(self) -> None:
+        """Forget all writes."""
+        self.writes.clear()
+        self._order = None
+
+    def on_top(
+        self,
+        below: Iterator[tuple[bytes, bytes]],
+        start: bytes,
+        end: bytes | None,
+        reverse: bool,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """What lies below, with the writes of the range put in and deleted keys left out."""
+        if not self.writes:
+            return below
+        if self._order is None:
+            self._order = sorted(self.writes)
+        first = bisect_left(self._order, start)
+        last = len(self._order) if end is None else bisect_left(self._order, end)
+        keys = self._order[first:last]
+        if reverse:
+            keys.reverse()
+        return _merged(below, [(key, self.writes[key]) for key in keys], reverse)
+
+
+def _merged(
+    below: Iterator[tuple[bytes, bytes]],
+    above: list[tuple[bytes, bytes | None]],
+    reverse: bool,
+) -> Iterator[tuple[bytes, bytes]]:
+    lower = next(below, None)
+    for key, value in above:
+        while lower is not None and (lower[0] > key if reverse else lower[0] < key):
+            yield lower
+            lower = next(below, None)
+        if lower is not None and lower[0] == key:
+            lower = next(below, None)
+        if value is not None:
+            yield key, value
+    while lower is not None:
+        yield lower
+        lower = next(below, None)
+
+
+class Store(Written):
+    """One store of a task, by bytes.
+
+    Args:
+        name: ``function.state``.
+        number: Its prefix in the map.
+        committed: The task's map.
+        logged: Whether changes go to a changelog; an index that can be derived has none.
+    """
+
+    __slots__ = ("_committed", "logged", "name", "prefix")
+
+    def __init__(self, name: str, number: int, committed: ByteMap, *, logged: bool = True) -> None:
+        super().__init__()
+        self.name: str = name
+        self.prefix: bytes = prefix_of(number)
+        self.logged: bool = logged
+        self._committed = committed
+
+    def get(self, key: bytes) -> bytes | None:
+        """The stored bytes, uncommitted writes included."""
+        if key in self.writes:
+            return self.writes[key]
+        return self._committed.get(self.prefix + key)
+
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < end`` in order, uncommitted writes included."""
+        prefix = self.prefix
+        top = after(prefix) if end is None else prefix + end
+        size = len(prefix)
+        below = (
+            (key[size:], value)
+            for key, value in self._committed.range(prefix + start, top, reverse=reverse)
+        )
+        return self.on_top(below, start, end, reverse)
+
+    def collect(self) -> Mapping[bytes, bytes | None]:
+        """What the open unit changed: the last value of each key."""
+        return self.writes
+
+    def committed(self) -> None:
+        """The unit is committed and applied to the map."""
+        self.drop()
+
+
+class Layer(Written):
+    """Writes of one record or one call on top of a store, or of another layer."""
+
+    __slots__ = ("_below",)
+
+    def __init__(self, below: Rows) -> None:
+        super().__init__()
+        self._below = below
+
+    def get(self, key: bytes) -> bytes | None:
+        """The stored bytes, with this layer's writes."""
+        if key in self.writes:
+            return self.writes[key]
+        return self._below.get(key)
+
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < end`` in order, with this layer's writes."""
+        return self.on_top(self._below.range(start, end, reverse=reverse), start, end, reverse)
+
+    def merge(self) -> None:
+        """The call succeeded: its writes count."""
+        put = self._below.put
+        for key, value in self.writes.items():
+            put(key, value)
+
+
+class _Absent:
+    """Marks a key without a value."""
+
+    def __repr__(self) -> str:
+        return "<no value>"
+
+
+ABSENT: Final = _Absent()
+
+
+class Values(Protocol):
+    """Values by key, as ``ValueCodec.keep`` gives them: a store of values, or a layer on one."""
+
+    @property
+    def codec(self) -> ValueCodec: ...
+    def load(self, key: bytes) -> object:
+        """The value, or ``ABSENT``."""
+
+    def save(self, key: bytes, kept: object) -> None:
+        """Write; ``ABSENT`` deletes."""
+
+
+class ValueStore(Store):
+    """A store of one value by key, kept as objects until the commit.
+
+    Only the last value of each key in a unit is encoded. Values that nobody can change in place
+    stay at hand after the commit, up to ``CLEAN_MAX`` of them.
+    """
+
+    __slots__ = ("_clean", "codec", "fresh")
+
+    def __init__(self, name: str, number: int, committed: ByteMap, codec: ValueCodec) -> None:
+        super().__init__(name, number, committed)
+        self.codec: ValueCodec = codec
+        self.fresh: dict[bytes, object] = {}
+        self._clean: dict[bytes, object] = {}
+
+    def load(self, key: bytes) -> object:
+        """The value as ``ValueCodec.keep`` gives it, or ``ABSENT``."""
+        found = self.fresh.get(key)
+        if found is not None:
+            return found
+        found = self._clean.get(key)
+        if found is not None:
+            return found
+        return self._load_committed(key)
+
+    def _load_committed(self, key: bytes) -> object:
+        data = self._committed.get(self.prefix + key)
+        if data is None:
+            return ABSENT
+        codec = self.codec
+        value = codec.decode(key, data)
+        if codec.is_atom:
+            if len(self._clean) >= CLEAN_MAX:
+                self._clean.clear()
+            self._clean[key] = value
+            return value
+        return codec.keep(value)
+
+    def save(self, key: bytes, kept: object) -> None:
+        """Write; ``ABSENT`` deletes."""
+        self.fresh[key] = kept
+
+    def get(self, key: bytes) -> bytes | None:
+        """The stored bytes, uncommitted writes included."""
+        kept = self.load(key)
+        return None if kept is ABSENT else self.codec.encode(key, kept)
+
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < end`` in order, uncommitted writes included."""
+        self.collect()
+        return super().range(start, end, reverse=reverse)
+
+    def collect(self) -> Mapping[bytes, bytes | None]:
+        """What the open unit changed, encoded."""
+        self._order = None
+        encode = self.codec.encode
+        writes = self.writes
+        writes.clear()
+        for key, kept in self.fresh.items():
+            writes[key] = None if kept is ABSENT else encode(key, kept)
+        return writes
+
+    def committed(self) -> None:
+        """The unit is committed and applied to the map."""
+        if self.codec.is_atom:
+            clean = self._clean
+            if len(clean) + len(self.fresh) > CLEAN_MAX:
+                clean.clear()
+            for key, kept in self.fresh.items():
+                if kept is ABSENT:
+                    clean.pop(key, None)
+                elif len(clean) < CLEAN_MAX:
+                    clean[key] = kept
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget all writes."""
+        super().drop()
+        self.fresh.clear()
+
+
+class ValueLayer:
+    """Values that one record or one call set, on top of a store or another layer."""
+
+    __slots__ = ("_below", "codec", "fresh")
+
+    def __init__(self, below: Values) -> None:
+        self._below = below
+        self.codec: ValueCodec = below.codec
+        self.fresh: dict[bytes, object] = {}
+
+    def load(self, key: bytes) -> object:
+        """The value as ``ValueCodec.keep`` gives it, or ``ABSENT``."""
+        found = self.fresh.get(key)
+        return self._below.load(key) if found is None else found
+
+    def save(self, key: bytes, kept: object) -> None:
+        """Write; ``ABSENT`` deletes."""
+        self.fresh[key] = kept
+
+    def merge(self) -> None:
+        """The call succeeded: its values count."""
+        for key, kept in self.fresh.items():
+            self._below.save(key, kept)

@@ -1,0 +1,78 @@
+"""Describes a type by its structure, so that a changed one is noticed however it is named.
+
+The text of a type is kept beside the state that was written with it. A dataclass that moved to
+another module has the same text; one whose field has another type has another. Names of classes
+count only where values carry them (tagged structs and enums).
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+
+from msgspec import inspect as shapes
+
+from onceflow.processors.errors import DeclarationError
+
+_FIELDED = (shapes.DataclassType, shapes.NamedTupleType, shapes.StructType, shapes.TypedDictType)
+_ITEMS = (shapes.ListType, shapes.SetType, shapes.FrozenSetType, shapes.VarTupleType)
+
+
+def type_text(kind: object, what: str) -> str:
+    """The structure of a type as text.
+
+    Args:
+        kind: An annotation that msgspec knows.
+        what: What has the type, for messages.
+
+    Raises:
+        DeclarationError: msgspec does not know the type.
+    """
+    try:
+        shape = shapes.type_info(typing.cast(type, kind))
+    except (TypeError, RuntimeError) as error:
+        shown = inspect.formatannotation(kind)
+        raise DeclarationError(f"{what}: no codec for the type {shown}: {error}") from error
+    return _text(shape, ())
+
+
+def _text(shape: shapes.Type, within: tuple[object, ...]) -> str:
+    if isinstance(shape, shapes.Metadata):
+        return _text(shape.type, within)
+    if isinstance(shape, _FIELDED):
+        return _fields(shape, within)
+    if isinstance(shape, _ITEMS):
+        return f"{_name(shape)}[{_text(shape.item_type, within)}]"
+    if isinstance(shape, shapes.TupleType):
+        return f"tuple[{', '.join(_text(item, within) for item in shape.item_types)}]"
+    if isinstance(shape, shapes.DictType):
+        return f"dict[{_text(shape.key_type, within)}, {_text(shape.value_type, within)}]"
+    if isinstance(shape, shapes.UnionType):
+        return " | ".join(sorted(_text(item, within) for item in shape.types))
+    if isinstance(shape, shapes.LiteralType):
+        return f"literal[{', '.join(sorted(map(repr, shape.values)))}]"
+    if isinstance(shape, shapes.EnumType):
+        return f"enum[{', '.join(sorted(repr(member.value) for member in shape.cls))}]"
+    if isinstance(shape, shapes.CustomType):
+        return f"custom[{shape.cls.__name__}]"
+    return _name(shape)
+
+
+def _fields(
+    shape: shapes.DataclassType | shapes.NamedTupleType | shapes.StructType | shapes.TypedDictType,
+    within: tuple[object, ...],
+) -> str:
+    if shape.cls in within:
+        return f"ring[{len(within) - within.index(shape.cls)}]"
+    inner = (*within, shape.cls)
+    # Order counts where values are written as arrays; elsewhere it does not.
+    ordered = isinstance(shape, shapes.NamedTupleType) or getattr(shape, "array_like", False)
+    fields = [f"{field.encode_name}: {_text(field.type, inner)}" for field in shape.fields]
+    kind = "array" if ordered else "object"
+    tag = getattr(shape, "tag", None)
+    lead = [] if tag is None else [f"{getattr(shape, 'tag_field', None)}={tag!r}"]
+    return f"{kind}{{{', '.join(lead + (fields if ordered else sorted(fields)))}}}"
+
+
+def _name(shape: shapes.Type) -> str:
+    return type(shape).__name__.removesuffix("Type").lower()

@@ -1,0 +1,428 @@
+"""A task: one sub-topology on one partition number, with everything that belongs to it.
+
+Its inbox, the record in hand, its state and its place all go when its partition goes; nothing
+outside remembers any of them. A record that has to wait for another attempt holds up its own task
+only. Tasks read no clock but the unit's and wait for nothing; the worker drives them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from onceflow.processors.clock import StreamTime
+from onceflow.processors.errors import (
+    ProcessingError,
+    StateCorruptedError,
+    StateDirectoryError,
+)
+from onceflow.processors.frame import Frame, Item
+from onceflow.processors.inbox import Inbox, Inboxes
+from onceflow.processors.nodes.base import Program, WorkNode
+from onceflow.processors.state.store import Store
+from onceflow.processors.state.task_state import TaskState
+from onceflow.processors.unit import Unit
+from onceflow.sdk.errors import RecordError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+
+class TaskId(NamedTuple):
+    """Names a task within its application.
+
+    Attributes:
+        part: Name of the sub-topology.
+        partition: Partition number of its inputs.
+    """
+
+    part: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.part}-{self.partition}"
+
+
+class TaskStatus(enum.Enum):
+    """Where a task stands."""
+
+    INCOMPLETE = "waiting for the partitions of its other inputs"
+    OPENING = "waiting for a former owner to release the store"
+    RESTORING = "replaying the changelog"
+    RUNNING = "processing"
+    BROKEN = "an input cannot be read"
+
+
+class Waiting(NamedTuple):
+    """A record that failed and is tried again later.
+
+    Attributes:
+        partition: Its input.
+        offset: Its offset.
+        call: Which of the record's calls failed, counted from 0.
+        attempt: Attempts so far.
+        not_before_s: When the next one is due.
+    """
+
+    partition: TopicPartition
+    offset: int
+    call: int
+    attempt: int
+    not_before_s: float
+
+
+class _Job:
+    """The record in hand: which calls are done, and which are left.
+
+    Attributes:
+        record: The record.
+        inbox: Where it came from.
+        frame: What its calls did.
+        agenda: Calls that are left, the next one last.
+        calls: Calls that are done.
+    """
+
+    __slots__ = ("agenda", "calls", "frame", "inbox", "record")
+
+    def __init__(self, inbox: Inbox, record: ConsumerRecord, roots: Iterable[WorkNode]) -> None:
+        self.record = record
+        self.inbox = inbox
+        self.frame = Frame(record, record)
+        self.agenda: list[tuple[WorkNode, Item]] = []
+        self.agenda.extend((node, record) for node in reversed(tuple(roots)))
+        self.calls = 0
+
+
+class Doomed(NamedTuple):
+    """A record whose outputs the brokers refuse.
+
+    Attributes:
+        partition: Its input.
+        offset: Its offset.
+    """
+
+    partition: TopicPartition
+    offset: int
+
+
+class Task:
+    """One sub-topology on one partition number.
+
+    Args:
+        id: Its name.
+        program: The nodes at work.
+        inputs: Its input partitions.
+        state: Its state, or None when no node keeps any.
+        time: Its stream time.
+        idle_ms: Longest wait for an input without records, with several inputs.
+
+    Attributes:
+        id: Its name.
+        inputs: Its input partitions.
+        inboxes: Records that were polled and not processed.
+        state: Its state, or None.
+        time: Its stream time.
+        status: Where it stands.
+        progress: Next offset to read by input, of what is processed and not committed.
+        waiting: The record that is tried again later, if any. It outlives an abort, so that the
+            attempts of a record that comes again go on being counted.
+        held_until_s: Until when it takes no records, after aborts that nobody explains.
+        doomed: Records whose outputs were refused, by the error.
+    """
+
+    __slots__ = (
+        "_buried",
+        "_job",
+        "_program",
+        "_slice_node",
+        "_stores",
+        "doomed",
+        "held_until_s",
+        "id",
+        "inboxes",
+        "inputs",
+        "progress",
+        "state",
+        "status",
+        "time",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        id: TaskId,
+        program: Program,
+        inputs: Sequence[TopicPartition],
+        state: TaskState | None,
+        time: StreamTime,
+        idle_ms: int = 0,
+    ) -> None:
+        self.id: TaskId = id
+        self.inputs: tuple[TopicPartition, ...] = tuple(inputs)
+        self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms)
+        self.state: TaskState | None = state
+        self.time: StreamTime = time
+        self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
+        self.progress: dict[TopicPartition, int] = {}
+        self.waiting: Waiting | None = None
+        self.held_until_s: float = 0.0
+        self.doomed: dict[Doomed, RecordError] = {}
+        self._buried: set[Doomed] = set()
+        self._program = program
+        self._slice_node = program.slices(self.inputs[0].topic) if len(self.inputs) == 1 else None
+        self._stores: Mapping[str, Store] = {}
+        self._job: _Job | None = None
+
+    def run(self) -> None:
+        """State is complete: records may be processed."""
+        self.status = TaskStatus.RUNNING
+        if self.state is not None:
+            self._stores = self.state.stores
+
+    # Records -------------------------------------------------------------------------------
+
+    def put(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """Take what a poll gave."""
+        self.inboxes.by_partition[partition].put(records)
+
+    def blocked_until_s(self, now_s: float) -> float | None:
+        """Until when no record may be processed; None when nothing is in the way."""
+        waiting = self.waiting
+        if now_s < self.held_until_s:
+            return self.held_until_s
+        if waiting is not None and now_s < waiting.not_before_s and self._is_next(waiting):
+            return waiting.not_before_s
+        return None
+
+    def ready_s(self, now_s: float) -> float | None:
+        """When the task can go on: now, at a later time, or None when it has nothing to do."""
+        if self.status is not TaskStatus.RUNNING:
+            return None
+        blocked_s = self.blocked_until_s(now_s)
+        if blocked_s is not None:
+            return blocked_s
+        if self._job is not None or self.inboxes.next(int(now_s * 1000)) is not None:
+            return now_s
+        until_ms = self.inboxes.waits_until_ms()
+        return None if until_ms is None else until_ms / 1000
+
+    def _is_next(self, waiting: Waiting) -> bool:
+        """Whether the waiting record is the one to be processed next."""
+        if self._job is not None:
+            return True
+        head = self.inboxes.by_partition[waiting.partition].head()
+        return head is not None and head.offset >= waiting.offset
+
+    async def step(self, unit: Unit) -> None:
+        """Process records until there is none, the unit is due or full, or one has to wait.
+
+        Raises:
+            ProcessingError: A record failed and the policy is to stop. What precedes it is in the
+                unit, and nothing of it.
+            StateDirectoryError: State cannot be read; no record is to blame.
+        """
+        while (now_s := self.ready_s(unit.clock())) is not None and now_s <= unit.clock():
+            if unit.room <= 0:
+                return
+            if self._slice_node is not None and self._job is None and not self.doomed:
+                self._take_slice(unit, self._slice_node)
+            else:
+                await self._take_record(unit)
+            if unit.clock() >= unit.due_s:
+                return
+
+    def _take_slice(self, unit: Unit, node: WorkNode) -> None:
+        """Let a node process a run of records straight into the unit."""
+        inbox = self.inboxes.all[0]
+        records, start = inbox.records, inbox.index
+        if self.waiting is not None:
+            # The record that failed before comes with its count of attempts.
+            self._job = _Job(inbox, records[start], (node,))
+            if records[start].offset >= self.waiting.offset:
+                return
+            stop = start + 1
+        else:
+            stop = min(len(records), start + unit.room)
+        self._job = None
+        done, error = node.run_slice(records, start, stop, self._stores, unit)
+        if done > start:
+            unit.count += done - start
+            self.progress[inbox.partition] = records[done - 1].offset + 1
+            inbox.advance(done - start)
+        if error is not None:
+            self._job = job = _Job(inbox, records[done], (node,))
+            self._after_failure(job, node, error, 1, unit)
+
+    async def _take_record(self, unit: Unit) -> None:
+        """Make the calls of one record, as far as they can be made now."""
+        job = self._job
+        if job is None:
+            inbox = self.inboxes.next(int(unit.clock() * 1000))
+            assert inbox is not None
+            record = inbox.records[inbox.index]
+            job = self._job = _Job(inbox, record, self._program.roots[record.topic])
+            refused = self.doomed.get(Doomed(inbox.partition, record.offset))
+            if refused is not None:
+                self._give_up_outputs(job, refused)
+        while job.agenda:
+            node, item = job.agenda[-1]
+            attempt = self._attempt(job)
+            try:
+                await self._call(job, node, item, attempt)
+            except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
+                if not self._after_failure(job, node, error, attempt, unit):
+                    return
+            if self._job is not job:
+                return  # The partition went while a handler was awaited.
+        job.frame.keep()
+        self._finish(job, unit)
+
+    async def _call(self, job: _Job, node: WorkNode, item: Item, attempt: int) -> None:
+        """One call in a frame of its own; its results are the next calls."""
+        frame = Frame(job.record, item, attempt, job.frame)
+        try:
+            if node.is_async:
+                await node.call_async(frame, self._stores)
+            else:
+                node.call(frame, self._stores)
+        except BaseException:
+            frame.drop()
+            raise
+        frame.keep()
+        if node.failures.counts:
+            node.failures.good(job.record.partition)
+        self._call_done(job)
+        children = self._program.children.get(node.name, ())
+        job.agenda.extend(
+            (child, result) for result in reversed(frame.results) for child in reversed(children)
+        )
+
+    def _attempt(self, job: _Job) -> int:
+        waiting = self.waiting
+        if (
+            waiting is not None
+            and waiting.offset == job.record.offset
+            and waiting.partition == job.inbox.partition
+            and waiting.call == job.calls
+        ):
+            return waiting.attempt + 1
+        return 1
+
+    def _call_done(self, job: _Job) -> None:
+        """The next call of the record is up."""
+        job.agenda.pop()
+        if self._attempt(job) > 1:
+            self.waiting = None
+        job.calls += 1
+
+    def _finish(self, job: _Job, unit: Unit) -> None:
+        """All calls of the record are done and in the unit."""
+        self._job = None
+        unit.count += 1
+        self.progress[job.inbox.partition] = job.record.offset + 1
+        job.inbox.advance(1)
+        waiting = self.waiting
+        if (
+            waiting is not None
+            and waiting.partition == job.inbox.partition
+            and waiting.offset <= job.record.offset
+        ):
+            self.waiting = None
+
+    # Failures ------------------------------------------------------------------------------
+
+    def _after_failure(
+        self, job: _Job, node: WorkNode, error: Exception, attempt: int, unit: Unit
+    ) -> bool:
+        """Follow the policy. Returns whether the record's other calls go on now.
+
+        Raises:
+            ProcessingError: The policy is to stop.
+        """
+        if isinstance(error, ProcessingError | StateDirectoryError):
+            self._job = None
+            if isinstance(error, StateCorruptedError) and self.state is not None:
+                self.state.note_damage()
+            raise error  # The latter is not the record's fault: the state of all is in doubt.
+        try:
+            delay_ms = node.failures.retry_delay_ms(job.record, error, attempt)
+            if delay_ms is not None:
+                self.waiting = Waiting(
+                    job.inbox.partition,
+                    job.record.offset,
+                    job.calls,
+                    attempt,
+                    round(unit.clock() + delay_ms / 1000, 6),
+                )
+                return delay_ms == 0
+            letter = node.failures.give_up(job.record, error, attempt)
+        except ProcessingError:
+            self._job = None
+            raise
+        if letter is not None:
+            job.frame.outputs.append(letter)
+        self._call_done(job)
+        return True
+
+    def refuse_outputs(self, partition: TopicPartition, offset: int, error: RecordError) -> None:
+        """The brokers refuse an output of a record: it is given up when it comes again."""
+        self.doomed[Doomed(partition, offset)] = error
+
+    def _give_up_outputs(self, job: _Job, error: RecordError) -> None:
+        """A record whose outputs the brokers refuse: as if its functions had failed."""
+        where = Doomed(job.inbox.partition, job.record.offset)
+        if where in self._buried:
+            self._job = None
+            raise ProcessingError(
+                f"neither the outputs of {where.partition}@{where.offset} nor its dead letter can "
+                f"be delivered: {error}",
+                job.record.topic,
+                job.record.partition,
+                job.record.offset,
+                1,
+            ) from error
+        self._buried.add(where)
+        nodes = [node for node, _ in reversed(job.agenda)]
+        job.agenda.clear()
+        for node in nodes:
+            try:
+                letter = node.failures.give_up(job.record, error, 1)
+            except ProcessingError:
+                self._job = None
+                raise
+            if letter is not None:
+                job.frame.outputs.append(letter)
+
+    # The unit ------------------------------------------------------------------------------
+
+    def committed(self) -> bool:
+        """The unit is committed.
+
+        Returns:
+            Whether a record is dealt with whose outputs were refused.
+        """
+        if self.state is not None and self._stores:
+            self.state.committed()
+        done = [where for where in self.doomed if self.progress.get(where[0], 0) > where.offset]
+        for where in done:
+            del self.doomed[where]
+            self._buried.discard(where)
+        self.progress.clear()
+        return bool(done)
+
+    def aborted(self) -> None:
+        """The unit is aborted: its records are read again."""
+        self.inboxes.clear()
+        self._job = None
+        self.progress.clear()
+        if self.state is not None and self._stores:
+            self.state.aborted()
+
+    def close(self) -> None:
+        """The partition is gone: everything of the task is."""
+        self.inboxes.clear()
+        self._job = None
+        self.progress.clear()
+        self._stores = {}
+        if self.state is not None:
+            self.state.close()

@@ -1,0 +1,152 @@
+"""The unit of work: everything since the last commit, and how large the next one may be.
+
+A unit ends in a commit or an abort, never in part. After an abort that may come back (a record that
+can never be delivered, a batch that takes too long) the following units are halved until the record
+to blame stands alone. Pure bookkeeping on a given clock; the worker acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from onceflow.processors.lanes import Lanes
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions import Abort, AbortReason
+
+BACKOFF_START_MS = 50
+BACKOFF_MAX_MS = 5_000
+ABORTS_UNTIL_CAREFUL = 2
+
+# Aborts that a rebalance, a fence or the worker itself explains: the records are not to blame.
+BLAMELESS = frozenset(
+    {
+        AbortReason.REQUESTED,
+        AbortReason.PARTITIONS_LOST,
+        AbortReason.STALE_MEMBERSHIP,
+        AbortReason.REBALANCE,
+        AbortReason.FENCED,
+    }
+)
+
+Progress = Mapping[TopicPartition, int]
+"""Next offset to read by partition."""
+
+
+class Unit:
+    """What is done and not committed.
+
+    Args:
+        clock: Monotonic seconds.
+        interval_ms: Longest time between commits.
+        records_max: Most records in a unit.
+        aborts_max: Aborts in a row before ``exhausted``.
+
+    Attributes:
+        lanes: Outputs that are not sent yet.
+        count: Records.
+        due_s: When the unit has to be committed; 0 asks for it at once.
+        room: Records that the unit may still take.
+    """
+
+    __slots__ = (
+        "_aborts_max",
+        "_interval_s",
+        "_limit",
+        "_records_max",
+        "_suspects",
+        "aborts",
+        "clock",
+        "count",
+        "due_s",
+        "lanes",
+    )
+
+    def __init__(
+        self, clock: Callable[[], float], interval_ms: int, records_max: int, aborts_max: int
+    ) -> None:
+        self.clock: Callable[[], float] = clock
+        self.lanes: Lanes = Lanes(clock)
+        self.count: int = 0
+        self.due_s: float = 0.0
+        self.aborts: int = 0
+        self._interval_s = interval_ms / 1000
+        self._records_max = records_max
+        self._aborts_max = aborts_max
+        self._limit = records_max
+        self._suspects: dict[TopicPartition, int] = {}
+
+    @property
+    def room(self) -> int:
+        """Records that the unit may still take."""
+        return self._limit - self.count
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether a record is being looked for that cannot be committed."""
+        return bool(self._suspects)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the unit has to be committed now."""
+        return self.count > 0 and (self.room <= 0 or self.clock() >= self.due_s)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether aborting again makes no sense."""
+        return self.aborts > self._aborts_max
+
+    def started(self) -> None:
+        """Records came in; the interval counts from the first uncommitted one."""
+        if self.count == 0:
+            self.due_s = self.clock() + self._interval_s
+
+    def committed(self, progress: Progress) -> None:
+        """The unit is committed."""
+        if progress:
+            self.aborts = 0
+        for partition, upto in progress.items():
+            if self._suspects.get(partition, upto + 1) <= upto:
+                del self._suspects[partition]
+        self._limit = max(1, self._limit // 2) if self._suspects else self._records_max
+        self._begin()
+        self.due_s = self.clock() + self._interval_s
+
+    def aborted(self, abort: Abort, progress: Progress) -> None:
+        """The unit is aborted."""
+        count = self.count
+        self._begin()
+        if abort.reason not in BLAMELESS:
+            self.aborts += 1
+            if self.aborts >= ABORTS_UNTIL_CAREFUL:
+                self.suspect(progress, count)
+
+    def suspect(self, progress: Progress, count: int) -> None:
+        """A record of an aborted unit is to blame: halve the units up to its end."""
+        for partition, upto in progress.items():
+            self._suspects[partition] = max(upto, self._suspects.get(partition, 0))
+        if self._suspects:
+            self._limit = max(1, min(self._limit, count) // 2)
+
+    def found(self) -> None:
+        """The record to blame is dealt with: units need not be small any more."""
+        self._suspects.clear()
+        self._limit = self._records_max
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The partition is gone."""
+        if self._suspects.pop(partition, None) is not None and not self._suspects:
+            self._limit = self._records_max
+
+    def clear(self) -> None:
+        """Nothing of the unit is left, and nothing was learnt from its end."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self.lanes.clear()
+        self.count = 0
+
+    def backoff_ms(self) -> int:
+        """Wait before the next try: none after the first abort, then doubling."""
+        if self.aborts < 2:
+            return 0
+        return min(BACKOFF_MAX_MS, BACKOFF_START_MS << min(self.aborts - 2, 16))

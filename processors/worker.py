@@ -1,0 +1,616 @@
+"""The loop of one worker: poll, let tasks process, end units, and everything that interrupts it.
+
+The worker decides when a unit ends, which partitions are held back, how a failed unit is
+approached again, and how the process ends. What is done for a record is the nodes' business,
+records belong to tasks, and how a unit ends is the ledger's. It is a coroutine over ``Calls`` and
+``Services``, so the same loop runs blocking, beside async handlers, and over asyncio clients on
+virtual time: it starts no thread, reads no clock of its own and never sleeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from onceflow.processors.assign import Tasks
+from onceflow.processors.calls import Calls
+from onceflow.processors.changelog import ChangelogReader, Restorer
+from onceflow.processors.clock import StreamTime
+from onceflow.processors.errors import (
+    ProcessingError,
+    SlotInUseError,
+    StoppedError,
+    TooManyAbortsError,
+    TopicSetupError,
+)
+from onceflow.processors.graph.specs import StoreKind
+from onceflow.processors.graph.topology import SubTopology, Topology
+from onceflow.processors.identity import Slot, claim_slot
+from onceflow.processors.inputs import BadInputs
+from onceflow.processors.lanes import Run
+from onceflow.processors.ledger.base import Ledger, LedgerOwner, Polled
+from onceflow.processors.nodes.programs import make_programs
+from onceflow.processors.notes import decode_note, encode_note, latest
+from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
+from onceflow.processors.settings import AppSettings
+from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.state.task_state import StateRules, TaskState
+from onceflow.processors.task import Task, TaskId, TaskStatus
+from onceflow.processors.unit import Unit
+from onceflow.sdk.errors import (
+    AbortableError,
+    CommitOutcomeUnknownError,
+    FencedInstanceIdError,
+    KafkaError,
+    NoBrokersAvailableError,
+    RecordError,
+    RetriableError,
+)
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.transactions import Abort, SessionConfig, TransactionalIdInUseError
+from onceflow.transactions.colour import Maybe, settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
+
+T = TypeVar("T")
+
+IDLE_POLL_MS = 1_000
+RESTORE_SLICE_MS = 100
+RETRY_OPEN_MS = 50
+FORCED_CLOSE_MS = 1_000
+TOPICS_CHECKED_S = 10.0
+"""How often a running worker looks whether its topics are what they were."""
+COMPLETE_NOTED_S = 600.0
+"""How often a running worker notes that its stores are complete: deletions may be missing from the
+changelog of one that was not for longer than ``delete.retention.ms``."""
+LOCK_TOLD_S = 5.0
+"""Time between two log lines about a store that somebody else holds."""
+
+_BEGIN_AGAIN = (RetriableError, AbortableError, CommitOutcomeUnknownError)
+"""New clients may help."""
+
+
+class Services(Protocol):
+    """The outside world of a worker. Methods give a result, or something to await for it."""
+
+    def admin(self) -> Maybe[TopicAdmin]:
+        """Access to topics; one for the life of the worker."""
+
+    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
+        """How units end."""
+
+    def changelog_reader(self) -> ChangelogReader | Awaitable[ChangelogReader]:
+        """A reader of changelogs."""
+
+    def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
+        """The map of a task; None while somebody else holds it."""
+
+    def monotonic_s(self) -> float:
+        """Monotonic clock in seconds."""
+
+    def wall_ms(self) -> int:
+        """Wall clock in milliseconds."""
+
+    def sleep(self, delay_s: float) -> Maybe[None]:
+        """Wait, or less when ``wake`` is called."""
+
+    def wake(self) -> None:
+        """End a ``sleep``; from any thread."""
+
+
+class Worker:
+    """One worker of an application. Also the owner of its ledger.
+
+    Args:
+        topology: The application.
+        settings: How it runs.
+        services: Makes clients, opens stores, tells the time.
+    """
+
+    def __init__(self, topology: Topology, settings: AppSettings, services: Services) -> None:
+        self._topology = topology
+        self._settings = settings
+        self._services = services
+        self._clock = services.monotonic_s
+        self._unit = Unit(
+            self._clock, settings.commit_interval_ms, settings.commit_records, settings.aborts_max
+        )
+        self._programs = make_programs(topology, self._unit, self._clock, settings.output_bytes_max)
+        self._restorer = Restorer(services.changelog_reader, self._clock)
+        self._tasks = Tasks(topology, self._make_task, self._restorer)
+        self._bad = BadInputs(self._clock)
+        self._topics: Provisioned | None = None
+        self._admin: TopicAdmin | None = None
+        self._ledger: Ledger | None = None
+        self._slot: Slot | None = None
+        self._records_max = 1
+        self._paused: set[TopicPartition] = set()
+        self._failed: dict[TopicPartition, int] = {}
+        self._failed_count = 0
+        self._was_aborted = False
+        self._stopping = False
+        self._leave_group = True
+        self._checked_s = self._noted_s = self._clock()
+        self._told_s = self._checked_s - LOCK_TOLD_S
+
+    def _make_task(self, part: SubTopology, partition: int) -> Task:
+        topics = self._topics
+        assert topics is not None
+        topics.check_partition(part, partition)
+        inputs = [TopicPartition(topic, partition) for topic in part.input_topics]
+        state = None
+        if part.states:
+            rules = StateRules(
+                self._topology.group,
+                topics.partitions[part.input_topics[0]],
+                topics.topic_ids,
+                self._settings.on_state_gap == "continue",
+                frozenset(self._settings.dropped_states),
+            )
+            state = TaskState(part.states, partition, rules)
+        time = StreamTime(self._settings.max_future_ms)
+        return Task(
+            TaskId(part.name, partition),
+            self._programs[part.name],
+            inputs,
+            state,
+            time,
+            self._settings.max_task_idle_ms,
+        )
+
+    # Life ----------------------------------------------------------------------------------
+
+    def stop(self, *, leave_group: bool = True) -> None:
+        """Ask for an orderly end; callable from signal handlers and other threads.
+
+        Args:
+            leave_group: False keeps the partitions for the next start of this slot, until the
+                session times out.
+        """
+        self._leave_group = leave_group
+        self._stopping = True
+        self._unit.due_s = 0.0  # The record in hand is the last one.
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Make a waiting call return, because the worker ends."""
+        self._services.wake()
+        ledger = self._ledger
+        if ledger is not None:
+            ledger.wakeup()
+
+    async def run(self, calls: Calls) -> None:
+        """Process until ``stop`` or an error.
+
+        Args:
+            calls: Runs what asks brokers.
+
+        Raises:
+            ProcessingError: A record failed and the policy is to stop, or an input is damaged.
+            TooManyAbortsError: No unit succeeds any more.
+            SlotInUseError: Another live worker has taken over the slot.
+            TopicSetupError: A topic is missing or does not fit, also one that went later.
+            StateDirectoryError: State cannot be used, or does not belong to the offsets.
+            KafkaError: The brokers refuse for good.
+        """
+        close_ms = FORCED_CLOSE_MS
+        try:
+            with contextlib.suppress(StoppedError):
+                await self._start(calls)
+            while not self._stopping:
+                try:
+                    await self._round(calls)
+                except _BEGIN_AGAIN as error:
+                    await self._begin_again(calls, error)
+            await self._commit(calls)
+            close_ms = self._settings.shutdown_timeout_ms // 2
+        except (FencedInstanceIdError, TransactionalIdInUseError) as error:
+            raise self._slot_in_use() from error
+        except KafkaError:
+            close_ms = self._settings.shutdown_timeout_ms // 2
+            raise
+        finally:
+            try:
+                await calls(self._close(close_ms))
+            finally:
+                self._tasks.release_all()
+                if self._slot is not None:
+                    self._slot.release()
+                calls.close()
+
+    def _slot_in_use(self) -> SlotInUseError:
+        slot = "?" if self._slot is None else self._slot.name
+        return SlotInUseError(
+            f"slot {slot!r} of application {self._topology.app} is used by another live worker, "
+            "which has taken over; give each process a slot of its own, or leave slot= out"
+        )
+
+    async def _start(self, calls: Calls) -> None:
+        self._admin = await calls(_made(self._services.admin))
+        self._topics = await calls(provision(self._topology, self._settings, self._admin))
+        if self._stopping:
+            return
+        directory = self._settings.state_dir / self._topology.app
+        self._slot = claim_slot(directory, self._settings.slot)
+        await self._open_ledger(calls)
+
+    async def _open_ledger(self, calls: Calls) -> None:
+        assert self._slot is not None
+        config = self._settings.session_config(
+            self._topology.app, self._topology.input_topics, self._slot.name
+        )
+        self._records_max = config.consumer.max_poll_records
+        self._ledger = self._services.ledger(config, self, self._unit, calls)
+        await calls(self._ledger.open())
+
+    async def _close(self, timeout_ms: int) -> None:
+        ledger = self._ledger
+        try:
+            if ledger is not None:
+                await ledger.close(timeout_ms, leave_group=self._leave_group)
+        except KafkaError as error:
+            logger.warning("closing: %s", error)
+        finally:
+            await self._restorer.close()
+            if self._admin is not None:
+                await settle(self._admin.close())
+
+    async def _begin_again(self, calls: Calls, error: KafkaError) -> None:
+        """Begin again in place: new clients, same slot, state from the stores."""
+        while not self._stopping:
+            logger.warning("beginning again after: %s", error)
+            self._unit.aborts += 1
+            self._check_exhausted(error)
+            await self._check_topics(calls, now=True)
+            await self._drop_ledger(calls)
+            delay_s = self._unit.backoff_ms() / 1000
+            await calls(_made(partial(self._services.sleep, delay_s)))
+            try:
+                await self._open_ledger(calls)
+            except StoppedError:
+                return
+            except (*_BEGIN_AGAIN, NoBrokersAvailableError) as again:
+                error = again
+            else:
+                return
+
+    async def _drop_ledger(self, calls: Calls) -> None:
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            try:
+                await calls(ledger.close(self._settings.revoke_budget_ms, leave_group=True))
+            except KafkaError as error:
+                logger.debug("closing before beginning again: %s", error)
+        for task in self._tasks:
+            task.aborted()
+        self._tasks.release_all()
+        self._unit.clear()
+        self._paused.clear()
+        self._bad.clear()
+
+    @property
+    def _open(self) -> Ledger:
+        assert self._ledger is not None
+        return self._ledger
+
+    # The loop ------------------------------------------------------------------------------
+
+    async def _round(self, calls: Calls) -> None:
+        unit = self._unit
+        self._was_aborted = False
+        limit = max(1, min(self._records_max, unit.room))
+        polled = await calls(self._open.poll(self._poll_ms(), limit))
+        if polled.unit_error is not None:
+            await self._on_unit_error(calls, polled.unit_error)
+            return
+        if polled.input_error is not None:
+            await self._on_input_error(calls, polled)
+        for partition, records in polled.records.items():
+            task = self._tasks.of(partition)
+            assert task is not None, f"{partition} is read and belongs to no task"
+            task.put(partition, records)
+            self._bad.read(partition)
+        if self._tasks.restoring:
+            await self._restore(calls, 0 if polled.records else RESTORE_SLICE_MS)
+        await self._step_tasks(calls)
+        if not self._was_aborted:
+            await self._push(calls)
+        if unit.is_due:
+            await self._commit(calls)
+        await self._hold_back(calls)
+        await self._keep_house(calls)
+        if self._was_aborted and unit.backoff_ms():
+            await self._back_off(calls)
+
+    def _poll_ms(self) -> int:
+        """How long a poll may wait for records."""
+        if self._tasks.restoring:
+            return RETRY_OPEN_MS if self._tasks.opening else 0
+        now_s = self._clock()
+        until_s = now_s + IDLE_POLL_MS / 1000
+        if self._unit.count:
+            until_s = min(until_s, self._unit.due_s)
+        for task in self._tasks:
+            ready_s = task.ready_s(now_s)
+            if ready_s is not None:
+                until_s = min(until_s, ready_s)
+        bad_s = self._bad.next_s()
+        if bad_s is not None:
+            until_s = min(until_s, bad_s)
+        # Rounded up: a poll that returns a moment too early would be repeated at once.
+        return max(0, -int((now_s - until_s) * 1000 // 1))
+
+    async def _step_tasks(self, calls: Calls) -> None:
+        """Let every task process what it can, with commits in between where they are due."""
+        unit = self._unit
+        for task in self._tasks:
+            while not (self._stopping or self._was_aborted):
+                now_s = self._clock()
+                ready_s = task.ready_s(now_s)
+                if ready_s is None or ready_s > now_s:
+                    break
+                unit.started()
+                try:
+                    await task.step(unit)
+                except ProcessingError:
+                    await self._commit(calls)  # What precedes the record is good.
+                    raise
+                if not unit.is_due:
+                    break
+                await self._commit(calls)
+
+    # Failures ------------------------------------------------------------------------------
+
+    async def _on_unit_error(self, calls: Calls, error: Exception) -> None:
+        """A commit within a rebalance failed."""
+        if isinstance(error, RecordError):
+            self._suspect(error)
+        else:
+            raise error
+
+    async def _on_input_error(self, calls: Calls, polled: Polled) -> None:
+        """A partition cannot be read: others go on, and it is fetched again before that is an end.
+
+        Raises:
+            ProcessingError: It stayed unreadable.
+            KafkaError: The error is none of a partition.
+        """
+        error = polled.input_error
+        assert error is not None
+        partition = self._bad.note(error)
+        if partition is None or self._tasks.of(partition) is None:
+            await self._commit(calls)
+            raise error
+        if self._bad.given_up(partition):
+            await self._step_tasks(calls)
+            await self._commit(calls)
+            raise self._bad.failure(partition)
+        await calls(self._open.pause([partition]))
+        self._paused.add(partition)
+
+    def _suspect(self, error: RecordError) -> None:
+        """Records whose outputs are refused: find the one to blame by halves."""
+        if self._failed_count == 1 and len(self._failed) == 1:
+            ((partition, upto),) = self._failed.items()
+            task = self._tasks.of(partition)
+            if task is not None:
+                logger.warning(
+                    "outputs of %s@%d cannot be delivered: %s", partition, upto - 1, error
+                )
+                task.refuse_outputs(partition, upto - 1, error)
+        else:
+            self._unit.suspect(self._failed, self._failed_count)
+        self._check_exhausted(error)
+
+    def _check_exhausted(self, cause: object) -> None:
+        if self._unit.exhausted:
+            raise TooManyAbortsError(
+                f"{self._unit.aborts} transactions aborted in a row; the last cause: {cause}"
+            ) from (cause if isinstance(cause, Exception) else None)
+
+    async def _back_off(self, calls: Calls) -> None:
+        """Take no records for a while; polling goes on, so membership does too."""
+        until_s = self._clock() + self._unit.backoff_ms() / 1000
+        for task in self._tasks:
+            task.held_until_s = until_s
+
+    # Ending units --------------------------------------------------------------------------
+
+    async def _push(self, calls: Calls) -> None:
+        """Send outputs early, so that they travel while the next records are processed."""
+        if self._unit.is_careful or not self._unit.lanes.size:
+            return
+        runs = self._unit.lanes.take()
+        try:
+            if not await calls(self._open.send(runs)):
+                self._check_exhausted(self._open.last_abort)
+        except RecordError as error:
+            self._suspect(error)
+
+    async def _commit(self, calls: Calls) -> bool:
+        """End the unit; False when it became an abort."""
+        if not self._unit.count:
+            return True
+        try:
+            done = await calls(self._open.commit())
+        except RecordError as error:
+            self._suspect(error)
+            return False
+        if not done:
+            self._check_exhausted(self._open.last_abort)
+        return done
+
+    # Holding back --------------------------------------------------------------------------
+
+    async def _hold_back(self, calls: Calls) -> None:
+        """Pause the partitions of tasks that wait, and those whose inbox is full; resume others."""
+        now_s = self._clock()
+        wanted: set[TopicPartition] = set()
+        for task in self._tasks:
+            if task.status is not TaskStatus.RUNNING:
+                wanted.update(task.inputs)
+                continue
+            if task.blocked_until_s(now_s) is not None:
+                wanted.update(task.inputs)
+            else:
+                wanted.update(task.inboxes.full(self._records_max))
+        wanted |= self._bad.held()
+        wanted |= self._tasks.incomplete
+        if wanted != self._paused:
+            pause, resume = wanted - self._paused, self._paused - wanted
+            if pause:
+                await calls(self._open.pause(sorted(pause)))
+            if resume:
+                owned = self._tasks.owned
+                await calls(self._open.resume(sorted(resume & owned)))
+            self._paused = wanted
+
+    # State ---------------------------------------------------------------------------------
+
+    async def _restore(self, calls: Calls, timeout_ms: int) -> None:
+        """Open stores and replay changelogs for a while."""
+        for task in self._tasks.opening:
+            await self._open_store(calls, task)
+        for state in await calls(self._restorer.step(timeout_ms)):
+            for task in self._tasks:
+                if task.state is state:
+                    self._complete(task)
+        await self._hold_back(calls)
+
+    async def _open_store(self, calls: Calls, task: Task) -> None:
+        topics, state = self._topics, task.state
+        assert topics is not None
+        assert state is not None
+        state.use_note(latest(decode_note(self._open.note(tp)) for tp in task.inputs))
+        part = next(p for p in self._topology.sub_topologies if p.name == task.id.part)
+        directory = self._settings.state_dir / self._topology.app / "state"
+        path = directory / self._topology.group / task.id.part / str(task.id.partition)
+        opened = self._services.open_map(part.store, path, topics.tombstone_age_ms(part))
+        if opened is None:
+            now_s = self._clock()
+            if now_s - self._told_s >= LOCK_TOLD_S:
+                self._told_s = now_s
+                logger.warning(
+                    "state of %s waits: another process holds %s.lock; it goes on when that "
+                    "process has closed it",
+                    task.id,
+                    path,
+                )
+            return
+        try:
+            state.use(opened)
+        except BaseException:
+            opened.close()
+            raise
+        task.status = TaskStatus.RESTORING
+        if await calls(self._restorer.add(state, task.id.partition)):
+            self._complete(task)
+
+    def _complete(self, task: Task) -> None:
+        assert task.state is not None
+        task.state.complete(self._services.wall_ms())
+        task.run()
+        logger.info("state of %s is complete", task.id)
+
+    async def _keep_house(self, calls: Calls) -> None:
+        now_s = self._clock()
+        if now_s - self._noted_s >= COMPLETE_NOTED_S:
+            self._noted_s = now_s
+            for task in self._tasks:
+                if task.state is not None and task.status is TaskStatus.RUNNING:
+                    task.state.note_complete(self._services.wall_ms())
+        if now_s - self._checked_s >= TOPICS_CHECKED_S:
+            await self._check_topics(calls)
+        for partition in self._bad.due():
+            await calls(self._open.read_again(partition))
+
+    async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
+        """See whether topics were deleted, made again, or have grown.
+
+        Raises:
+            TopicSetupError: One is not what it was.
+        """
+        self._checked_s = self._clock()
+        assert self._admin is not None
+        assert self._topics is not None
+        try:
+            await calls(watch(self._topology, self._topics, self._admin))
+        except TopicSetupError:
+            if self._unit.count and not now:
+                await self._commit(calls)
+            raise
+        except KafkaError as error:
+            logger.debug("looking at the topics: %s", error)
+
+    # The ledger's owner --------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Make tasks; those with state stay paused until it is restored."""
+        if partitions:
+            logger.info("assigned %s", ", ".join(map(str, partitions)))
+        waiting = self._tasks.assign(partitions)
+        self._paused.difference_update(partitions)
+        self._paused.update(waiting)
+        return waiting
+
+    def collect(self) -> list[Run]:
+        """What the unit has to send: outputs, then changes of state."""
+        runs = self._unit.lanes.take()
+        for task in self._tasks:
+            if task.state is not None and task.status is TaskStatus.RUNNING:
+                runs += task.state.collect()
+        return runs
+
+    def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Up to where the unit goes, asked of the tasks."""
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for task in self._tasks:
+            if task.progress:
+                note = ""
+                if task.state is not None:
+                    note = encode_note(task.state.note(task.time.now_ms))
+                for partition, offset in task.progress.items():
+                    found[partition] = OffsetAndMetadata(offset, note)
+        return found
+
+    def committed(self) -> None:
+        """The unit is committed: state reaches its maps."""
+        progress: dict[TopicPartition, int] = {}
+        for task in self._tasks:
+            progress.update(task.progress)
+            if task.committed():
+                self._unit.found()
+        self._unit.committed(progress)
+
+    def aborted(self, abort: Abort) -> None:
+        """The unit is void, and every record that was polled is read again."""
+        self._failed = {}
+        for task in self._tasks:
+            self._failed.update(task.progress)
+            task.aborted()
+        self._failed_count = self._unit.count
+        self._unit.aborted(abort, self._failed)
+        self._was_aborted = True
+
+    def released(self, partitions: Sequence[TopicPartition], lost: bool) -> list[TopicPartition]:
+        """Partitions are gone: close their stores before the successor opens them."""
+        if partitions:
+            logger.info("%s %s", "lost" if lost else "revoked", ", ".join(map(str, partitions)))
+        self._paused.difference_update(partitions)
+        for partition in partitions:
+            self._unit.forget(partition)
+            self._bad.forget(partition)
+        self._tasks.release(partitions)
+        # A task that lost one input is closed; what was polled of its others is read again.
+        kept = sorted(self._tasks.incomplete - self._paused)
+        self._paused.update(kept)
+        return kept
+
+
+async def _made(make: Callable[[], Maybe[T]]) -> T:
+    """Call within the coroutine, so that ``Calls`` decides where that is."""
+    return await settle(make())

@@ -1,0 +1,127 @@
+"""Goal: the inputs of a task are taken by time, and stream time neither goes back nor runs away.
+
+Method: inboxes and stream time alone, with given clocks; order against a sorted list.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from onceflow.processors.clock import UNKNOWN_MS, Arrival, StreamTime
+from onceflow.processors.inbox import Inboxes
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def record(partition: TopicPartition, offset: int, time_ms: int) -> ConsumerRecord:
+    return ConsumerRecord(*partition, offset, time_ms)
+
+
+def take(inboxes: Inboxes, now_ms: int = 0) -> list[tuple[str, int]]:
+    """Everything that may be taken now."""
+    found = []
+    while (inbox := inboxes.next(now_ms)) is not None:
+        head = inbox.head()
+        assert head is not None
+        found.append((head.topic, head.offset))
+        inbox.advance(1)
+    return found
+
+
+def test_one_input_is_a_queue_of_runs() -> None:
+    inboxes = Inboxes([A0])
+    inbox = inboxes.by_partition[A0]
+    inbox.put([record(A0, n, 0) for n in range(3)])
+    inbox.put([record(A0, n, 0) for n in range(3, 5)])
+    assert len(inboxes) == 5
+    assert (len(inbox.records), inbox.index) == (3, 0)
+    inbox.advance(2)
+    assert take(inboxes) == [("a", 2), ("a", 3), ("a", 4)]
+    assert (len(inboxes), inboxes.next(0)) == (0, None)
+    inbox.put([record(A0, 9, 0)])
+    inboxes.clear()
+    assert len(inboxes) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_several_inputs_are_merged_by_time(seed: int) -> None:
+    chance = random.Random(seed)
+    inboxes = Inboxes([A0, B0])
+    wanted = []
+    for partition in (A0, B0):
+        times = sorted(chance.randrange(20) for _ in range(10))
+        records = [record(partition, n, time_ms) for n, time_ms in enumerate(times)]
+        inboxes.by_partition[partition].put(records)
+        inboxes.note_end(partition, True)
+        wanted += [(r.timestamp_ms, r.topic, r.offset) for r in records]
+    assert take(inboxes) == [(topic, offset) for _, topic, offset in sorted(wanted)]
+
+
+def test_empty_input_is_waited_for_unless_it_is_at_its_end() -> None:
+    inboxes = Inboxes([A0, B0], idle_ms=100)
+    inboxes.by_partition[A0].put([record(A0, 0, 5), record(A0, 1, 6)])
+    assert inboxes.next(1_000) is None
+    assert inboxes.waits_until_ms() == 1_100
+    assert inboxes.empty() == [B0]
+    inboxes.by_partition[B0].put([record(B0, 0, 1)])
+    assert take(inboxes, 1_050) == [("b", 0)]
+    assert inboxes.waits_until_ms() == 1_150
+    inboxes.note_end(B0, True)
+    assert take(inboxes, 1_060) == [("a", 0), ("a", 1)]
+    assert inboxes.waits_until_ms() is None
+
+
+def test_wait_for_an_empty_input_is_bounded() -> None:
+    inboxes = Inboxes([A0, B0], idle_ms=100)
+    inboxes.by_partition[A0].put([record(A0, 0, 5)])
+    assert take(inboxes, 1_000) == []
+    assert take(inboxes, 1_099) == []
+    assert take(inboxes, 1_100) == [("a", 0)]
+    assert Inboxes([A0, B0]).next(0) is None
+
+
+def test_inboxes_of_several_inputs_are_bounded() -> None:
+    inboxes = Inboxes([A0, B0])
+    inboxes.by_partition[A0].put([record(A0, n, 5) for n in range(3)])
+    assert (inboxes.full(3), inboxes.full(4)) == ([A0], [])
+    alone = Inboxes([A0])
+    alone.by_partition[A0].put([record(A0, n, 5) for n in range(3)])
+    assert alone.full(1) == []  # It waits for nothing but itself.
+
+
+def test_stream_time_never_goes_back() -> None:
+    time = StreamTime(1_000)
+    assert time.now_ms == UNKNOWN_MS
+    for stamp, wanted in ((5, 5), (3, 5), (9, 9)):
+        assert time.observe(stamp, 100) is Arrival.ON_TIME
+        assert time.now_ms == wanted
+    assert StreamTime(1_000, start_ms=50).now_ms == 50
+
+
+def test_one_wrong_clock_moves_nothing() -> None:
+    """Trap 67."""
+    time = StreamTime(1_000)
+    time.observe(5_000, 5_000)
+    assert time.observe(6_000, 5_000) is Arrival.ON_TIME
+    assert time.observe(6_001, 5_000) is Arrival.FUTURE
+    assert time.now_ms == 6_000
+
+
+def test_silence_lets_the_wall_clock_move_it() -> None:
+    """Trap 69: by as much as the wall clock goes on behind the idle bound, and not by more."""
+    time = StreamTime(1_000, idle_ms=100)
+    assert not time.idle(10_000)
+    time.observe(500, 10_000)
+    assert not time.idle(10_100)
+    assert time.idle(10_130)
+    assert time.now_ms == 530
+    assert not time.idle(10_130)
+    assert time.idle(10_150)
+    assert time.now_ms == 550
+    time.observe(520, 10_160)
+    assert (time.now_ms, time.idle(10_260)) == (550, False)
+    assert not StreamTime(1_000).idle(10**9)
