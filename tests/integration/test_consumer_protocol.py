@@ -6,6 +6,7 @@ blocking consumers that the test polls in turn, under deadlines.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from consumer_worlds import BROKERS, fresh, make_topic, poll_until, read, running_broker, write
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import Fault
 from onceflow.sdk import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
 from onceflow.sdk.errors import (
     CommitFailedError,
@@ -25,6 +27,7 @@ from onceflow.sdk.errors import (
     IllegalStateError,
     InvalidRegularExpressionError,
 )
+from onceflow.sdk.protocol.api.consumer_groups import ConsumerGroupHeartbeatRequest
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -358,6 +361,32 @@ def test_offsets_of_a_transaction_under_a_member_epoch(bootstrap: str) -> None:
         with pytest.raises(IllegalGenerationError):
             producer.send_offsets_to_transaction({partition: 1}, stale)
         producer.abort_transaction()
+
+
+async def test_a_question_about_the_membership_never_overtakes_a_heartbeat() -> None:
+    """Each says what the member owns; the older word coming last could free what is held still."""
+    quick = {
+        "group.consumer.min.heartbeat.interval.ms": "50",
+        "group.consumer.heartbeat.interval.ms": "50",
+    }
+    async with Broker(settings=quick) as broker:
+        await asyncio.to_thread(write, broker.bootstrap_servers, "t", ["x"])
+        consumer = AsyncConsumer(
+            "t", bootstrap_servers=broker.bootstrap_servers, group_id="g", group_protocol="consumer"
+        )
+        async with consumer:
+            while not consumer.assignment():
+                await consumer.poll(50)
+            rule = broker.faults.add(ConsumerGroupHeartbeatRequest, Fault.HOLD, times=None)
+            while not rule.held:
+                await consumer.poll(20)
+            asking = asyncio.ensure_future(consumer.ensure_membership())
+            for _ in range(10):
+                await consumer.poll(20)
+            assert len(rule.held) == 1
+            assert not asking.done()
+            broker.faults.release(rule)
+            await asking
 
 
 def test_broker_restarts_in_the_middle(tmp_path: Path) -> None:

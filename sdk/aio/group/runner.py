@@ -66,6 +66,12 @@ class GroupRunner:
         self._pool = pool
         self._group_id = settings.group_id
         self._on_change = on_change
+        # A heartbeat of the consumer protocol says what this member owns: one that arrives after a
+        # later one could free a partition that is held still. In the classic protocol it says
+        # nothing, and JoinGroup is answered after minutes.
+        self._turn: contextlib.AbstractAsyncContextManager[object] = (
+            asyncio.Lock() if settings.member_id else contextlib.nullcontext()
+        )
         self._waker = Waker()
         self._task: asyncio.Task[None] | None = None
         self._crash: KafkaError | None = None
@@ -123,15 +129,17 @@ class GroupRunner:
     async def _run(self) -> None:
         try:
             while True:
-                step = self.member.next_step(self._pool.now_ms())
+                async with self._turn:
+                    step = self.member.next_step(self._pool.now_ms())
+                    if not isinstance(step, Wait):
+                        await self._carry_out(step)
                 if isinstance(step, Wait):
                     delay_ms = None
                     if step.until_ms is not None:
                         delay_ms = max(1, step.until_ms - self._pool.now_ms())
                     await self._waker.wait(delay_ms)
-                    continue
-                await self._carry_out(step)
-                self._on_change()
+                else:
+                    self._on_change()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -172,6 +180,10 @@ class GroupRunner:
 
     async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
         """Ask the coordinator whether this member still counts; see the consumer's method."""
+        async with self._turn:
+            await self._ensure_membership(expected)
+
+    async def _ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
         member = self.member
         if not member.is_member:
             raise CommitFailedError(
