@@ -45,8 +45,8 @@ class Daemon:
         ready_ms: From the start of the process to its ready line.
     """
 
-    def __init__(self, data: str) -> None:
-        command = [sys.executable, "-m", "onceflow.cli", "broker", "--data", data]
+    def __init__(self, data: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "onceflow.cli", "broker", "--data", data, *arguments]
         begin = time.perf_counter()
         self.process = subprocess.Popen(
             [*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True

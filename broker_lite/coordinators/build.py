@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 from onceflow.broker_lite.coordinators.classic.coordinator import GroupCoordinator
 from onceflow.broker_lite.coordinators.internal_topic import FileBlockStore, InternalTopicLog
 from onceflow.broker_lite.coordinators.settings import GroupSettings, TransactionSettings
-from onceflow.broker_lite.coordinators.state_log import TransactionMarker
 from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
 from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
-from onceflow.broker_lite.coordinators.transactions.states import MAX_PRODUCER_EPOCH
 from onceflow.broker_lite.features import TRANSACTION_VERSION
-from onceflow.broker_lite.log import AppendError, DataFolderError
+from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.topics import OFFSETS_TOPIC, PRODUCER_ID_BLOCK_FILE, TRANSACTION_TOPIC
-from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from random import Random
@@ -148,45 +145,6 @@ def _producer_ids(state: Parts) -> ProducerIds:
     return producer_ids
 
 
-def abort_hanging(state: LoadedParts, now_ms: int) -> None:
-    """After a crash, end the open transactions that the transaction coordinator does not know.
-
-    A power loss may keep the records of a transaction and lose that it was begun. Nobody could end
-    it: it would hold back readers, and become part of the next transaction of its producer. The
-    marker raises the epoch: a producer that lives and sends the same records again, because it
-    had no answer, would be told under its old one that they are there, and they are aborted.
-
-    Raises:
-        OSError: The disk does not take a marker. Nobody may be served before it does: the
-            producer's next transaction would take the records in.
-    """
-    for topic in state.topics:
-        for index, log in enumerate(topic.partitions):
-            partition = TopicPartition(topic.name, index)
-            for producer in log.producers():
-                if producer.current_transaction_start_offset < 0 or state.transactions.holds(
-                    producer.producer_id, partition
-                ):
-                    continue
-                logger.warning(
-                    "%s: the open transaction of producer %d is known to nobody and is aborted",
-                    partition,
-                    producer.producer_id,
-                )
-                marker = TransactionMarker(
-                    producer.producer_id,
-                    min(producer.producer_epoch + 1, MAX_PRODUCER_EPOCH),
-                    committed=False,
-                    coordinator_epoch=max(0, producer.coordinator_epoch),
-                )
-                try:
-                    state.transactions.markers.append(partition, log, marker, now_ms)
-                except AppendError as error:
-                    if isinstance(error.__cause__, OSError):
-                        raise error.__cause__ from None
-                    logger.error("%s: it cannot be aborted: %s", partition, error)
-
-
 def load(state: LoadedParts, now_ms: int) -> None:
     """Let new coordinators go on from what the logs hold.
 
@@ -196,9 +154,12 @@ def load(state: LoadedParts, now_ms: int) -> None:
     """
     groups, transactions = state.groups, state.transactions
     groups.load(now_ms)
-    transactions.load(now_ms)
+    transactions.read(now_ms)
     if not state.log_manager.clean_start:
-        abort_hanging(state, now_ms)
+        from onceflow.broker_lite.coordinators import after_crash
+
+        after_crash.mend(state, now_ms)
+    transactions.resume(now_ms, on_settled=state.log_manager.settle_start)
     groups.start(now_ms)
     transactions.start(now_ms)
 

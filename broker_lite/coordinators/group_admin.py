@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -25,6 +26,11 @@ from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
+
+SKIPPED_GENERATIONS = 10_000
+"""More rebalances than a group has between two moments at which the system writes its files."""
+
+GENERATION_MAX = 2**31 - 1 - SKIPPED_GENERATIONS
 
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
@@ -222,6 +228,50 @@ class GroupAdmin:
     def forget_missing_topics(self, exists: Callable[[str], bool], now_ms: int) -> None:
         """Offsets go whose topics do not exist: the process died while they were deleted."""
         self._forget_topics(lambda topic: not exists(topic), now_ms)
+
+    def skip_generations(self, now_ms: int) -> None:
+        """Go far ahead with the generations of classic groups, after a power loss.
+
+        Later ones may have been lost. A static member that sleeps since then would otherwise find
+        its generation again, with another assignment.
+
+        Raises:
+            StateLogError: It could not be written.
+        """
+        for group in self._table.classic():
+            if group.generation_id:
+                skipped = min(group.generation_id + SKIPPED_GENERATIONS, GENERATION_MAX)
+                group.generation_id = skipped
+                self._table.write_generation(group, now_ms)
+
+    def cut_offsets(self, end_of: Callable[[TopicPartition], int | None], now_ms: int) -> None:
+        """Take offsets back that stand behind the end of a log which lost it.
+
+        Those with a leader epoch stay: by it their consumers notice.
+
+        Args:
+            end_of: End of a log that may have lost something; None for any other.
+            now_ms: Wall milliseconds.
+
+        Raises:
+            StateLogError: It could not be written.
+        """
+        for group in self._table:
+            cut = []
+            for partition, offset in group.offsets.committed.items():
+                end = end_of(partition)
+                behind = end is not None and offset.committed_offset > end
+                if end is not None and behind and offset.committed_leader_epoch < 0:
+                    logger.warning(
+                        "group %s: %s lost its end, and the offset goes back from %d to %d",
+                        group.group_id,
+                        partition,
+                        offset.committed_offset,
+                        end,
+                    )
+                    cut.append((partition, replace(offset, committed_offset=end)))
+            if cut:
+                self._table.commit(group, cut, now_ms)
 
     def _forget_topics(self, is_gone: Callable[[str], bool], now_ms: int) -> None:
         for group in self._table:

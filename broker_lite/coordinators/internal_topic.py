@@ -17,6 +17,7 @@ from onceflow.broker_lite.coordinators.state_log import (
     StoredRecord,
 )
 from onceflow.broker_lite.log import AppendError, DataFolderError, ReadError
+from onceflow.broker_lite.log.start_notes import LEADER_EPOCH_MAX
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -91,6 +92,12 @@ class InternalTopicLog:
         """Leader epoch of a partition, 0 before the topic exists."""
         log = self._topics.partition(self._name, partition)
         return 0 if log is None else log.leader_epoch
+
+    def begin_epoch_above(self, partition: int, known_epoch: int) -> None:
+        """See :meth:`StateLog.begin_epoch_above`."""
+        log = self._topics.partition(self._name, partition)
+        if log is not None and known_epoch >= log.leader_epoch:
+            log.begin_leader_epoch(min(known_epoch + 1, LEADER_EPOCH_MAX))
 
     def append(
         self,

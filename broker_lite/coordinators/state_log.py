@@ -74,6 +74,9 @@ class StateLog(Protocol):
     def leader_epoch(self, partition: int) -> int:
         """Leader epoch of a partition, which is the coordinator epoch in markers."""
 
+    def begin_epoch_above(self, partition: int, known_epoch: int) -> None:
+        """Begin a leader epoch above one that is known; nothing happens when it is already."""
+
     def append(
         self,
         partition: int,

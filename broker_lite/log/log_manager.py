@@ -23,10 +23,15 @@ from onceflow.broker_lite.log.partition_log import PartitionLog
 from onceflow.broker_lite.log.removals import Removals
 from onceflow.broker_lite.log.root_offsets import NotedOffsets, RootOffsets
 from onceflow.broker_lite.log.shared_flush import SharedFlush
+from onceflow.broker_lite.log.start_notes import StartNotes
 from onceflow.broker_lite.log.storage import Storage, Volume
 from onceflow.broker_lite.log.topic_changes import TopicChange, TopicChanges
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.partitions import TopicPartition
+
+FLUSHED_AT_ONCE = 100
+"""Folders of new partitions that are brought to the disk in one piece, so that others come in
+between."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
@@ -54,6 +59,7 @@ class LogManager:
         cluster_id: Cluster that the folder belongs to.
         node_id: This node.
         clean_start: Whether the last stop was in order.
+        power_lost: Whether acknowledged state may be gone with the page cache, of any file.
         shared_flush: With durability ``group``, what brings appends to the disk; None otherwise.
         failure: Why the disk can no longer be trusted with anything, or None: a flush failed, or a
             change of several files that cannot be undone.
@@ -97,10 +103,14 @@ class LogManager:
             self._overrides = read_overrides(storage, usable)
             self._folders = PartitionFolders(storage, new_uuid, self._removals)
             self._changes = TopicChanges(storage)
+            self._notes = StartNotes(storage)
             self.clean_start: bool = storage.read_bytes(checkpoints.CLEAN_SHUTDOWN_FILE) is not None
+            self.power_lost: bool = not self.clean_start and self._notes.power_lost
             storage.remove(checkpoints.CLEAN_SHUTDOWN_FILE)
             self._load(now_ms)
             self._removals.run_due(now_ms)
+            if self.clean_start or not self._topics:
+                self.settle_start()
         except BaseException:
             storage.close()
             raise
@@ -159,6 +169,20 @@ class LogManager:
             yield self.create_partition(topic, topic_id, index, config, now_ms=now_ms)
         if noted:
             self._changes.finish(topic)
+        self._flush_names_later(topic, missing)
+
+    def _flush_names_later(self, topic: str, numbers: list[int]) -> None:
+        """Bring the folders of new partitions to the disk, before what is flushed in them."""
+        if self._config_for({}).durability != "kafka":
+            return  # They are there already.
+        for first in range(0, len(numbers), FLUSHED_AT_ONCE):
+            names = [
+                f"{topic}-{number}/{checkpoints.PARTITION_METADATA_FILE}"
+                for number in numbers[first : first + FLUSHED_AT_ONCE]
+            ]
+            # Any file of the root brings the names in the root along.
+            paths = [*names, checkpoints.META_FILE]
+            self._storage.flush_later(paths, lambda: None, self._disk_failed)
 
     def _begin_growth(self, topic: str, topic_id: uuid.UUID, total: int) -> None:
         try:
@@ -219,6 +243,8 @@ class LogManager:
                 removals=self._removals,
             )
             self._folders.name_topic_id(topic, partition, topic_id)
+            if self._notes.first_epoch:
+                log.begin_leader_epoch(self._notes.first_epoch)
         except OSError:
             # Half a partition would be a whole one at the next start.
             with contextlib.suppress(OSError):
@@ -310,6 +336,14 @@ class LogManager:
             config = self._config_for(self._overrides.get(topic, {}))
             for log in logs.values():
                 log.config = config
+
+    def settle_start(self) -> None:
+        """Note that what the last stop may have cost is dealt with.
+
+        Raises:
+            OSError: The next start deals with it again.
+        """
+        self._notes.settle(self._config_for({}).durability)
 
     def volume(self) -> Volume:
         """Where the data folder is, and how much room there is."""
@@ -411,6 +445,7 @@ class LogManager:
     def _keep(self, log: PartitionLog) -> None:
         log.when_start_moved(self._note_start_moved)
         log.when_disk_failed(self._disk_failed)
+        log.when_epoch_begins(self._notes.cover)
 
     def _disk_failed(self, error: OSError) -> None:
         """The disk did not take a flush or left a change half done: nothing here goes on.
@@ -518,8 +553,23 @@ class LogManager:
                     _logger.error("%s-%d is of another topic id: kept as %s", topic, number, stray)
                     continue
                 self._load_partition(TopicPartition(topic, number), topic_id, config, noted, now_ms)
+        if self._topics or self._notes.found:
+            self._begin_epochs()
         for topic, change in self._changes.pending().items():
             self._finish_growth(topic, change, now_ms)
+
+    def _begin_epochs(self) -> None:
+        """Let logs that were checked begin epochs that nobody was ever told.
+
+        After a crash it is one epoch for all of them, above all leader and coordinator epochs that
+        any log knows: what one log lost, another one may remember.
+        """
+        logs = self.partitions()
+        if not self.clean_start:
+            epoch = self._notes.begin_epoch(max((log.known_epoch for log in logs), default=-1))
+        for log in logs:
+            if log.checked:
+                log.begin_leader_epoch(log.known_epoch + 1 if self.clean_start else epoch)
 
     def _settled_topic_id(
         self, topic: str, partitions: Mapping[int, uuid.UUID | None]
@@ -555,8 +605,9 @@ class LogManager:
             log_start_offset=noted.log_starts.get(topic_partition, 0),
             shared_flush=self.shared_flush,
             removals=self._removals,
+            compacted_offset=noted.compacted.get(topic_partition, 0),
+            begins_epoch=False,
         )
-        log.compacted_offset = min(noted.compacted.get(topic_partition, 0), log.log_end_offset)
         self._keep(log)
         self._topics.setdefault(topic, (topic_id, {}))[1][number] = log
 

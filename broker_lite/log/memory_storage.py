@@ -64,9 +64,11 @@ class MemoryStorage:
 
     Attributes:
         content: Bytes by folder and file name; the root is the folder ``""``.
+        power_losses: How often a test took away what was not synced.
     """
 
     def __init__(self) -> None:
+        self.power_losses: int = 0
         self.content: dict[str, dict[str, bytearray]] = {"": {}}
         self._locked = False
 
@@ -83,6 +85,9 @@ class MemoryStorage:
 
     def volume(self) -> Volume:
         return Volume("memory", -1, -1)
+
+    def session(self) -> str:
+        return f"memory {self.power_losses}"
 
     def lock(self) -> None:
         if self._locked:

@@ -59,6 +59,9 @@ class PartitionLog(LogView):
         shared_flush: With durability ``group``, whom to tell of appends; the high watermark then
             follows the flushes, so that nobody reads what a power loss may take back.
         removals: Takes files that are out of use; one of its own by default.
+        compacted_offset: Below it, compaction was done.
+        begins_epoch: Begin a new leader epoch if the end of the log had to be checked; otherwise
+            that is left to the caller.
 
     Attributes:
         topic_partition: Which partition it is.
@@ -66,6 +69,8 @@ class PartitionLog(LogView):
         listeners: Called without arguments after the high watermark or the last stable offset
             moved.
         compacted_offset: Below it, compaction was done; kept by the log manager.
+        checked: Whether the end of the log had to be checked at the start.
+        cut: Whether the start found that more was lost than a batch in the making.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class PartitionLog(LogView):
         replicated: bool = False,
         shared_flush: SharedFlush | None = None,
         removals: Removals | None = None,
+        compacted_offset: int = 0,
+        begins_epoch: bool = True,
     ) -> None:
         directory = str(topic_partition)
         loaded = load_log(
@@ -91,6 +98,7 @@ class PartitionLog(LogView):
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            compacted_offset=compacted_offset,
         )
         super().__init__(
             topic_partition,
@@ -104,11 +112,15 @@ class PartitionLog(LogView):
         self._removals = Removals(storage) if removals is None else removals
         self.config = config
         self.listeners: list[Callable[[], None]] = []
-        self.compacted_offset: int = 0
+        self.compacted_offset: int = min(compacted_offset, loaded.log_end_offset)
+        self.checked: bool = loaded.checked
+        self.cut: bool = loaded.cut
+        self._known_epoch = loaded.known_epoch
         self._replicated = replicated or shared_flush is not None
         self._shared_flush = shared_flush
         self._flushes_each = config.durability == "always"
         self._on_start_moved: Callable[[], None] | None = None
+        self._on_epoch: Callable[[int], None] | None = None
         self._on_disk_failed: Callable[[OSError], None] | None = None
         self._failed = self._closed = False
         self._epochs_behind = False
@@ -125,9 +137,9 @@ class PartitionLog(LogView):
             # What a crash left in the page cache is shown and taken for stored from now on.
             self._writer.flush(self._log_end_offset)
         self._writer.flush_closed_later()
-        if loaded.checked:
+        if loaded.checked and begins_epoch:
             # A crash may have cost records that readers saw; the new epoch lets them notice.
-            self.begin_leader_epoch(self._epochs.latest + 1)
+            self.begin_leader_epoch(self.known_epoch + 1)
         self._producers.high_watermark_moved(self._high_watermark)
         self._settle_last_stable_offset()
 
@@ -146,6 +158,15 @@ class PartitionLog(LogView):
         """Offset below which batches are known to be on the disk."""
         return self._writer.flushed_offset
 
+    @property
+    def known_epoch(self) -> int:
+        """The greatest leader or coordinator epoch that the log knows of, -1 for none.
+
+        It may know of later leader epochs than its own, from what a crash cost it.
+        """
+        coordinator_epochs = (each.coordinator_epoch for each in self._producers.entries.values())
+        return max(self._known_epoch, self._epochs.latest, max(coordinator_epochs, default=-1))
+
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """Let new batches carry a later epoch (KIP-101).
 
@@ -155,6 +176,8 @@ class PartitionLog(LogView):
         if self._epochs.assign(leader_epoch, self._log_end_offset):
             self._epochs_behind = True
             try:
+                if self._on_epoch is not None:
+                    self._on_epoch(leader_epoch)
                 self.write_epochs_behind()
             except OSError as error:
                 _logger.warning("%s: leader epochs are not written: %s", self._directory, error)
@@ -357,6 +380,10 @@ class PartitionLog(LogView):
     def when_disk_failed(self, callback: Callable[[OSError], None]) -> None:
         """Have the log manager told when the disk left something in a state of its own."""
         self._on_disk_failed = callback
+
+    def when_epoch_begins(self, callback: Callable[[int], None]) -> None:
+        """Have the log manager note each epoch before a batch carries it."""
+        self._on_epoch = callback
 
     def _disk_failed(self, error: OSError) -> None:
         """The disk refused a flush, or a change that cannot be undone: the log goes offline.

@@ -37,7 +37,7 @@ from onceflow.broker_lite.log.segment_list import SegmentList
 from onceflow.broker_lite.log.segment_walk import CLEANED_SUFFIX, SWAP_SUFFIX, walk
 from onceflow.broker_lite.log.storage import Storage
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
-from onceflow.sdk.protocol.batch_header import BatchHeader
+from onceflow.sdk.protocol.batch_header import HEADER_SIZE, BatchHeader
 from onceflow.sdk.protocol.records import parse_control_batch
 
 _SNAPSHOT_SUFFIXES = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)
@@ -60,6 +60,8 @@ class LoadedLog:
         log_end_offset: Offset of the next record.
         recovery_point: Everything below it is known to be on the disk.
         checked: Whether the end of the log had to be checked.
+        cut: Whether more was lost than a batch that was being written: what lay behind it.
+        known_epoch: The greatest leader epoch that was met, also in what was cut.
     """
 
     segments: SegmentList
@@ -69,6 +71,8 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     checked: bool
+    cut: bool
+    known_epoch: int
 
 
 def apply_batch(
@@ -118,6 +122,7 @@ def load_log(
     clean: bool,
     recovery_point: int,
     log_start_offset: int,
+    compacted_offset: int = 0,
 ) -> LoadedLog:
     """Open the files of one partition.
 
@@ -130,8 +135,9 @@ def load_log(
         recovery_point: Offset below which the log was synced; from there it is checked unless
             ``clean``.
         log_start_offset: First offset that may be read, as checkpointed.
+        compacted_offset: Below it, compaction may have left holes between segments.
     """
-    return _Loader(storage, directory, config, now_ms).load(
+    return _Loader(storage, directory, config, now_ms, compacted_offset).load(
         clean=clean, recovery_point=recovery_point, log_start_offset=log_start_offset
     )
 
@@ -139,11 +145,20 @@ def load_log(
 class _Loader:
     """The steps of one start, sharing where and with what settings."""
 
-    def __init__(self, storage: Storage, directory: str, config: LogConfig, now_ms: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        compacted_offset: int,
+    ) -> None:
         self._storage = storage
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._compacted_offset = compacted_offset
+        self._cut = False
         self._names = storage.names(directory)
         self._has_aborted = self._has_snapshots = True
         if not self._names:
@@ -152,6 +167,7 @@ class _Loader:
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
         segments = self._open_segments(log_start_offset)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
+        recovery_point = max(recovery_point, segments[0].base_offset)  # Nothing is left below it.
         epochs = self._read_epochs()
         first = self._first_to_check(segments, clean, recovery_point)
         end_offset = self._end_of(segments[-1]) if first is None else None
@@ -162,7 +178,9 @@ class _Loader:
             first = len(segments) - 1 if first is None else first
             end_offset, producers = self._recover(segments, first, epochs, recovery_point)
             recovery_point = min(recovery_point, end_offset)
+        known_epoch = epochs.latest
         if end_offset < log_start_offset:
+            self._cut = True
             _logger.warning(
                 "%s: log end %d is before log start %d, the log begins empty there",
                 self._directory,
@@ -183,6 +201,8 @@ class _Loader:
             end_offset,
             min(recovery_point, end_offset) if first is not None else end_offset,
             first is not None,
+            self._cut,
+            known_epoch,
         )
 
     # Files
@@ -333,13 +353,14 @@ class _Loader:
             position = 0
             torn_bytes = segment.size - sound_size
             if torn_bytes:
+                self._cut = self._cut or _goes_on_behind(segment, sound_size)
                 segment.truncate(sound_size)
             last = number + 1 == len(segments)
             following = next_offset if last else segments[number + 1].base_offset
             if following == next_offset and not (last and torn_bytes):
                 # No offset is missing: at most something else than batches was left behind them.
                 continue
-            if torn_bytes or (following > recovery_point and not self._config.compacts):
+            if torn_bytes or following > max(recovery_point, self._compacted_offset):
                 # A power loss may keep a later file and lose an earlier one. What comes later may
                 # end a transaction whose records are gone, and producers would seem to skip some.
                 _logger.warning(
@@ -349,6 +370,7 @@ class _Loader:
                     len(segments) - number - 1,
                     next_offset,
                 )
+                self._cut = self._cut or number + 1 < len(segments)
                 self._drop(segments, number + 1)
                 break
             if following > next_offset and not self._config.compacts:
@@ -464,6 +486,12 @@ class _Loader:
             name = file_name(offset, suffix)
             self._storage.remove(self._path(name))
             self._names.discard(name)
+
+
+def _goes_on_behind(segment: Segment, position: int) -> bool:
+    """Whether a batch that does not hold is not the last one of its file."""
+    border = segment.border_at(position)
+    return border is not None and border.size >= HEADER_SIZE and border.end < segment.size
 
 
 def _offset_of(name: str) -> int:

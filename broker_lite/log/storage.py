@@ -31,6 +31,9 @@ OPEN_FILES_MAX = 8192
 ASIDE_FILES_MAX = 16
 """Most handles that a job keeps open beside those."""
 
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+"""Linux: another content after each boot."""
+
 LOCK_FILE = ".lock"
 
 PRIVATE_SUFFIX = ".json"
@@ -121,6 +124,10 @@ class Storage(Protocol):
         Raises:
             OSError: The file system does not answer.
         """
+        ...
+
+    def session(self) -> str:
+        """Return what lives as long as the page cache: the system's boot; empty when unknown."""
         ...
 
     def lock(self) -> None:
@@ -437,6 +444,12 @@ class RealStorage:
             found.f_bavail * found.f_frsize,
             self._pool.limit,
         )
+
+    def session(self) -> str:
+        try:
+            return Path(BOOT_ID_FILE).read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
 
     def lock(self) -> None:
         # flock also tells two brokers of one process apart; lockf is what Kafka itself takes.

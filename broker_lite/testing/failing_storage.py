@@ -218,11 +218,16 @@ class FailingStorage:
             if content is not None:
                 safe = synced.get(path, 0)
                 del content[safe + keep(size - safe) :]
+        disk.power_losses += 1
         return disk
 
     def volume(self) -> Volume:
         self.check_running()
         return self.inner.volume()
+
+    def session(self) -> str:
+        self.check_running()
+        return self.inner.session()
 
     def lock(self) -> None:
         self.check_running()
@@ -308,6 +313,7 @@ class FailingStorage:
 
 def _copied(storage: MemoryStorage) -> MemoryStorage:
     copy = MemoryStorage()
+    copy.power_losses = storage.power_losses
     copy.content = {
         directory: {name: bytearray(data) for name, data in files.items()}
         for directory, files in storage.content.items()

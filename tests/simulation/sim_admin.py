@@ -128,12 +128,12 @@ class TopicOwner(Worker):
         self, me: str, topic: str, number: int, admin: AsyncAdmin, producer: AsyncProducer
     ) -> None:
         """One incarnation: whatever is left of the one before is removed first."""
+        self.note(me, "own begin", topic, number)
         with contextlib.suppress(UnknownTopicOrPartitionError):
             await admin.delete_topics([topic])
         with contextlib.suppress(TopicAlreadyExistsError):  # The first answer was lost.
             await admin.create_topics([NewTopic(topic, 1)])
         topic_id = await self._id(admin, topic)
-        self.note(me, "incarnation", topic, number)
         partitions = 1
         for _ in range(self.random.randrange(1, 5)):
             value = self.next_value(me)
@@ -171,6 +171,8 @@ class TopicOwner(Worker):
             await consumer.start()
             ends = await consumer.end_offsets(partitions)
             while True:
+                if self.sim.may_lose_records:  # The end may be nearer now.
+                    ends = await consumer.end_offsets(partitions)
                 polled = await consumer.poll(200)
                 found += [bytes(r.value or b"") for records in polled.values() for r in records]
                 positions = [await consumer.position(p) >= ends[p] for p in partitions]

@@ -7,9 +7,10 @@ what the files say: read here by hand, so that a fault of the log's own reader i
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from sim_disk import Disk, SimStorage
@@ -27,6 +28,13 @@ from onceflow.broker_lite.topics import Topic
 HOST, PORT = "127.0.0.1", 9092
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+def _is_of_the_disk(error: BaseException | None) -> bool:
+    """Whether an error is what the disk was told to answer, or comes of that."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None
 
 
 class RawBatch(NamedTuple):
@@ -106,6 +114,8 @@ class SimBroker:
         self.storage: SimStorage | None = None
         self.config = BrokerConfig.from_properties(properties, IN_PROCESS_DEFAULTS)
         self.nodes = Nodes(nodes, self.config.node_id)
+        if not self.config.durable and self.disk.random.random() < 0.25:
+            self.disk.sync_us = (3_000, 400_000)  # Nobody waits for it.
         self.state: BrokerState | None = None
         self.server: Server | None = None
         self.process = None
@@ -114,6 +124,8 @@ class SimBroker:
         self.disk_failures = 0
         self.wall_skew_us = 0
         self.problems: list[str] = []
+        self.flushed: dict[str, int] = {}
+        self.on_recovered: list[Callable[[], None]] = []
         self._lowest_stable: dict[tuple[str, int, str], int] = {}
 
     @property
@@ -135,7 +147,7 @@ class SimBroker:
         process.wall_offset_us = self.wall_skew_us
         self.network.join(process)
         process.on_death.append(self._died)
-        storage = self.storage = self.disk.mount(process)
+        storage = self.storage = self.disk.mount(process, durable=self.config.durable)
         rng = random.Random(f"{self.world.seed}/broker/{self.starts}")
 
         async def serve() -> None:
@@ -150,7 +162,7 @@ class SimBroker:
                 await server.start(listeners, self.nodes.listeners_of)
             except Exception as error:  # noqa: BLE001 - a start that fails is tried again
                 self.world.note(process.name, "start failed", repr(error))
-                if not isinstance(error, OSError):  # What the disk was told to answer.
+                if not _is_of_the_disk(error):
                     self.problems.append(f"the broker does not start: {error!r}")
                 process.die()
                 return
@@ -161,6 +173,9 @@ class SimBroker:
             self.state, self.server = state, server
             self._lowest_stable.clear()
             self.world.note(process.name, "serving")
+            self.world.note(process.name, "recovered", self._recovered(state))
+            for callback in self.on_recovered:
+                callback()
 
         process.call(lambda: asyncio.ensure_future(serve(), loop=process.loop) and None)
 
@@ -181,12 +196,26 @@ class SimBroker:
 
     def _is_kept(self, directory: str, leader_epoch: int) -> bool:
         """Whether the disk took the note of a leader epoch; a full one does not."""
-        files = self.disk.content.content.get(directory, {})
-        lines = bytes(files.get("leader-epoch-checkpoint", b"")).decode().splitlines()
-        return bool(lines) and lines[-1].startswith(f"{leader_epoch} ")
+        lines = bytes(self.disk.folder(directory).get("leader-epoch-checkpoint", b"")).splitlines()
+        notes = bytes(self.disk.folder("").get("start-notes.json", b"{}"))
+        noted = int(json.loads(notes).get("greatest_epoch", 0)) >= leader_epoch
+        return noted and bool(lines) and lines[-1].startswith(b"%d " % leader_epoch)
+
+    def _recovered(self, state: BrokerState) -> dict[str, tuple[int, int, str]]:
+        """End, leader epoch and topic id of each partition."""
+        return {
+            f"{topic.name}-{index}": (log.log_end_offset, log.leader_epoch, topic.topic_id.hex)
+            for topic in state.topics
+            for index, log in enumerate(topic.partitions)
+        }
 
     def _died(self) -> None:
         self.kills += 1
+        if self.state is not None:
+            self.flushed = {
+                str(log.topic_partition): log.flushed_offset
+                for log in self.state.log_manager.partitions()
+            }
         self.state = self.server = None
 
     def kill(self) -> None:

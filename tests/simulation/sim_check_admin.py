@@ -32,14 +32,17 @@ class _Incarnation:
     acked: set[bytes] = field(default_factory=set)
 
 
-def check(history: History, settings: Mapping[tuple[str, str], str]) -> list[str]:
+def check(
+    history: History, settings: Mapping[tuple[str, str], str], last_loss: int = -1
+) -> list[str]:
     """Every violation, in words.
 
     Args:
         history: What happened.
         settings: What is set at the end, by topic and name.
+        last_loss: Place of the last power loss, which may take back creations and deletions.
     """
-    return _check_settings(history, settings) + _check_topics(history)
+    return _check_settings(history, settings) + _check_topics(history, last_loss)
 
 
 def _check_settings(history: History, settings: Mapping[tuple[str, str], str]) -> list[str]:
@@ -67,13 +70,17 @@ def _check_settings(history: History, settings: Mapping[tuple[str, str], str]) -
     return problems
 
 
-def _check_topics(history: History) -> list[str]:
+def _check_topics(history: History, last_loss: int) -> list[str]:
     problems: list[str] = []
     incarnations: dict[tuple[str, int], _Incarnation] = {}
-    for _, event in history.of("incarnation", "own send", "own acked", "own read"):
+    for place, event in history.of("own begin", "own send", "own acked", "own read"):
         details: Any = event.details
         topic, number = details[0], details[1]
-        current = incarnations.setdefault((topic, number), _Incarnation())
+        if event.what == "own begin" and place > last_loss:
+            incarnations[topic, number] = _Incarnation()
+        if (topic, number) not in incarnations:
+            continue
+        current = incarnations[topic, number]
         if event.what == "own send":
             current.sent.add(details[2])
         elif event.what == "own acked":

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import sim_check_admin
 import sim_check_moves
+from sim_check_power import PowerLosses, check_epochs
 from sim_history import Event, History
 
 
@@ -98,6 +99,7 @@ class Checker:
         self.history = history
         self.ending = ending
         self.problems: list[str] = []
+        self.losses = PowerLosses(history)
         self.sent: dict[bytes, _Sent] = {}
         self.transactions: dict[str, _Transaction] = defaultdict(_Transaction)
         self.places: dict[bytes, list[tuple[str, StoredRecord]]] = defaultdict(list)
@@ -119,8 +121,10 @@ class Checker:
         self._check_group_commits()
         self._check_transactional_offsets()
         self._check_compaction()
+        self._check_keys_after_losses()
+        self.problems += check_epochs(self.history)
         self.problems += sim_check_moves.check(self.history, self.ending.epochs)
-        self.problems += sim_check_admin.check(self.history, self.ending.settings)
+        self.problems += sim_check_admin.check(self.history, self.ending.settings, self.losses.last)
         return self.problems
 
     def _wrong(self, rule: str, text: str) -> None:
@@ -175,6 +179,7 @@ class Checker:
             if sent.acked and sent.offset < 0:
                 # Stored by an earlier attempt, whose place the broker does not know any more.
                 kept = sent.topic not in self.ending.compacted | self.ending.short_lived
+                kept = kept and sent.order > self.losses.last
                 if kept and not found:
                     self._wrong("lost", f"{value!r}, acknowledged without an offset")
             elif sent.acked:
@@ -186,7 +191,8 @@ class Checker:
         if sent.offset < self.ending.starts.get(sent.partition, 0):
             return
         if not found:
-            if sent.topic not in self.ending.compacted:
+            certain = self.losses.is_certain(sent.order, sent.partition, sent.offset)
+            if sent.topic not in self.ending.compacted and certain:
                 self._wrong("lost", f"{value!r}, acknowledged as {sent.partition}@{sent.offset}")
         elif (sent.partition, sent.offset) != (found[0][0], found[0][1].offset):
             self._wrong(
@@ -222,6 +228,8 @@ class Checker:
                 for value in transaction.values
                 if value not in visible and self.sent[value].topic not in self.ending.compacted
             }
+            if transaction.asked_at < self.losses.last:
+                continue  # It may be gone, in part.
             if transaction.state == "committed" and missing:
                 self._wrong("committed missing", f"{name}: {sorted(missing)[:3]}")
             if transaction.state == "asked" and visible and missing:
@@ -235,7 +243,8 @@ class Checker:
         if not sent.transaction:
             return True
         transaction = self.transactions[sent.transaction]
-        return transaction.state == "committed" or self._is_visible(value)
+        told = transaction.state == "committed" and transaction.asked_at > self.losses.last
+        return told or self._is_visible(value)
 
     def _check_transactional_offsets(self) -> None:
         """The offset of the last committed transaction is the group's."""
@@ -247,7 +256,9 @@ class Checker:
             group, offset = transaction.offsets
             visible = any(self._is_visible(value) for value in transaction.values)
             certain = transaction.state == "committed" or visible
-            if certain:
+            if transaction.asked_at < self.losses.last:
+                allowed[group].add(offset)
+            elif certain:
                 least[group] = max(least.get(group, 0), offset)
             # With nothing left of it that would show, it may be either.
             hidden = all(
@@ -274,25 +285,71 @@ class Checker:
             for partition, records in self.ending.logs.items()
         }
         last: dict[tuple[str, str], int] = {}
+        before_loss: dict[tuple[str, str], int] = {}
+        went_back: set[tuple[str, str]] = set()
         for place, event in enumerate(self.history.events):
             details: Any = event.details
+            if place == self.losses.last:
+                before_loss, last = dict(last), {}
+                went_back.clear()
             if event.what == "seek":
                 last.pop((details[0], details[1]), None)
+                before_loss.pop((details[0], details[1]), None)
             elif event.what in ("assigned", "revoked", "lost"):
                 for partition in details[1]:
                     last.pop((details[0], partition), None)
+                    before_loss.pop((details[0], partition), None)
             elif event.what == "read":
                 life, isolation, partition, records, _ = details
                 committed_only = isolation == "read_committed"
                 before = last.get((life, partition))
                 for offset, value in records:
                     self._check_read(place, partition, offset, value, by_offset, committed_only)
+                    if place < self.losses.last:
+                        before = offset
+                        continue
+                    if self._is_gone(partition, offset, value, by_offset):
+                        # Fetched before the power failed; its reader hears of that later.
+                        known = before_loss.get((life, partition), -1)
+                        before_loss[life, partition] = max(known, offset)
+                        before = None
+                        continue
+                    if before is None and (life, partition) in before_loss:
+                        # Nothing that was written after the loss may be passed over.
+                        end = self.losses.end_after(partition)
+                        before = min(before_loss.pop((life, partition)), end - 1)
+                        before = min(before, offset - 1)
                     if before is not None and offset <= before:
+                        end = self.losses.end_after(partition)
+                        if offset <= end <= before and (life, partition) not in went_back:
+                            # What it had read was lost, and was written again at the same place.
+                            went_back.add((life, partition))
+                            before = offset
+                            continue
                         self._wrong("read order", f"{life} {partition}: {offset} after {before}")
                     if before is not None and committed_only:
                         self._check_gap(life, partition, before, offset, visible)
                     before = offset
-                last[life, partition] = -1 if before is None else before
+                if before is None:
+                    last.pop((life, partition), None)
+                else:
+                    last[life, partition] = before
+
+    def _is_gone(
+        self,
+        partition: str,
+        offset: int,
+        value: bytes,
+        by_offset: Mapping[str, Mapping[int, StoredRecord]],
+    ) -> bool:
+        """Whether a record that was read is none of those that are there, after a power loss."""
+        if self.losses.last < 0:
+            return False
+        sent = self.sent.get(value)
+        if sent is not None and sent.order > self.losses.last:
+            return False
+        stored = by_offset.get(partition, {}).get(offset)
+        return stored is None or stored.value != value
 
     def _check_read(
         self,
@@ -304,16 +361,17 @@ class Checker:
         committed_only: bool,
     ) -> None:
         stored = by_offset.get(partition, {}).get(offset)
-        if stored is not None and stored.value != value:
+        sent = self.sent.get(value)
+        certain = sent is None or sent.order > self.losses.last
+        if certain and stored is not None and stored.value != value:
             self._wrong(
                 "offset reused", f"{partition}@{offset} was {value!r} and is {stored.value!r}"
             )
-        sent = self.sent.get(value)
         if sent is not None and place < sent.order:
             self._wrong("read early", f"{value!r} was read before it was sent")
         if not committed_only:
             return
-        if stored is not None and not stored.visible:
+        if certain and stored is not None and not stored.visible:
             self._wrong("dirty read", f"{partition}@{offset}: {value!r} was never committed")
         if sent is not None and sent.transaction:
             transaction = self.transactions[sent.transaction]
@@ -391,11 +449,14 @@ class Checker:
         asked: dict[str, int] = {}
         newest: dict[str, tuple[int, int]] = {}
         owners: dict[str, tuple[int, str]] = {}
-        handed_out: dict[str, set[int]] = defaultdict(set)
+        handed_out: dict[str, set[tuple[int, bytes]]] = defaultdict(set)
         made: dict[str, int] = {}
         succeeded: set[str] = set()
         for place, event in enumerate(self.history.events):
             details: Any = event.details
+            if place == self.losses.last:
+                owners.clear()
+                newest.clear()
             if event.what == "member":
                 made[details[0]] = place
             elif event.what == "committing":
@@ -413,6 +474,8 @@ class Checker:
                     owners[partition] = (place, details[0])
             elif event.what == "group commit":
                 life, generation, offsets = details
+                if asked[life] < self.losses.last:
+                    continue
                 for partition in offsets:
                     since, owner = owners.get(partition, (place, life))
                     if self._share_a_name(owner, life) and life not in succeeded:
@@ -431,21 +494,42 @@ class Checker:
                     if generation >= by:
                         newest[partition] = (place, generation)
             elif event.what == "read" and details[4]:
-                handed_out[details[2]].update(offset for offset, _ in details[3])
+                handed_out[details[2]].update(details[3])
         for partition, upto in self.ending.committed.get("group", {}).items():
             for record in self.ending.logs.get(partition, []):
                 wanted = record.visible and record.offset < upto
-                if wanted and record.offset not in handed_out[partition]:
+                if wanted and (record.offset, record.value) not in handed_out[partition]:
                     self._wrong("not delivered", f"{partition}@{record.offset} below {upto}")
                     break
 
     # --- compaction
 
+    def _check_keys_after_losses(self) -> None:
+        """What was on the disk goes only for a newer record that is there as well."""
+        for place, newest in self.losses.keys_after(self.history):
+            for value, sent in self.sent.items():
+                if (
+                    sent.topic in self.ending.compacted
+                    and not sent.transaction
+                    and sent.offset >= 0
+                    and sent.order < place
+                    and self.losses.is_certain(sent.order, sent.partition, sent.offset)
+                    and newest.get(sent.key, -1) < sent.offset
+                ):
+                    self._wrong("compacted away", f"{sent.key!r} of {value!r} in a power loss")
+
     def _check_compaction(self) -> None:
         for topic in self.ending.compacted:
             last: dict[tuple[str, bytes | None], int] = {}
             for value, sent in self.sent.items():
-                if sent.topic == topic and sent.offset >= 0 and self._is_committed(sent, value):
+                if sent.topic != topic or sent.offset < 0 or not self._is_committed(sent, value):
+                    continue
+                # A transaction may be gone with its marker.
+                certain = sent.order > self.losses.last or (
+                    not sent.transaction
+                    and self.losses.is_certain(sent.order, sent.partition, sent.offset)
+                )
+                if certain:
                     place = (sent.partition, sent.key)
                     last[place] = max(last.get(place, -1), sent.offset)
             for (partition, key), offset in last.items():

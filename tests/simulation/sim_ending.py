@@ -31,7 +31,8 @@ def committed_offsets(sim: Simulation, group: str) -> dict[str, int] | None:
     """What a group committed, asked of the broker as a client would, without a network.
 
     Returns:
-        Offsets by partition; None while the broker cannot tell (it is down, or syncs first).
+        Offsets by partition, where a consumer would go on that compares leader epochs; None while
+        the broker cannot tell (it is down, or syncs first).
     """
     state, process = sim.broker.state, sim.broker.process
     if state is None or process is None:
@@ -39,20 +40,26 @@ def committed_offsets(sim: Simulation, group: str) -> dict[str, int] | None:
     request = OffsetFetchRequest(group_id=group, topics=None)
     frame = b"".join(encode_request(request, api_version=7, correlation_id=1, client_id="look"))[4:]
     node_id = state.node_id
-    if (topic := state.topics.get(OFFSETS_TOPIC)) is not None:
-        partition = coordinator_partition(group, len(topic.partitions))
-        node_id = state.placement.leader(topic.name, partition)
+    if (internal := state.topics.get(OFFSETS_TOPIC)) is not None:
+        partition = coordinator_partition(group, len(internal.partitions))
+        node_id = state.placement.leader(internal.name, partition)
     connection = ConnectionState(0, "/sim", "PLAINTEXT", node_id=node_id)
     answer = Dispatcher(state, connection).dispatch(frame, process.wall_ms()).result
     if isinstance(answer, Deferred):
         return None
     assert isinstance(answer, OffsetFetchResponse)
-    return {
-        f"{topic.name}-{found.partition_index}": found.committed_offset
-        for topic in answer.topics
-        for found in topic.partitions
-        if found.error_code == 0 and found.committed_offset >= 0
-    }
+    offsets = {}
+    for topic in answer.topics:
+        for found in topic.partitions:
+            if found.error_code == 0 and found.committed_offset >= 0:
+                log = state.topics.partition(topic.name, found.partition_index)
+                offset = found.committed_offset
+                counted = group.startswith("of-")  # By a producer, not in the log.
+                if log is not None and found.committed_leader_epoch >= 0 and not counted:
+                    _, end = log.end_offset_for_epoch(found.committed_leader_epoch)
+                    offset = min(offset, end)
+                offsets[f"{topic.name}-{found.partition_index}"] = offset
+    return offsets
 
 
 def stored_records(batches: Iterable[RawBatch]) -> list[StoredRecord]:
@@ -84,6 +91,15 @@ def _marker_type(batch: RawBatch) -> int:
 def partitions_of(sim: Simulation) -> list[tuple[str, int]]:
     """Every partition that is looked at."""
     return [(topic, index) for topic in TOPICS for index in range(sim.partitions[topic])]
+
+
+def note_keys(sim: Simulation) -> None:
+    """Tell what a start found of the compacted topic: the newest visible record of each key."""
+    newest = {}
+    for record in stored_records(raw_batches(sim.broker.disk, "compact-0")):
+        if record.visible:
+            newest[record.key] = record.offset
+    sim.world.note("sim", "keys", "compact-0", newest)
 
 
 def group_is_at_end(sim: Simulation, group: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from sim_setup import Setup, draw
 
 from onceflow.broker_lite.coordinators.consumer.migration import Migration
+from onceflow.broker_lite.coordinators.internal_topic import InternalTopicLog
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
 from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
@@ -26,6 +27,7 @@ from onceflow.broker_lite.log.partition_folders import PartitionFolders
 from onceflow.broker_lite.log.producer_state import ProducerEntry, ProducerState
 from onceflow.broker_lite.log.segment_writer import SegmentWriter
 from onceflow.broker_lite.log.shared_flush import SharedFlush
+from onceflow.broker_lite.log.start_notes import StartNotes
 from onceflow.broker_lite.testing.nodes import SharedPlacement, routing
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
@@ -106,6 +108,33 @@ def setup_for(fault: Fault, seed: int) -> Setup:
                 "trouble_every_us": 300_000,
                 "power": True,
                 "properties": setup.properties | {"onceflow.durability": "always"},
+            }
+        case "lost power":
+            changes |= {
+                "workers": nobody | {"producer": 1, "transactional": 2, "committed reader": 1},
+                "troubles": ["kill broker", "kill broker", "zombie"],
+                "trouble_every_us": 200_000,
+                "power": True,
+                "properties": setup.properties | {"onceflow.durability": "kafka"},
+            }
+        case "lost power of groups":
+            changes |= {
+                "workers": nobody | {"producer": 1, "group": 2, "committed reader": 1},
+                "troubles": ["kill broker", "pause worker"],
+                "trouble_every_us": 200_000,
+                "power": True,
+                "properties": setup.properties | {"onceflow.durability": "kafka"},
+            }
+        case "lost power of compaction":
+            changes |= {
+                "workers": nobody | {"compaction": 2, "transactional": 1},
+                "troubles": ["kill broker"],
+                "trouble_every_us": 500_000,
+                "units": 60,
+                "segment_bytes": 700,
+                "power": True,
+                "properties": setup.properties
+                | {"onceflow.durability": "kafka", "log.cleaner.backoff.ms": 20},
             }
         case "rolls":
             changes |= {
@@ -266,6 +295,60 @@ def _recovery_forgets_producers(replace: Replace) -> None:
 def _no_sync(replace: Replace) -> None:
     replace(SegmentWriter, "flush", lambda *_: None)
     replace(SegmentWriter, "flush_batches", lambda *_: None)
+
+
+def _epochs_come_twice(replace: Replace) -> None:
+    replace(StartNotes, "begin_epoch", lambda self, known_epoch: 1)
+    replace(StartNotes, "greatest_epoch", property(lambda self: 0))
+
+
+def _each_log_counts_its_own_epochs(replace: Replace) -> None:
+    def begin(self: Any) -> None:
+        for log in self.partitions():
+            if log.checked:
+                log.begin_leader_epoch(log.leader_epoch + 1)
+
+    replace(LogManager, "_begin_epochs", begin)
+
+
+def _refused_markers_are_done(replace: Replace) -> None:
+    """With coordinator epochs that go back at each start, so that there are refusals."""
+    original = InternalTopicLog.leader_epoch
+    replace(
+        InternalTopicLog,
+        "leader_epoch",
+        lambda self, partition: max(0, 100 - original(self, partition)),
+    )
+    replace(
+        DecidedTransactions,
+        "_write_marker",
+        lambda self, partition, entry, now_ms: (
+            self._markers.write(partition, self._marker_of(entry), now_ms) and ErrorCode.NONE
+        ),
+    )
+
+
+def _identities_outlive_a_power_loss(replace: Replace) -> None:
+    replace(TransactionCoordinator, "end_identities", lambda *_, **__: None)
+
+
+def _every_crash_is_a_dead_process(replace: Replace) -> None:
+    original = StartNotes.__init__
+
+    def make(self: Any, storage: Any) -> None:
+        original(self, storage)
+        self.power_lost = False
+
+    replace(StartNotes, "__init__", make)
+
+
+def _compaction_trusts_the_page_cache(replace: Replace) -> None:
+    original = compaction.Compaction.run
+    replace(
+        compaction.Compaction,
+        "run",
+        lambda self, first_dirty_offset, _: original(self, first_dirty_offset, ()),
+    )
 
 
 def _the_recovery_point_stops(replace: Replace) -> None:
@@ -473,6 +556,24 @@ FAULTS: dict[str, Fault] = {
     "nothing is synced": Fault(_no_sync, "power", ("lost", "moved", "offset reused")),
     "a roll during a flush stops the recovery point": Fault(
         _the_recovery_point_stops, "rolls", ("recovery point",)
+    ),
+    "a leader epoch is given twice": Fault(
+        _epochs_come_twice, "lost power", ("leader epoch", "skipped", "offset reused")
+    ),
+    "each log counts its own epochs": Fault(
+        _each_log_counts_its_own_epochs, "lost power", ("leader epoch", *STUCK)
+    ),
+    "a refused marker counts as written": Fault(
+        _refused_markers_are_done, "deaths", ("committed missing", *STUCK)
+    ),
+    "producers keep identities that others may have": Fault(
+        _identities_outlive_a_power_loss, "lost power", ("lost", "moved", "committed missing"), 200
+    ),
+    "a power loss is taken for a dead process": Fault(
+        _every_crash_is_a_dead_process, "lost power", ("lost", "moved", "committed missing"), 200
+    ),
+    "compaction relies on what is not on the disk": Fault(
+        _compaction_trusts_the_page_cache, "lost power of compaction", ("compacted away",), 400
     ),
     "a write is acknowledged and not done": Fault(
         _write_errors_are_ignored, "producers", ("lost", "moved")

@@ -99,6 +99,7 @@ class Simulation:
         self.broker = SimBroker(self.world, self.network, self.setup.properties, self.setup.nodes)
         self.workers: list[Worker] = []
         self.calm = False
+        self.may_lose_records = self.setup.power and not self.broker.config.durable
         self.partitions = self.setup.partitions
         self.protocols = self.setup.protocols
         self.static_members = self.setup.static_members
@@ -200,6 +201,10 @@ class Simulation:
             state.topics.create(
                 name, self.partitions[name], dict(TOPIC_CONFIGS[name]), process.wall_ms()
             )
+        if self.may_lose_records:
+            self.broker.on_recovered.append(lambda: sim_ending.note_keys(self))
+        # Everybody needs them; what becomes of new ones is for those who make them.
+        self.broker.disk.sync_all()
 
     def _watch(self) -> None:
         """Look at the broker's positions now and then."""

@@ -91,7 +91,10 @@ def kill_broker(sim: Simulation, rng) -> None:
     """SIGKILL, or the power is gone."""
     sim.broker.kill()
     if sim.setup.power and rng.random() < 0.6:
-        sim.world.note("sim", "power loss")
+        if sim.broker.config.durable:
+            sim.world.note("sim", "power loss that costs nothing")
+        else:
+            sim.world.note("sim", "power loss", sim.broker.flushed)
         sim.broker.disk.lose_power()
 
 

@@ -49,6 +49,7 @@ class FakeProducer(NamedTuple):
 
     producer_id: int
     producer_epoch: int
+    coordinator_epoch: int = -1
 
 
 class Entry(NamedTuple):
@@ -70,6 +71,7 @@ class FakePartition:
         self.offset_of_entry: list[int] = []
         self.next_offset = 0
         self.refuse_markers_with: ErrorCode | None = None
+        self.coordinator_epoch = -1
 
     def _epoch(self, producer_id: int) -> int:
         return max(
@@ -99,6 +101,8 @@ class FakePartition:
     ) -> object:
         if self.refuse_markers_with is not None:
             raise AppendError(self.refuse_markers_with, "told to")
+        if coordinator_epoch < self.coordinator_epoch:
+            raise AppendError(ErrorCode.TRANSACTION_COORDINATOR_FENCED, "older coordinator epoch")
         return self.put(Entry(producer_id, producer_epoch, None, committed))
 
     def has_open_transaction(self, producer_id: int) -> bool:
@@ -110,7 +114,10 @@ class FakePartition:
 
     def producers(self) -> list[FakeProducer]:
         ids = {e.producer_id for e in self.entries if e.producer_id >= 0}
-        return [FakeProducer(producer_id, self._epoch(producer_id)) for producer_id in ids]
+        return [
+            FakeProducer(producer_id, self._epoch(producer_id), self.coordinator_epoch)
+            for producer_id in ids
+        ]
 
     def committed_values(self) -> list[str]:
         """What a read_committed consumer sees, up to the first open transaction."""
@@ -135,6 +142,7 @@ class FakeTopic:
     def __init__(self, disk: Disk, partition_count: int) -> None:
         self.partitions = [FakePartition(disk) for _ in range(partition_count)]
         self.fail_with: ErrorCode | None = None
+        self.epochs = [0] * partition_count
 
     @property
     def partition_count(self) -> int:
@@ -144,7 +152,10 @@ class FakeTopic:
         pass
 
     def leader_epoch(self, partition: int) -> int:
-        return 0
+        return self.epochs[partition]
+
+    def begin_epoch_above(self, partition: int, known_epoch: int) -> None:
+        self.epochs[partition] = max(self.epochs[partition], known_epoch + 1)
 
     def append(
         self,

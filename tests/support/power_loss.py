@@ -78,6 +78,7 @@ def disk_after_power_loss(
         if number + 1 == named:
             kept = _copied(live)
     disk = MemoryStorage()
+    disk.power_losses = storage.inner.power_losses + 1
     disk.content = {
         directory: {name: inode.after_loss(chance) for name, inode in files.items()}
         for directory, files in kept.items()

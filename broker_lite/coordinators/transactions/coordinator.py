@@ -103,19 +103,62 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._timers = timers
         self.decided: DecidedTransactions = DecidedTransactions(
-            settings, self._log, markers, timers, when_safe
+            settings, self._log, markers, producer_ids, timers, when_safe
         )
         self._periodic: list[Timer] = []
 
     # --- life of the coordinator
 
     def load(self, now_ms: int) -> None:
-        """Reload every id; finish transactions whose outcome was decided before the restart.
+        """Reload every id and go on; after a crash something has to be done between the two."""
+        self.read(now_ms)
+        self.resume(now_ms)
+
+    def read(self, now_ms: int) -> None:
+        """Reload every id."""
+        self._producer_ids.note_used(self._log.load(now_ms))
+
+    def end_identities(
+        self,
+        is_lost: Callable[[TransactionEntry], bool],
+        now_ms: int,
+        *,
+        keep_commits: bool,
+    ) -> None:
+        """Take transactional ids from producers whose identity may have been given twice.
+
+        Their open transactions are none any more; what is decided is carried out first.
+
+        Args:
+            is_lost: Which entries.
+            now_ms: Wall milliseconds.
+            keep_commits: Whether decisions below version 2 can be carried out. Their epoch does not
+                tell an open transaction that came after the decision, and was lost with all else,
+                from the one that was decided on.
+
+        Raises:
+            StateLogError: A new identity could not be written.
+        """
+        for entry in self._log:
+            if not is_lost(entry):
+                continue
+            exact = entry.client_transaction_version >= EPOCH_BUMP_VERSION
+            if entry.state in PREPARED and (keep_commits or exact):
+                self.decided.end_identity_after(entry.transactional_id)
+            else:
+                self._log.put(entry.without_owner(self._producer_ids.next(), now_ms), now_ms)
+
+    def resume(self, now_ms: int, on_settled: Callable[[], None] = lambda: None) -> None:
+        """Finish transactions whose outcome was decided before the restart.
 
         A transaction that was still open stays open until its producer ends it or its timeout
         passes, which is counted from its start.
+
+        Args:
+            now_ms: Wall milliseconds.
+            on_settled: Called once no identity is left that was to be ended.
         """
-        self._producer_ids.note_used(self._log.load(now_ms))
+        self.decided.when_identities_ended(on_settled)
         for entry in self._log:
             if entry.state in PREPARED:
                 logger.info(
@@ -442,11 +485,11 @@ class TransactionCoordinator:
         self._log.put(prepared, now_ms)
         self.decided.begin(prepared, now_ms)
 
-    def holds(self, producer_id: int, partition: TopicPartition) -> bool:
-        """Whether some transaction of a producer that is not over has that partition."""
+    def holds(self, producer_id: int, producer_epoch: int, partition: TopicPartition) -> bool:
+        """Whether what a producer has open in a partition, in an epoch, is known and not over."""
         return any(
             entry.producer_id == producer_id
-            and entry.state not in AT_REST
+            and entry.may_hold(producer_epoch)
             and partition in entry.partitions
             for entry in self._log
         )

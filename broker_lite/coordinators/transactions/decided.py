@@ -25,9 +25,18 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.coordinators.settings import TransactionSettings
     from onceflow.broker_lite.coordinators.transactions.log import TransactionLog
     from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
+    from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
     from onceflow.broker_lite.purgatory import Timer, Timers
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
+
+MARKER_RETRY_MAX_MS = 10_000
+"""Longest time until a marker that was refused is tried again."""
+
+_DOUBLINGS_MAX = 20
+_NO_REFUSALS = frozenset(
+    {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.KAFKA_STORAGE_ERROR}
+)
 
 WhenSafe = Callable[[Callable[[bool], None]], None]
 """Tells once everything written before is on the disk (True), or never can be (False)."""
@@ -40,14 +49,19 @@ class DecidedTransactions:
         settings: The coordinator's settings.
         log: Its entries.
         markers: Writes markers.
+        producer_ids: Gives out producer ids.
         timers: Runs what comes later.
         when_safe: Tells when writes are on the disk; None where a power loss is not thought of.
     """
 
     __slots__ = (
+        "_attempts",
+        "_ending",
         "_log",
         "_marker_timers",
         "_markers",
+        "_on_ended",
+        "_producer_ids",
         "_settings",
         "_timers",
         "_undecided",
@@ -60,17 +74,23 @@ class DecidedTransactions:
         settings: TransactionSettings,
         log: TransactionLog,
         markers: TransactionMarkers,
+        producer_ids: ProducerIds,
         timers: Timers,
         when_safe: WhenSafe | None,
     ) -> None:
         self._settings = settings
         self._log = log
         self._markers = markers
+        self._producer_ids = producer_ids
         self._timers = timers
         self._when_safe = when_safe
         self._undecided: dict[str, list[Callable[[bool], None]]] = {}
         self._unmarked: dict[str, set[TopicPartition]] = {}
         self._marker_timers: dict[str, Timer] = {}
+        self._attempts: dict[str, int] = {}
+        # Ids whose identity ends with the transaction that is being finished.
+        self._ending: set[str] = set()
+        self._on_ended: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """Stop every timer; the next start goes on."""
@@ -89,6 +109,16 @@ class DecidedTransactions:
             self._later(entry.transactional_id, now_ms + self._settings.end_txn_marker_delay_ms)
             return True
         return self._mark(entry.transactional_id, now_ms)
+
+    def end_identity_after(self, transactional_id: str) -> None:
+        """Take an id from its producer together with the completion of what it decided."""
+        self._ending.add(transactional_id)
+
+    def when_identities_ended(self, callback: Callable[[], None]) -> None:
+        """Call somebody once no such id is left; at once if there is none."""
+        self._on_ended = callback
+        if not self._ending:
+            callback()
 
     def resume(self, entry: TransactionEntry, now_ms: int) -> None:
         """Go on with a decision that was found at the start."""
@@ -152,36 +182,81 @@ class DecidedTransactions:
         )
 
     def _write_markers(self, transactional_id: str, now_ms: int) -> bool:
-        """Write what markers are missing; False when storage failed meanwhile."""
+        """Write what markers are missing; False when one is still missing and is tried again."""
         timer = self._marker_timers.pop(transactional_id, None)
         if timer is not None:
             timer.cancel()
         entry = self._log.get(transactional_id)
         if entry is None or entry.state not in PREPARED:
             return True
-        marker = self._marker_of(entry)
         unmarked = self._unmarked.setdefault(transactional_id, set(entry.partitions))
+        pause_ms = self._settings.marker_retry_ms
         for partition in sorted(unmarked):
-            # A partition that is gone, or that a newer epoch has taken over, needs no marker.
-            code = self._markers.write(partition, marker, now_ms)
-            if code is ErrorCode.KAFKA_STORAGE_ERROR:
-                self._later(transactional_id, now_ms + self._settings.marker_retry_ms)
-                return False
-            unmarked.discard(partition)
+            code = self._write_marker(partition, entry, now_ms)
+            # A partition that is gone needs no marker.
+            if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                unmarked.discard(partition)
+            elif code is ErrorCode.KAFKA_STORAGE_ERROR:
+                break  # The others would not fare better.
+            else:
+                pause_ms = self._refusal_pause_ms(transactional_id)
+        if unmarked:
+            self._later(transactional_id, now_ms + pause_ms)
+            return False
+        self._attempts.pop(transactional_id, None)
         return True
+
+    def _write_marker(
+        self, partition: TopicPartition, entry: TransactionEntry, now_ms: int
+    ) -> ErrorCode:
+        """Write one marker; a refusal is a fault, and no transaction is over with one."""
+        marker = self._marker_of(entry)
+        if not marker.committed and self._markers.is_fenced_off(partition, marker):
+            return ErrorCode.NONE  # What it had there is aborted; no more could come.
+        code = self._markers.write(partition, marker, now_ms)
+        if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            # Nobody else coordinates here: somebody gave a marker an epoch that was never begun.
+            known_epoch = self._markers.coordinator_epoch(partition, entry.producer_id)
+            self._log.raise_coordinator_epoch(entry.transactional_id, known_epoch)
+            marker = self._marker_of(entry)
+            code = self._markers.write(partition, marker, now_ms)
+        if code not in _NO_REFUSALS:
+            logger.error(
+                "%s: %s refuses marker %s (%s); the transaction is not over and is tried again",
+                entry.transactional_id,
+                partition,
+                marker,
+                code.name,
+            )
+        return code
+
+    def _refusal_pause_ms(self, transactional_id: str) -> int:
+        """When to try again: twice as long after each attempt, since a refusal may last."""
+        attempts = self._attempts[transactional_id] = self._attempts.get(transactional_id, 0) + 1
+        return min(
+            self._settings.marker_retry_ms << min(attempts, _DOUBLINGS_MAX), MARKER_RETRY_MAX_MS
+        )
 
     def _complete(self, transactional_id: str, now_ms: int) -> bool:
         """Note that all markers are written; False when storage failed."""
         entry = self._log.get(transactional_id)
         if entry is None or entry.state not in PREPARED:
             return True
+        completed = entry.completed(now_ms)
+        ends = transactional_id in self._ending
         try:
-            self._log.put(entry.completed(now_ms), now_ms)
+            if ends:
+                completed = completed.without_owner(self._producer_ids.next(), now_ms)
+            self._log.put(completed, now_ms)
         except StateLogError as error:
             logger.error("%s: completion failed, will retry: %s", transactional_id, error)
             self._later(transactional_id, now_ms + self._settings.marker_retry_ms)
             return False
         self._unmarked.pop(transactional_id, None)
+        if ends:
+            self._ending.discard(transactional_id)
+            if not self._ending:
+                self._on_ended()
         return True
 
     def _later(self, transactional_id: str, at_ms: int) -> None:

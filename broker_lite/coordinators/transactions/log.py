@@ -135,6 +135,10 @@ class TransactionLog:
         """Coordinator epoch for markers of the id."""
         return self._log.leader_epoch(self.partition_for(transactional_id))
 
+    def raise_coordinator_epoch(self, transactional_id: str, known_epoch: int) -> None:
+        """Let later markers of the id have an epoch above one that some log knows."""
+        self._log.begin_epoch_above(self.partition_for(transactional_id), known_epoch)
+
     def put(self, entry: TransactionEntry, now_ms: int) -> None:
         """Write ``entry``, then make it the current one.
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from onceflow.broker_lite.coordinators.state_log import TransactionMarker
-from onceflow.broker_lite.coordinators.transactions.states import EPOCH_BUMP_VERSION
 from onceflow.broker_lite.log import AppendError
 from onceflow.broker_lite.topics import OFFSETS_TOPIC
 from onceflow.sdk.model.partitions import TopicPartition
@@ -31,6 +30,10 @@ class ProducerView(Protocol):
     @property
     def producer_epoch(self) -> int:
         """Newest epoch seen in the partition."""
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """Coordinator epoch of the newest marker."""
 
 
 class MarkerPartition(Protocol):
@@ -127,16 +130,37 @@ class TransactionMarkers:
         """True when a marker that was decided before a restart is in the partition already.
 
         A second marker would end nothing, but it would take an offset, and an abort without a
-        transaction breaks strict readers. Under transaction version 2 the marker's own epoch
-        tells; below it, a partition without an open transaction has nothing left to end, and
-        the epoch that a marker would fence with is the one that is there.
+        transaction breaks strict readers. A partition without an open transaction has nothing
+        left to end, and the epoch that a marker would fence with, or a later one, is there.
         """
         log = self._lookup(partition.topic, partition.partition)
         if log is None or log.has_open_transaction(marker.producer_id):
             return False
         for producer in log.producers():
             if producer.producer_id == marker.producer_id:
-                if marker.transaction_version >= EPOCH_BUMP_VERSION:
-                    return producer.producer_epoch >= marker.producer_epoch
-                return producer.producer_epoch == marker.producer_epoch
+                return producer.producer_epoch >= marker.producer_epoch
         return False
+
+    def is_fenced_off(self, partition: TopicPartition, marker: TransactionMarker) -> bool:
+        """True when a later epoch of the producer stands in a partition and nothing is open there.
+
+        A start after a crash aborts what the coordinator does not know, under the next epoch.
+        """
+        log = self._lookup(partition.topic, partition.partition)
+        if log is None or log.has_open_transaction(marker.producer_id):
+            return False
+        return any(
+            producer.producer_epoch > marker.producer_epoch
+            for producer in log.producers()
+            if producer.producer_id == marker.producer_id
+        )
+
+    def coordinator_epoch(self, partition: TopicPartition, producer_id: int) -> int:
+        """Coordinator epoch of a producer's newest marker in a partition, -1 for none."""
+        log = self._lookup(partition.topic, partition.partition)
+        return max(
+            (each.coordinator_epoch for each in log.producers() if each.producer_id == producer_id)
+            if log is not None
+            else (),
+            default=-1,
+        )

@@ -275,6 +275,46 @@ class TransactionEntry:
             last_update_ms=now_ms,
         )
 
+    def without_owner(self, producer_id: int, now_ms: int) -> TransactionEntry:
+        """Take the id from its producer, of whom some state was lost.
+
+        Epochs may have gone further than is remembered, so a new producer id takes the place of the
+        old one, and no request of its owner is recognised. This is outside of the table of states:
+        a transaction that is open is aborted as one that nobody knows.
+
+        Args:
+            producer_id: A new one.
+            now_ms: Time of the change.
+        """
+        return replace(
+            self,
+            producer_id=producer_id,
+            previous_producer_id=NO_PRODUCER_ID,
+            next_producer_id=NO_PRODUCER_ID,
+            producer_epoch=0,
+            last_producer_epoch=NO_PRODUCER_EPOCH,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            start_ms=-1,
+            last_update_ms=now_ms,
+        )
+
+    def may_hold(self, producer_epoch: int) -> bool:
+        """Whether an open transaction of the producer in that epoch can be the entry's own.
+
+        With version 2 the decision to commit raised the epoch: what is open in the new one came
+        later, and what is open in an older one is an earlier transaction whose marker was lost.
+        """
+        if self.state in AT_REST:
+            return False
+        if self.state is TransactionState.PREPARE_ABORT:
+            return producer_epoch <= self.producer_epoch
+        raised = (
+            self.state is TransactionState.PREPARE_COMMIT
+            and self.client_transaction_version >= EPOCH_BUMP_VERSION
+        )
+        return producer_epoch == self.producer_epoch - raised
+
     def _previous_for(self, producer_id: int) -> int:
         # Kafka keeps the id that was current before the step, also when it did not change; a
         # repeated InitProducerId right after a rotation must still find the rotated-out one.

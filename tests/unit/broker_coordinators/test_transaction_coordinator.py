@@ -5,6 +5,7 @@ Method: the coordinator runs on storage in memory with a hand-moved clock (`coor
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
@@ -463,18 +464,44 @@ class TestMarkerFailures:
         assert bench.end(producer_id, epoch, True, version).error_code is ErrorCode.NONE
         assert [len(log(bench, p).markers) for p in (P0, P1)] == [1, 1]
 
+    @pytest.mark.parametrize("version", [TV1, TV2])
     @pytest.mark.parametrize(
-        "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+        "code",
+        [
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ],
     )
-    def test_a_partition_with_a_newer_epoch_is_left_out(
-        self, bench: Bench, code: ErrorCode
+    def test_a_refused_marker_is_told_and_tried_again_and_nothing_is_over(
+        self, bench: Bench, code: ErrorCode, version: int, caplog: pytest.LogCaptureFixture
     ) -> None:
         identity = bench.identity()
         bench.add(*identity, P0, P1)
         log(bench).refuse_markers_with = code
+        concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+        with caplog.at_level(logging.ERROR):
+            assert bench.end(*identity, True, version).error_code is concurrent
+        assert any("out-0" in line and code.name in line for line in caplog.messages)
+        assert bench.state() == "PrepareCommit"
+        assert len(log(bench, P1).markers) == 1, "the other partitions have theirs"
+        bench.pass_ms(60_000)
+        assert bench.state() == "PrepareCommit"
+        assert bench.end(*identity, True, version).error_code is concurrent
+        log(bench).refuse_markers_with = None
+        bench.pass_ms(10_000)
+        assert bench.end(*identity, True, version).error_code is ErrorCode.NONE
+        assert [len(log(bench, p).markers) for p in (P0, P1)] == [1, 1]
+
+    def test_a_coordinator_epoch_that_was_never_begun_is_overtaken(self, bench: Bench) -> None:
+        identity = bench.identity()
+        bench.add(*identity, P0)
+        log(bench).produce(*identity, "x")
+        log(bench).coordinator_epoch = 7
         assert bench.end(*identity).error_code is ErrorCode.NONE
         assert bench.state() == "CompleteCommit"
-        assert len(log(bench, P1).markers) == 1
+        partition = bench.transactions.partition_for("t")
+        assert bench.disk.transaction_state.leader_epoch(partition) == 8
 
     def test_a_deleted_partition_is_left_out(self, bench: Bench) -> None:
         identity = bench.identity()

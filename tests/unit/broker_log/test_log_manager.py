@@ -30,6 +30,7 @@ from onceflow.broker_lite.log.checkpoints import (
     parse_offsets,
     parse_properties,
     render_leader_epochs,
+    render_offsets,
     render_uuid,
 )
 from onceflow.broker_lite.testing.failing_storage import FailingStorage
@@ -239,7 +240,8 @@ def test_a_log_that_cannot_be_closed_makes_the_stop_unclean() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"0\n", b"1\n0\n", b"0\n2\n1 1\n", b"0\nx\n", b"0\n1\nx y\n"]
+    "data",
+    [b"", b"0\n", b"1\n0\n", b"0\n2\n1 1\n", b"0\nx\n", b"0\n1\nx y\n", b"0\n1\n1 1"],
 )
 def test_damaged_text_files_are_recognised(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
@@ -332,3 +334,15 @@ def test_a_start_reads_two_files_of_a_partition_that_nobody_wrote_to() -> None:
     ours = [path for path in storage.read if path.startswith("orders-")]
     assert len(ours) == 2 * 20
     again.close()
+
+
+def test_a_checkpoint_that_is_cut_anywhere_is_damaged() -> None:
+    """A power loss cuts a file at any byte; "4 20" must not become "4 2"."""
+    epochs = render_leader_epochs([(0, 0), (3, 17), (12, 345)])
+    offsets = render_offsets({TopicPartition("t", 0): 123, TopicPartition("u", 14): 2345})
+    for size in range(len(epochs)):
+        with pytest.raises(ValueError, match=r".*"):
+            parse_leader_epochs(epochs[:size])
+    for size in range(len(offsets)):
+        with pytest.raises(ValueError, match=r".*"):
+            parse_offsets(offsets[:size])
