@@ -33,7 +33,6 @@ from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
 from onceflow.sdk.core.consume.fetch_buffer import FetchedData
 from onceflow.sdk.core.consume.subscription import Subscription
-from onceflow.sdk.core.produce.batch import ProducerBatch
 from onceflow.sdk.core.produce.sender import Sender
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.transactions.progress import UncommittedWork
@@ -380,30 +379,39 @@ def _write_errors_are_ignored(replace: Replace) -> None:
 
 
 def _lost_answer_is_success(replace: Replace) -> None:
-    original = Sender._requeue
+    original = Sender.failed
 
-    def requeue(self: Any, queue: Any, batch: Any) -> None:
-        batch.complete(10_000)
-        original(self, queue, batch)
+    def failed(self: Any, job: Any, *args: Any) -> None:
+        for _, batch in job.items:
+            batch.complete(10_000)
+        original(self, job, *args)
 
-    replace(Sender, "_requeue", requeue)
+    replace(Sender, "failed", failed)
 
 
 def _retry_gets_a_new_sequence(replace: Replace) -> None:
-    original = Sender._requeue
+    original = Sender.failed
 
-    def requeue(self: Any, queue: Any, batch: Any) -> None:
-        if batch.base_sequence >= 0:
-            queue.bump_needed = True
-            batch.rejected = True
-        original(self, queue, batch)
+    def failed(self: Any, job: Any, *args: Any) -> None:
+        for queue, batch in job.items:
+            if batch.base_sequence >= 0:
+                queue.bump_needed = True
+                batch.rejected = True
+        original(self, job, *args)
 
-    replace(Sender, "_requeue", requeue)
-    replace(Sender, "_order_allows", lambda *_: True)
+    replace(Sender, "failed", failed)
 
 
 def _failure_is_success(replace: Replace) -> None:
-    replace(ProducerBatch, "fail", lambda self, *_: self.complete(10_000))
+    original = Sender.answered
+
+    def answered(self: Any, job: Any, response: Any, now_ms: int) -> None:
+        for topic in response.responses:
+            for result in topic.partition_responses:
+                result.error_code = ErrorCode.NONE
+        original(self, job, response, now_ms)
+
+    replace(Sender, "answered", answered)
 
 
 def _reader_skips(replace: Replace) -> None:
