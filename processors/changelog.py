@@ -90,7 +90,7 @@ class _Replay:
 
     def take(self, columns: RecordColumns) -> None:
         """Gather changes; the last one of a key counts."""
-        values = cast("list[bytes | None]", columns.values)
+        values = columns.values
         self.changes.update(zip(cast("list[bytes]", columns.keys), values, strict=True))
         self.size_bytes += sum(map(len, filter(None, values)))
         self.position = columns.offsets[-1] + 1

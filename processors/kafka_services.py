@@ -10,7 +10,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from onceflow.processors.calls import Attempt, Calls
 from onceflow.processors.changelog import ChangelogReader
@@ -90,7 +90,9 @@ class KafkaChangelogReader:
 
     def __init__(self, settings: AppSettings) -> None:
         self._admin = Admin(config=settings.admin_config())
-        self._consumer = Consumer(config=settings.restoring_config())
+        # Without deserializers: changelogs hold bytes.
+        consumer = Consumer(config=settings.restoring_config())
+        self._consumer = cast("Consumer[bytes | None, bytes | None]", consumer)
 
     def bounds(
         self, partitions: Sequence[TopicPartition]

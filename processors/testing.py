@@ -280,7 +280,7 @@ class TestDriver:
             LookupError: As ``outputs``.
         """
         decode = decoder_for(kind | None, self._written_format(topic), f"value of {topic}")
-        return [decode(cast("bytes | None", record.value)) for record in self.outputs(topic)]
+        return [decode(record.value) for record in self.outputs(topic)]
 
     def _written_format(self, topic: str) -> Format:
         """The layout of a topic's values: that of the function that writes it."""

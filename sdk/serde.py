@@ -16,11 +16,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from onceflow.sdk.errors import SerializationError
+from onceflow.sdk.model.record_types import DataT_co
 
 T = TypeVar("T")
 
@@ -350,11 +351,14 @@ class TopicSerializer(ABC):
         return after_lookups(lambda: self.serialize(value, topic, field))
 
 
-class TopicDeserializer(ABC):
-    """A deserializer that is told the topic, and that may have to look something up."""
+class TopicDeserializer(ABC, Generic[DataT_co]):
+    """A deserializer that is told the topic, and that may have to look something up.
+
+    What it gives is the parameter: ``TopicDeserializer[Order]`` gives orders.
+    """
 
     @abstractmethod
-    def deserialize(self, data: bytes, topic: str, field: str) -> object:
+    def deserialize(self, data: bytes, topic: str, field: str) -> DataT_co:
         """The value of bytes; never waits.
 
         Args:
@@ -367,7 +371,7 @@ class TopicDeserializer(ABC):
             SerializationError: The bytes are no such value.
         """
 
-    def __call__(self, data: bytes, topic: str, field: str = "value") -> object:
+    def __call__(self, data: bytes, topic: str, field: str = "value") -> DataT_co:
         """The value of bytes, waiting for what must be looked up.
 
         Args:
@@ -380,6 +384,10 @@ class TopicDeserializer(ABC):
             KafkaError: What is needed for it could not be looked up.
         """
         return after_lookups(lambda: self.deserialize(data, topic, field))
+
+
+Deserializer: TypeAlias = Callable[[bytes], T] | TopicDeserializer[T]
+"""What consumers take as ``key_deserializer`` and ``value_deserializer``."""
 
 
 def after_lookups(work: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -113,7 +113,9 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
 
     tp = range_.topic_partition
     schema = _arrow_schema(options.include_headers)
-    with Consumer(config=options.consumer) as consumer:
+    # Without deserializers, as no option sets one.
+    consumer = cast("Consumer[bytes | None, bytes | None]", Consumer(config=options.consumer))
+    with consumer:
         consumer.assign([tp])
         consumer.seek(tp, range_.start)
         position, moved_at = range_.start, time.monotonic()

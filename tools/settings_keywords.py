@@ -37,10 +37,14 @@ HANDED_ON = {
 }
 BASES = {
     **dict.fromkeys(
-        ("CommonOwn", "CommonKeywords", "ProducerOwn", "ConsumerOwn", "AdminOwn", "ClientKeywords"),
+        (
+            *("CommonOwn", "CommonKeywords", "ClientKeywords"),
+            *("ProducerOwn", "ConsumerRest", "ConsumerOwn", "AdminOwn"),
+        ),
         "onceflow.sdk.settings.keywords",
     ),
     "SessionOwn": "onceflow.transactions.keywords",
+    "SessionRest": "onceflow.transactions.keywords",
     "ClientSource": "onceflow.sdk.settings.sources",
 }
 
@@ -82,6 +86,22 @@ def client_keywords(settings: type[ClientConfig]) -> list[Keywords]:
     ]
 
 
+def consumer_keywords() -> list[Keywords]:
+    """Those of a consumer; its constructor names the deserializers apart, for their types."""
+    own, all_of_it = client_keywords(ConsumerConfig)
+    typing_ones = frozenset(n for n in ConsumerConfig.declared if n.endswith("_deserializer"))
+    rest = own._replace(name="ConsumerRest", without=own.without | typing_ones)
+    reader = all_of_it._replace(
+        name="ReaderKeywords",
+        bases=("CommonKeywords", "ConsumerRest"),
+        further={"interceptors": all_of_it.further["interceptors"]},
+    )
+    own = own._replace(
+        bases=("ConsumerRest",), without=frozenset(ConsumerConfig.declared) - typing_ones
+    )
+    return [rest, own, reader, all_of_it]
+
+
 def types_of(settings: type[Settings]) -> dict[str, str]:
     """Types of settings as they are written, by name."""
     found: dict[str, str] = {}
@@ -94,7 +114,7 @@ def homes(settings: type[Settings]) -> dict[str, str]:
     """Modules of the names that types of a class are written with."""
     found: dict[str, str] = {}
     for cls in settings.__mro__[::-1]:
-        if cls.__module__ == "builtins":
+        if cls.__module__ in ("builtins", "typing"):
             continue
         for node in ast.parse(inspect.getsource(sys.modules[cls.__module__])).body:
             if isinstance(node, ast.ImportFrom):
@@ -143,7 +163,7 @@ def pages() -> dict[str, list[Keywords]]:
                 "CommonKeywords", ClientConfig, ("CommonOwn",), common - {"bootstrap_servers"}
             ),
             *client_keywords(ProducerConfig),
-            *client_keywords(ConsumerConfig),
+            *consumer_keywords(),
             *client_keywords(AdminConfig),
             Keywords("ClientKeywords", ClientConfig, any_client, common),
         ],
@@ -152,10 +172,16 @@ def pages() -> dict[str, list[Keywords]]:
                 "SessionOwn", SessionSettings, without=frozenset({"client"}), further=HANDED_ON
             ),
             Keywords(
+                "SessionRest",
+                SessionConfig,
+                ("CommonKeywords", "ProducerOwn", "ConsumerRest", "SessionOwn"),
+                frozenset(SessionSettings.declared),
+            ),
+            Keywords(
                 "SessionKeywords",
                 SessionConfig,
-                (*any_client, "SessionOwn"),
-                frozenset(SessionSettings.declared),
+                ("SessionRest", "ConsumerOwn"),
+                frozenset(SessionConfig.declared),
             ),
         ],
         "processors/keywords.py": [

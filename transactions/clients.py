@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     Headers,
@@ -19,7 +19,7 @@ from onceflow.sdk.model.partitions import (
 )
 from onceflow.transactions.colour import Maybe
 
-Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
+Records: TypeAlias = dict[TopicPartition, list[AnyRecord]]
 RebalanceHook: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
 
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Unpack, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, Unpack, cast, overload
 
 from onceflow.sdk import ClientSettings, ConsumerConfig, ProducerConfig
 from onceflow.sdk.errors import ConfigError, InvalidTopicError
 from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.model.record_checks import check_topic_name
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.declare import REQUIRED, Settings, given, text, whole, words
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.transactions import timeouts
 
 if TYPE_CHECKING:
-    from onceflow.transactions.keywords import SessionKeywords
+    from onceflow.transactions.keywords import SessionKeywords, SessionRest
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Default of ``transaction.timeout.ms`` in a session: a crashed process holds readers so long."""
@@ -99,8 +104,10 @@ class SessionSettings(Settings, in_kafka=False):
         ClientSettings.check_names(given, cls.kind, (*cls.declared, *further))
 
 
-class SessionConfig(SessionSettings, in_kafka=False, kind="session"):
-    """Settings of a session.
+class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False, kind="session"):
+    """Settings of a session; the types of the keys and values that it reads are its parameters.
+
+    They follow from ``key_deserializer`` and ``value_deserializer``, as a consumer's do.
 
     Settings of its clients are given beside its own and are found in `producer` and `consumer`:
     ``SessionConfig(topics=["in"], group_id="g", linger_ms=20).producer.linger_ms``.
@@ -116,6 +123,42 @@ class SessionConfig(SessionSettings, in_kafka=False, kind="session"):
         "it must survive a restart and differ between live processes.",
     )
 
+    @overload
+    def __init__(
+        self: SessionConfig[bytes | None, bytes | None],
+        *,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SessionConfig[K | None, bytes | None],
+        *,
+        key_deserializer: Deserializer[K],
+        value_deserializer: None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SessionConfig[bytes | None, V | None],
+        *,
+        key_deserializer: None = None,
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SessionConfig[K | None, V | None],
+        *,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SessionConfig[object, object], **settings: Unpack[SessionKeywords]
+    ) -> None: ...
     def __init__(self, **settings: Unpack[SessionKeywords]) -> None:
         """See ``SessionSettings``.
 
@@ -149,7 +192,7 @@ class SessionConfig(SessionSettings, in_kafka=False, kind="session"):
         timeouts.check(self)
 
     @classmethod
-    def of(cls, config: SessionConfig | None, settings: SessionKeywords) -> SessionConfig:
+    def of(cls, config: AnySessionConfig | None, settings: SessionKeywords) -> AnySessionConfig:
         """A configuration with some settings changed, or one of these settings alone.
 
         Args:
@@ -159,7 +202,7 @@ class SessionConfig(SessionSettings, in_kafka=False, kind="session"):
         Raises:
             ConfigError: A value cannot work.
         """
-        return cls(**settings) if config is None else config.replace(**settings)
+        return SessionConfig(**settings) if config is None else config.replace(**settings)
 
     @property
     def own_transactional_id(self) -> str:
@@ -200,3 +243,7 @@ class SessionConfig(SessionSettings, in_kafka=False, kind="session"):
             # Under the consumer protocol (KIP-848) the coordinator divides, step by step.
             defaults["partition_assignment_strategy"] = ("cooperative-sticky",)
         return ConsumerConfig.build({**defaults, **found})
+
+
+AnySessionConfig: TypeAlias = SessionConfig[object, object]
+"""The settings of a session that reads whatever types."""

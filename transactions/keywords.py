@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from onceflow.sdk.settings.keywords import CommonKeywords, ConsumerOwn, ProducerOwn
+from onceflow.sdk.settings.keywords import CommonKeywords, ConsumerOwn, ConsumerRest, ProducerOwn
 from onceflow.sdk.settings.sources import ClientSource
 
 
@@ -22,8 +22,12 @@ class SessionOwn(TypedDict, total=False):
     producer_settings: Mapping[str, object]
 
 
-class SessionKeywords(CommonKeywords, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
+class SessionRest(CommonKeywords, ProducerOwn, ConsumerRest, SessionOwn, total=False):
     """See ``SessionConfig``."""
 
     topics: Sequence[str]
     slot: str
+
+
+class SessionKeywords(SessionRest, ConsumerOwn, total=False):
+    """See ``SessionConfig``."""

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Generic, Protocol, TypeAlias
 
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.transactions.abort_reasons import AbortReason
-from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
+from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import Maybe
-from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.config import AnySessionConfig
 
 Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 """Next offset to read by partition; with a note of the caller's as metadata, if there is one."""
@@ -38,7 +40,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class PollResult:
+class PollResult(Generic[KeyT_co, ValueT_co]):
     """What a poll gave, with every error at its place.
 
     At most one of the two errors is set, and then there are no records. An error that
@@ -51,7 +53,9 @@ class PollResult:
             the transaction is aborted already.
     """
 
-    records: Records = field(default_factory=dict)
+    records: dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]] = field(
+        default_factory=dict
+    )
     input_error: KafkaError | None = None
     unit_error: Exception | None = None
 
@@ -128,5 +132,7 @@ class RebalanceHooks(Protocol):
 class SessionClients(Protocol):
     """Makes the session's clients; the producer is initialised, the consumer is subscribed."""
 
-    def producer(self, config: SessionConfig) -> Maybe[SessionProducer]: ...
-    def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> Maybe[SessionConsumer]: ...
+    def producer(self, config: AnySessionConfig) -> Maybe[SessionProducer]: ...
+    def consumer(
+        self, config: AnySessionConfig, hooks: RebalanceHooks
+    ) -> Maybe[SessionConsumer]: ...

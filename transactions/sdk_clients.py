@@ -12,18 +12,18 @@ from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
-from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.listener import RebalanceHooks
 
 
 class BlockingClients:
     """Blocking clients; the callbacks run to their end within ``poll``."""
 
-    def producer(self, config: SessionConfig) -> SessionProducer:
+    def producer(self, config: AnySessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
         return Producer(config=config.producer)
 
-    def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
 
         def on_assigned(partitions: Sequence[TopicPartition]) -> None:
@@ -52,7 +52,7 @@ class BlockingClients:
 class AsyncioClients:
     """asyncio clients; the callbacks are awaited within ``poll``."""
 
-    async def producer(self, config: SessionConfig) -> SessionProducer:
+    async def producer(self, config: AnySessionConfig) -> SessionProducer:
         """A producer that has fenced its predecessor."""
         producer = AsyncProducer(config=config.producer)
         try:
@@ -62,7 +62,7 @@ class AsyncioClients:
             raise
         return producer
 
-    async def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+    async def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
         """A subscribed consumer; it joins at the first poll."""
         consumer = AsyncConsumer(config=config.consumer)
         try:

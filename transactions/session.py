@@ -12,15 +12,15 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
-from typing import Self, Unpack, cast
+from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers, TopicPartition
-from onceflow.transactions.clients import Records, SentRun
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.transactions.clients import SentRun
 from onceflow.transactions.colour import run_blocking, settle
-from onceflow.transactions.config import SessionConfig
-from onceflow.transactions.keywords import SessionKeywords
+from onceflow.transactions.config import AnySessionConfig, K, SessionConfig, V
 from onceflow.transactions.listener import (
     Abort,
     NoListener,
@@ -31,9 +31,15 @@ from onceflow.transactions.listener import (
 )
 from onceflow.transactions.session_core import SessionCore
 
+if TYPE_CHECKING:
+    from onceflow.transactions.keywords import SessionKeywords, SessionRest
 
-class TransactionSession:
+
+class TransactionSession(Generic[KeyT_co, ValueT_co]):
     """A blocking consume-transform-produce session.
+
+    Its parameters are the types of the keys and values that it reads, which follow from the
+    ``SessionConfig``; ``bytes | None`` without deserializers.
 
     ::
 
@@ -62,9 +68,36 @@ class TransactionSession:
         KafkaError: The brokers cannot be reached, or refuse.
     """
 
+    @overload
+    def __init__(
+        self: TransactionSession[K, V],
+        config: SessionConfig[K, V],
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TransactionSession[bytes | None, bytes | None],
+        config: None = None,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TransactionSession[object, object],
+        config: AnySessionConfig | None = None,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None: ...
     def __init__(
         self,
-        config: SessionConfig | None = None,
+        config: AnySessionConfig | None = None,
         *,
         listener: SessionListener | None = None,
         clients: SessionClients | None = None,
@@ -79,7 +112,7 @@ class TransactionSession:
         run_blocking(self._core.start())
 
     @property
-    def config(self) -> SessionConfig:
+    def config(self) -> AnySessionConfig:
         """The settings that the session was made with."""
         return self._core.config
 
@@ -102,7 +135,9 @@ class TransactionSession:
         """The partitions that the session owns at the moment."""
         return frozenset(self._core.consumer.assignment())
 
-    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
         """Take records; commits and aborts of a rebalance happen in here.
 
         Args:
@@ -117,9 +152,12 @@ class TransactionSession:
                 ``none``.
             TransactionalIdInUseError: Another live process uses the same slot.
         """
-        return run_blocking(self._core.poll(timeout_ms, max_records))
+        polled = run_blocking(self._core.poll(timeout_ms, max_records))
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
 
-    def poll_result(self, timeout_ms: int = 0, max_records: int | None = None) -> PollResult:
+    def poll_result(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> PollResult[KeyT_co, ValueT_co]:
         """As ``poll``, but tell errors of reading apart from those of a transaction.
 
         For callers that go on with other partitions when one cannot be read, and that must not
@@ -132,7 +170,8 @@ class TransactionSession:
         Raises:
             KafkaError: A client could not be made, or committed offsets could not be read.
         """
-        return run_blocking(self._core.poll_result(timeout_ms, max_records))
+        result = run_blocking(self._core.poll_result(timeout_ms, max_records))
+        return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def note(self, partition: TopicPartition) -> str | None:
         """The caller's note beside the committed offset at which a partition began.
@@ -148,7 +187,7 @@ class TransactionSession:
         """
         return self._core.note(partition)
 
-    def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord]:
+    def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         """All records one by one, without end, with a commit whenever one is due.
 
         Args:
@@ -353,16 +392,43 @@ class TransactionSession:
         self.close()
 
 
-class AsyncTransactionSession:
+class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     """The asyncio face: the same names and rules as ``TransactionSession``, awaited.
 
     Make it with ``async with``, or call ``start``. ``commit`` and ``abort`` go on to their end
     when the caller is cancelled, so a transaction is never left half ended.
     """
 
+    @overload
+    def __init__(
+        self: AsyncTransactionSession[K, V],
+        config: SessionConfig[K, V],
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncTransactionSession[bytes | None, bytes | None],
+        config: None = None,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncTransactionSession[object, object],
+        config: AnySessionConfig | None = None,
+        *,
+        listener: SessionListener | None = None,
+        clients: SessionClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None: ...
     def __init__(
         self,
-        config: SessionConfig | None = None,
+        config: AnySessionConfig | None = None,
         *,
         listener: SessionListener | None = None,
         clients: SessionClients | None = None,
@@ -381,7 +447,7 @@ class AsyncTransactionSession:
         await self._core.start()
 
     @property
-    def config(self) -> SessionConfig:
+    def config(self) -> AnySessionConfig:
         """The settings that the session was made with."""
         return self._core.config
 
@@ -404,21 +470,29 @@ class AsyncTransactionSession:
         """The partitions that the session owns at the moment."""
         return frozenset(self._core.consumer.assignment())
 
-    async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Records:
+    async def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
         """Take records; see ``TransactionSession.poll``."""
         async with self._ending:
-            return await self._core.poll(timeout_ms, max_records)
+            polled = await self._core.poll(timeout_ms, max_records)
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
 
-    async def poll_result(self, timeout_ms: int = 0, max_records: int | None = None) -> PollResult:
+    async def poll_result(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> PollResult[KeyT_co, ValueT_co]:
         """Take records; see ``TransactionSession.poll_result``."""
         async with self._ending:
-            return await self._core.poll_result(timeout_ms, max_records)
+            result = await self._core.poll_result(timeout_ms, max_records)
+        return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def note(self, partition: TopicPartition) -> str | None:
         """The caller's note beside a committed offset; see ``TransactionSession.note``."""
         return self._core.note(partition)
 
-    async def records(self, timeout_ms: int = 1_000) -> AsyncIterator[ConsumerRecord]:
+    async def records(
+        self, timeout_ms: int = 1_000
+    ) -> AsyncIterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         """All records one by one, without end, with a commit whenever one is due.
 
         Args:

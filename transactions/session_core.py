@@ -34,7 +34,7 @@ from onceflow.transactions.abort_reasons import AbortReason, Reaction, Verdict, 
 from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
 from onceflow.transactions.colour import settle
 from onceflow.transactions.commit_offsets import CommitOffsets, MarkedOffsets
-from onceflow.transactions.config import SessionConfig
+from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
 from onceflow.transactions.listener import (
@@ -68,7 +68,7 @@ class SessionCore:
 
     def __init__(
         self,
-        config: SessionConfig,
+        config: AnySessionConfig,
         clients: SessionClients,
         listener: SessionListener,
         clock: Callable[[], float] | None = None,
@@ -212,7 +212,9 @@ class SessionCore:
             raise failure
         return result.records
 
-    async def poll_result(self, timeout_ms: int, max_records: int | None) -> PollResult:
+    async def poll_result(
+        self, timeout_ms: int, max_records: int | None
+    ) -> PollResult[object, object]:
         """Take records; rebalances happen in here, with their commits and aborts."""
         self._check_process()
         await self._complete_clients()

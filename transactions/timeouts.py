@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from onceflow.transactions.config import SessionConfig
+    from onceflow.transactions.config import AnySessionConfig
 
 
-def _limits(config: SessionConfig) -> dict[str, int]:
+def _limits(config: AnySessionConfig) -> dict[str, int]:
     """The limits of which each must be at most the next one.
 
     Under the consumer protocol (KIP-848) the session timeout is a setting of the broker.
@@ -33,7 +33,7 @@ def _limits(config: SessionConfig) -> dict[str, int]:
     }
 
 
-def describe(config: SessionConfig) -> str:
+def describe(config: AnySessionConfig) -> str:
     """The whole chain with its numbers, for messages and logs."""
     chain = " <= ".join(f"{name}={value}" for name, value in _limits(config).items())
     return (
@@ -42,7 +42,7 @@ def describe(config: SessionConfig) -> str:
     )
 
 
-def check(config: SessionConfig) -> None:
+def check(config: AnySessionConfig) -> None:
     """Refuse limits that cannot work together.
 
     Args:
@@ -86,7 +86,7 @@ def check(config: SessionConfig) -> None:
             raise ConfigError(name, value, f"{remedy}; the chain is {describe(config)}")
 
 
-def too_long_for_broker(config: SessionConfig) -> ConfigError:
+def too_long_for_broker(config: AnySessionConfig) -> ConfigError:
     """The error for a broker that refused the transaction timeout at InitProducerId."""
     return ConfigError(
         "transaction_timeout_ms",

@@ -132,7 +132,7 @@ def read_signature(function: Handler) -> Signature:
 
 
 def _kind(name: str, annotation: object) -> ArgumentKind:
-    if annotation is ConsumerRecord:
+    if ConsumerRecord in (annotation, typing.get_origin(annotation)):
         return ArgumentKind.RECORD
     if annotation is Context:
         return ArgumentKind.CONTEXT

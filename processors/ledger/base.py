@@ -14,9 +14,9 @@ from typing import Protocol
 
 from onceflow.processors.lanes import Run
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions import Abort
-from onceflow.transactions.clients import Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Polled:
         unit_error: The end of a unit within a rebalance failed in a way that would come again.
     """
 
-    records: Records = field(default_factory=dict)
+    records: dict[TopicPartition, list[ConsumerRecord]] = field(default_factory=dict)
     input_error: KafkaError | None = None
     unit_error: Exception | None = None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast
 
 from onceflow.processors.errors import (
     DeclarationError,
@@ -125,8 +124,8 @@ class Failures:
         self._warnings.note(error, f"{name}: dead letter for {where} after {tries}: {cause}")
         return (
             self._lane,
-            cast("bytes | None", record.value),
-            cast("bytes | None", record.key),
+            record.value,
+            record.key,
             record.timestamp_ms,
             dead_letter_headers(record, error, attempts, name),
             None,

@@ -259,8 +259,8 @@ class FunctionWork:
         try:
             for index in range(start, stop):
                 record = records[index]
-                key: bytes | None = record.key  # type: ignore[assignment]
-                result = function(decode(record.value))  # type: ignore[arg-type]
+                key = record.key
+                result = function(decode(record.value))
                 if lane is not None and type(result) in _PLAIN:
                     data = result if type(result) is bytes else encode(result)
                     if len(data) + (len(key) if key else 0) > limit:  # type: ignore[arg-type]
@@ -295,11 +295,11 @@ class FunctionWork:
         try:
             for index in range(start, stop):
                 record = records[index]
-                key: bytes | None = record.key  # type: ignore[assignment]
+                key = record.key
                 if key is None:
                     raise without_key(self.name, form.state)
                 state = BoundState(store, key, key, initial)
-                value = decode(record.value)  # type: ignore[arg-type]
+                value = decode(record.value)
                 result = function(state, value) if state_first else function(value, state)
                 if lane is not None and type(result) in _PLAIN:
                     data = result if type(result) is bytes else encode(result)

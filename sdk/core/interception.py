@@ -11,7 +11,7 @@ from typing import TypeVar
 from onceflow.sdk.core.produce.appending import BulkAppend, check_lengths
 from onceflow.sdk.core.produce.batch import ProducerBatch, locations
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import Headers, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.observe.interceptors import (
     ConsumerInterceptor,
@@ -118,14 +118,14 @@ class ConsumerInterception:
         self._interceptors = tuple(interceptors)
         self._counters = counters
 
-    def on_records(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+    def on_records(self, records: Mapping[TopicPartition, Sequence[AnyRecord]]) -> None:
         """Records are given to the application."""
         if not records:
             return
         for interceptor in self._interceptors:
             _guarded(self._counters, interceptor.on_records, records)
 
-    def on_record(self, record: ConsumerRecord) -> None:
+    def on_record(self, record: AnyRecord) -> None:
         """The same for one record of an iteration."""
         if self._interceptors:
             self.on_records({TopicPartition(record.topic, record.partition): [record]})

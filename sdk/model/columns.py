@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast, overload
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers, TimestampType, TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 
 if TYPE_CHECKING:
     import pyarrow
@@ -74,7 +75,7 @@ def as_sequence(column: Column[T], field: str = "values") -> Sequence[T]:
     return elements
 
 
-class RecordColumns(Sequence[ConsumerRecord]):
+class RecordColumns(Sequence[ConsumerRecord[KeyT_co, ValueT_co]], Generic[KeyT_co, ValueT_co]):
     """A run of records of one partition; element `i` of every column belongs to record `i`.
 
     It is also a sequence of `ConsumerRecord`, made as they are asked for. After a poll for values
@@ -109,9 +110,9 @@ class RecordColumns(Sequence[ConsumerRecord]):
         topic: str,
         partition: int,
         offsets: Sequence[int],
-        values: list[object],
+        values: list[ValueT_co],
         *,
-        keys: list[object] | None = None,
+        keys: list[KeyT_co] | None = None,
         timestamps_ms: list[int] | None = None,
         timestamp_type: TimestampType = TimestampType.CREATE_TIME,
         headers: dict[int, Headers] | None = None,
@@ -120,15 +121,17 @@ class RecordColumns(Sequence[ConsumerRecord]):
         self.topic: str = topic
         self.partition: int = partition
         self.offsets: Sequence[int] = offsets
-        self.values: list[object] = values
-        self.keys: list[object] = [] if keys is None else keys
+        self.values: list[ValueT_co] = values
+        self.keys: list[KeyT_co] = [] if keys is None else keys
         self.timestamps_ms: list[int] = [] if timestamps_ms is None else timestamps_ms
         self.timestamp_type: TimestampType = timestamp_type
         self.headers: dict[int, Headers] = {} if headers is None else headers
         self.leader_epoch: int = leader_epoch
 
     @classmethod
-    def from_records(cls, records: Sequence[ConsumerRecord]) -> RecordColumns:
+    def from_records(
+        cls, records: Sequence[ConsumerRecord[KeyT_co, ValueT_co]]
+    ) -> RecordColumns[KeyT_co, ValueT_co]:
         """The columns of records of one partition, of which there is at least one.
 
         Args:
@@ -157,7 +160,7 @@ class RecordColumns(Sequence[ConsumerRecord]):
         """Whether nothing but offsets and values was read."""
         return len(self.values) > len(self.keys)
 
-    def only_values(self) -> RecordColumns:
+    def only_values(self) -> RecordColumns[KeyT_co, ValueT_co]:
         """The same offsets and values without the rest, as a poll for values only returns them."""
         if not self.keys:
             return self
@@ -174,10 +177,12 @@ class RecordColumns(Sequence[ConsumerRecord]):
         return len(self.values)
 
     @overload
-    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    def __getitem__(self, index: int) -> ConsumerRecord[KeyT_co, ValueT_co]: ...
     @overload
-    def __getitem__(self, index: slice) -> RecordColumns: ...
-    def __getitem__(self, index: int | slice) -> ConsumerRecord | RecordColumns:
+    def __getitem__(self, index: slice) -> RecordColumns[KeyT_co, ValueT_co]: ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> ConsumerRecord[KeyT_co, ValueT_co] | RecordColumns[KeyT_co, ValueT_co]:
         if isinstance(index, slice):
             return self._part(index)
         number = range(len(self))[index]
@@ -187,13 +192,13 @@ class RecordColumns(Sequence[ConsumerRecord]):
             self.offsets[number],
             self.timestamps_ms[number] if self.timestamps_ms else -1,
             self.timestamp_type,
-            self.keys[number] if self.keys else None,
+            self.keys[number] if self.keys else cast("KeyT_co", None),
             self.values[number],
             self.headers.get(number, ()),
             self.leader_epoch,
         )
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         headers: Iterator[Headers] = repeat(())
         if self.headers:
             headers = iter([self.headers.get(number, ()) for number in range(len(self))])
@@ -204,13 +209,13 @@ class RecordColumns(Sequence[ConsumerRecord]):
             self.offsets,
             self.timestamps_ms or repeat(-1),
             repeat(self.timestamp_type),
-            self.keys or repeat(None),
+            self.keys or repeat(cast("KeyT_co", None)),
             self.values,
             headers,
             repeat(self.leader_epoch),
         )
 
-    def extend(self, other: RecordColumns) -> None:
+    def extend(self, other: RecordColumns[KeyT_co, ValueT_co]) -> None:
         """Take over records of the same partition that come behind these.
 
         Args:
@@ -246,7 +251,7 @@ class RecordColumns(Sequence[ConsumerRecord]):
         ends = f", offsets {self.offsets[0]} to {self.offsets[-1]}" if self.values else ""
         return f"RecordColumns({self.topic}-{self.partition}, {len(self)} records{ends})"
 
-    def _part(self, part: slice) -> RecordColumns:
+    def _part(self, part: slice) -> RecordColumns[KeyT_co, ValueT_co]:
         numbers = range(len(self))[part]
         if numbers == range(len(self)):
             return self
@@ -289,3 +294,7 @@ class RecordColumns(Sequence[ConsumerRecord]):
             columns["key"] = pyarrow.array(self.keys, pyarrow.binary())
         columns["value"] = pyarrow.array(self.values, pyarrow.binary())
         return pyarrow.RecordBatch.from_pydict(columns)
+
+
+AnyColumns: TypeAlias = RecordColumns[object, object]
+"""Columns of whatever types, as those who only hand them on take them."""

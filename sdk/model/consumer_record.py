@@ -5,13 +5,19 @@ Users import it from `onceflow.sdk`. It holds data only.
 
 from __future__ import annotations
 
+from typing import Generic, TypeAlias, cast
+
 import msgspec
 
 from onceflow.sdk.model.partitions import Headers, TimestampType, TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 
 
-class ConsumerRecord(msgspec.Struct, gc=False):
-    """One record as a consumer received it.
+class ConsumerRecord(msgspec.Struct, Generic[KeyT_co, ValueT_co], gc=False):
+    """One record as a consumer received it; the types of key and value are its parameters.
+
+    Without a deserializer both are ``bytes | None``, and so they are in ``ConsumerRecord`` without
+    parameters.
 
     Records are made by the million, so they are not tracked by the garbage collector (its work was
     a third of the time of reading). One that is made part of a reference cycle, by storing it in
@@ -34,8 +40,8 @@ class ConsumerRecord(msgspec.Struct, gc=False):
     offset: int
     timestamp_ms: int = -1
     timestamp_type: int = TimestampType.CREATE_TIME
-    key: object = None
-    value: object = None
+    key: KeyT_co = cast("KeyT_co", None)
+    value: ValueT_co = cast("ValueT_co", None)
     headers: Headers = ()
     leader_epoch: int = -1
 
@@ -49,3 +55,7 @@ class ConsumerRecord(msgspec.Struct, gc=False):
             f"ConsumerRecord({self.topic}-{self.partition} @ {self.offset}, "
             f"key={self.key!r}, value={self.value!r})"
         )
+
+
+AnyRecord: TypeAlias = ConsumerRecord[object, object]
+"""A record of whatever types, as those who only hand it on take it."""

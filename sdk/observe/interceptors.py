@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import Headers, OffsetAndMetadata, RecordMetadata, TopicPartition
 
 __all__ = ["ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"]
@@ -76,7 +76,7 @@ class ProducerInterceptor:
 class ConsumerInterceptor:
     """Sees what a consumer receives and commits (Kafka's ``ConsumerInterceptor``)."""
 
-    def on_records(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+    def on_records(self, records: Mapping[TopicPartition, Sequence[AnyRecord]]) -> None:
         """Records are given to the application; called in the thread that polls.
 
         They may be changed in place, headers included, but none can be taken out: what the

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import RecordMetadata, TopicPartition
 from onceflow.sdk.model.record_checks import to_headers
 from onceflow.sdk.observe.interceptors import (
@@ -169,7 +169,7 @@ class TracingConsumerInterceptor(ConsumerInterceptor):
         self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
         self._group_id = group_id
 
-    def on_records(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+    def on_records(self, records: Mapping[TopicPartition, Sequence[AnyRecord]]) -> None:
         """Trace what was received.
 
         Args:
@@ -189,7 +189,7 @@ class TracingConsumerInterceptor(ConsumerInterceptor):
 
 @contextlib.contextmanager
 def process_span(
-    record: ConsumerRecord,
+    record: AnyRecord,
     *,
     group_id: str | None = None,
     tracer_provider: TracerProvider | None = None,
@@ -249,7 +249,7 @@ def _context_of(headers: Sequence[tuple[str, bytes | None]]) -> Context:
     return propagate.extract(headers, context=Context(), getter=_GETTER)
 
 
-def _links(record: ConsumerRecord) -> list[Link]:
+def _links(record: AnyRecord) -> list[Link]:
     context = trace.get_current_span(_context_of(record.headers)).get_span_context()
     return [Link(context)] if context.is_valid else []
 

@@ -31,8 +31,8 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from onceflow.sdk.model.columns import RecordColumns
-    from onceflow.sdk.model.consumer_record import ConsumerRecord
+    from onceflow.sdk.model.columns import AnyColumns
+    from onceflow.sdk.model.consumer_record import AnyRecord
     from onceflow.sdk.model.partitions import Headers
 
 READ_ERRORS = (ValueError, IndexError)
@@ -115,7 +115,7 @@ def consumer_columns(
     values_only: bool = False,
     verify_crc: bool = True,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
-) -> RecordColumns:
+) -> AnyColumns:
     """Read the batch at `position` field by field; see `consumer_records`.
 
     Args:
@@ -158,7 +158,7 @@ def consumer_columns(
 
 
 def extend_columns(
-    into: RecordColumns,
+    into: AnyColumns,
     data: Buffer,
     header: BatchHeader,
     position: int,
@@ -214,10 +214,10 @@ def consumer_records(
     topic: str,
     partition: int,
     *,
-    into: list[ConsumerRecord] | None = None,
+    into: list[AnyRecord] | None = None,
     verify_crc: bool = True,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
-) -> list[ConsumerRecord]:
+) -> list[AnyRecord]:
     """Read the batch at `position` as records for a consumer; see `decode_batch`.
 
     A broker answers with the whole batch that holds the offset asked for, so the first records

@@ -301,6 +301,7 @@ class Settings:
             kind: See above.
             kw_only: Whether values are given by name only.
         """
+        super().__init_subclass__()  # What is generic needs it.
         cls._positional = () if kw_only else tuple(vars(cls).get("__annotations__", {}))
         cls.kind = kind or cls.__name__
         own = {name: each for name, each in vars(cls).items() if isinstance(each, Setting)}

@@ -77,7 +77,7 @@ class ProducerKeywords(CommonKeywords, ProducerOwn, total=False):
     interceptors: Sequence[ProducerInterceptor]
 
 
-class ConsumerOwn(TypedDict, total=False):
+class ConsumerRest(TypedDict, total=False):
     """See ``ConsumerConfig``."""
 
     group_id: str | None
@@ -101,8 +101,19 @@ class ConsumerOwn(TypedDict, total=False):
     client_rack: str
     allow_auto_create_topics: bool
     exclude_internal_topics: bool
+
+
+class ConsumerOwn(ConsumerRest, total=False):
+    """See ``ConsumerConfig``."""
+
     key_deserializer: DeserializerFunction | None
     value_deserializer: DeserializerFunction | None
+
+
+class ReaderKeywords(CommonKeywords, ConsumerRest, total=False):
+    """See ``ConsumerConfig``."""
+
+    interceptors: Sequence[ConsumerInterceptor]
 
 
 class ConsumerKeywords(CommonKeywords, ConsumerOwn, total=False):

@@ -12,28 +12,32 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeVar, Unpack
+from typing import Final, Generic, Self, TypeVar, Unpack, cast, overload
 
 from onceflow.sdk.aio.consume.consumer import (
     DEFAULT_CLOSE_TIMEOUT_MS,
     INTERRUPTED_CLOSE_TIMEOUT_MS,
     ITERATION_WAIT_MS,
     AsyncConsumer,
+    K,
+    V,
 )
 from onceflow.sdk.aio.consume.engine import Form, Polled, being_polled
 from onceflow.sdk.aio.consume.listeners import Listeners, PendingCallback, RebalanceCallback
 from onceflow.sdk.core.arguments import check_close, check_flag, record_limit
 from onceflow.sdk.core.group.steps import RebalanceEvent
 from onceflow.sdk.errors import IllegalStateError
-from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.columns import AnyColumns, RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.config import ConsumerConfig
-from onceflow.sdk.settings.keywords import ConsumerKeywords
+from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords
 from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
 from onceflow.sdk.sync.portal import Portal
 
-_Taken = TypeVar("_Taken", Polled, dict[TopicPartition, RecordColumns])
+_Taken = TypeVar("_Taken", Polled, dict[TopicPartition, AnyColumns])
 
 READ_AHEAD_RECORDS: Final = 5_000
 """How many records one crossing into the loop's thread decodes at most, if they are there."""
@@ -42,14 +46,50 @@ CLOSE_MARGIN_S: Final = 1.0
 """How much longer than its timeout closing may take to end the background loop."""
 
 
-class Consumer(ConsumerQuestions):
-    """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules.
+class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
+    """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules and the types.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
     thread at a time, not always the same one, and a second poll beside the first is refused;
     `wakeup` is for any thread and for signal handlers.
     """
 
+    @overload
+    def __init__(
+        self: Consumer[bytes | None, bytes | None],
+        *topics: str,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[K | None, bytes | None],
+        *topics: str,
+        key_deserializer: Deserializer[K],
+        value_deserializer: None = None,
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[bytes | None, V | None],
+        *topics: str,
+        key_deserializer: None = None,
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[K | None, V | None],
+        *topics: str,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[object, object], *topics: str, **settings: Unpack[ConsumerKeywords]
+    ) -> None: ...
     def __init__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> None:
         """Make a consumer and connect it.
 
@@ -63,6 +103,10 @@ class Consumer(ConsumerQuestions):
         """
         self._async = AsyncConsumer(*topics, **settings)
         self._engine = self._async.engine
+        # The engine hands on what the deserializers give, whatever it is.
+        self._next_record = cast(
+            "Callable[[], ConsumerRecord[KeyT_co, ValueT_co] | None]", self._engine.cursor.next
+        )
         self._closer: int | None = None
         self._calling_back = False
         self._polling = False
@@ -178,7 +222,9 @@ class Consumer(ConsumerQuestions):
 
     # --- records ---
 
-    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Polled:
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
         """Records that have arrived; joins the group and runs rebalance callbacks.
 
         Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
@@ -215,11 +261,11 @@ class Consumer(ConsumerQuestions):
                 polled = self._hand_out(take)
         finally:
             self._polling = False
-        return polled
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
 
     def poll_columns(
         self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
-    ) -> dict[TopicPartition, RecordColumns]:
+    ) -> dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]:
         """As `poll`, but field by field: far cheaper where whole batches are worked on.
 
         Args:
@@ -248,7 +294,7 @@ class Consumer(ConsumerQuestions):
                 columns = self._hand_out(take)
         finally:
             self._polling = False
-        return columns
+        return cast("dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]", columns)
 
     @property
     def _must_cross(self) -> bool:
@@ -309,7 +355,7 @@ class Consumer(ConsumerQuestions):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ConsumerRecord:
+    def __next__(self) -> ConsumerRecord[KeyT_co, ValueT_co]:
         """The next record, waiting for it. `poll` tells what may be raised."""
         engine = self._engine
         if self._polling:
@@ -319,10 +365,10 @@ class Consumer(ConsumerQuestions):
             record = None
             if not (self._filling or engine.needs_poll):  # As `_must_cross`, for each record.
                 engine.note_poll()
-                record = engine.cursor.next()
+                record = self._next_record()
             while record is None:
                 self._fill(ITERATION_WAIT_MS, self.config.max_poll_records)
-                record = engine.cursor.next()
+                record = self._next_record()
             if engine.intercepts:
                 engine.interception.on_record(record)
         finally:

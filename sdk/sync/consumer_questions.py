@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class ConsumerQuestions:
     """What may be asked of one consumer."""
 
-    _async: AsyncConsumer
+    _async: AsyncConsumer[object, object]
     _engine: ConsumerEngine
     _portal: Portal
 

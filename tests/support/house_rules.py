@@ -99,9 +99,22 @@ def banned_identifiers(name: str, text: str) -> list[str]:
 
 
 def imported_packages(text: str) -> set[str]:
-    """The top-level names that a module imports, at its start or within functions."""
+    """The top-level names that a module imports, at its start or within functions.
+
+    Type checkers bring ``typing_extensions``: an import of it that only they read does not count.
+    """
     found = set()
+    guards = [n for n in ast.walk(parsed(text)) if isinstance(n, ast.If)]
+    checked = {
+        node
+        for guard in guards
+        if ast.unparse(guard.test) == "TYPE_CHECKING"
+        for node in guard.body
+        if isinstance(node, ast.ImportFrom) and node.module == "typing_extensions"
+    }
     for node in ast.walk(parsed(text)):
+        if node in checked:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

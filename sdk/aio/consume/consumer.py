@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, Unpack, cast, overload
 
 from onceflow.sdk.aio.consume.engine import ConsumerEngine, Form, Polled, being_polled
 from onceflow.sdk.aio.consume.listeners import (
@@ -40,11 +40,16 @@ from onceflow.sdk.model.partitions import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.config import ConsumerConfig
-from onceflow.sdk.settings.keywords import ConsumerKeywords
+from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords
 
 if TYPE_CHECKING:
     from onceflow.sdk.observe.metrics import ConsumerMetrics
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 DEFAULT_CLOSE_TIMEOUT_MS: Final = 30_000
 
@@ -55,8 +60,12 @@ ITERATION_WAIT_MS: Final = 1_000
 """How long one poll of an iteration waits; iteration itself never ends."""
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     """Reads records from topics.
+
+    Its parameters are the types of keys and values, which follow from the deserializers:
+    ``bytes | None`` without one, and ``T | None`` with one that gives ``T``, as a null is not
+    deserialized. With ``config=`` they are ``object``.
 
     Use it as ``async with AsyncConsumer("topic", ...) as consumer`` and poll, or iterate with
     ``async for``. One task polls; other tasks may call `wakeup`, `commit` and the offset queries.
@@ -67,6 +76,42 @@ class AsyncConsumer:
     the one that returned it begins.
     """
 
+    @overload
+    def __init__(
+        self: AsyncConsumer[bytes | None, bytes | None],
+        *topics: str,
+        key_deserializer: None = None,
+        value_deserializer: None = None,
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[K | None, bytes | None],
+        *topics: str,
+        key_deserializer: Deserializer[K],
+        value_deserializer: None = None,
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[bytes | None, V | None],
+        *topics: str,
+        key_deserializer: None = None,
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[K | None, V | None],
+        *topics: str,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        **settings: Unpack[ReaderKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncConsumer[object, object], *topics: str, **settings: Unpack[ConsumerKeywords]
+    ) -> None: ...
     def __init__(self, *topics: str, **settings: Unpack[ConsumerKeywords]) -> None:
         """Make a consumer; nothing is sent before `start`.
 
@@ -79,6 +124,10 @@ class AsyncConsumer:
         """
         names = topic_list(topics)
         self._engine = ConsumerEngine(ConsumerConfig.from_settings(settings))
+        # The engine hands on what the deserializers give, whatever it is.
+        self._next_record = cast(
+            "Callable[[], ConsumerRecord[KeyT_co, ValueT_co] | None]", self._engine.cursor.next
+        )
         self._closed = False
         self._polling = False
         if names:
@@ -185,7 +234,9 @@ class AsyncConsumer:
 
     # --- records ---
 
-    async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Polled:
+    async def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
         """Records that have arrived; joins the group and runs rebalance callbacks.
 
         Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
@@ -212,11 +263,11 @@ class AsyncConsumer:
         limit = record_limit(max_records, self.config.max_poll_records)
         polled = await self._poll(timeout_ms, limit, fill=False)
         self._engine.interception.on_records(polled)
-        return polled
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
 
     async def poll_columns(
         self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
-    ) -> dict[TopicPartition, RecordColumns]:
+    ) -> dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]:
         """As `poll`, but field by field: far cheaper where whole batches are worked on.
 
         Args:
@@ -238,7 +289,7 @@ class AsyncConsumer:
         await self._poll(timeout_ms, limit, fill=True, form=form)
         columns = engine.cursor.take_columns(limit, values_only=values_only)
         engine.interception.on_records(columns)
-        return columns
+        return cast("dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]", columns)
 
     async def _poll(
         self, timeout_ms: int, max_records: int, *, fill: bool, form: Form = Form.RECORDS
@@ -267,19 +318,19 @@ class AsyncConsumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[KeyT_co, ValueT_co]:
         """The next record, waiting for it. `poll` tells what may be raised."""
         engine = self._engine
         while True:
             if not engine.needs_poll:
-                record = engine.cursor.next()
+                record = self._next_record()
                 if record is not None:
                     engine.note_poll()
                     if engine.intercepts:
                         engine.interception.on_record(record)
                     return record
             await self._poll(ITERATION_WAIT_MS, self.config.max_poll_records, fill=True)
-            record = engine.cursor.next()
+            record = self._next_record()
             if record is not None:
                 if engine.intercepts:
                     engine.interception.on_record(record)

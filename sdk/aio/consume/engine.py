@@ -40,8 +40,8 @@ from onceflow.sdk.core.group.membership import Membership
 from onceflow.sdk.core.group.steps import RebalanceEvent, RebalanceKind
 from onceflow.sdk.core.interception import ConsumerInterception
 from onceflow.sdk.errors import IllegalStateError, KafkaError, RequestTimedOutError
-from onceflow.sdk.model.columns import RecordColumns
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.columns import AnyColumns
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     IsolationLevel,
@@ -53,8 +53,8 @@ from onceflow.sdk.settings.config import ConsumerConfig
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.consumer")
 
-Polled = dict[TopicPartition, list[ConsumerRecord]]
-_Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
+Polled = dict[TopicPartition, list[AnyRecord]]
+_Run = TypeVar("_Run", list[AnyRecord], AnyColumns)
 
 
 class Form(enum.Enum):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
 from onceflow.sdk.errors import SerializationError
-from onceflow.sdk.model.columns import RecordColumns
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.columns import AnyColumns, RecordColumns
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.batch_header import (
     CONTROL_BIT,
@@ -41,7 +41,7 @@ OFFSET_MAX = 2**63 - 1
 Deserializer = Callable[..., object]
 """Makes an object of a key's or value's bytes; not called for None."""
 
-RunDeserializer = Callable[[list[ConsumerRecord]], list[ConsumerRecord]]
+RunDeserializer = Callable[[list[AnyRecord]], list[AnyRecord]]
 """Made by `make_deserializer`."""
 
 
@@ -113,8 +113,8 @@ class FetchedData:
         self._deserialize = deserialize
         self._header: BatchHeader | None = None
         self._offset = 0
-        self._records: list[ConsumerRecord] = []
-        self._columns: RecordColumns | None = None
+        self._records: list[AnyRecord] = []
+        self._columns: AnyColumns | None = None
         self._index = 0
         self._end = self._find_end()
 
@@ -180,8 +180,8 @@ class FetchedData:
         return len(self._records) if self._columns is None else len(self._columns)
 
     def take_columns(
-        self, limit: int, *, values_only: bool, beside: RecordColumns | None = None
-    ) -> RecordColumns | None:
+        self, limit: int, *, values_only: bool, beside: AnyColumns | None = None
+    ) -> AnyColumns | None:
         """As `take`, field by field.
 
         Args:
@@ -220,7 +220,7 @@ class FetchedData:
                 self._decode_columns(header, values_only)
         return beside
 
-    def _take_as_columns(self, limit: int, beside: RecordColumns | None) -> RecordColumns | None:
+    def _take_as_columns(self, limit: int, beside: AnyColumns | None) -> AnyColumns | None:
         """As `take_columns`, of records: a deserializer takes no other, or they are there."""
         while not self.exhausted:
             if self._index < len(self._records):
@@ -242,7 +242,7 @@ class FetchedData:
                 self._decode(header)
         return beside
 
-    def take(self, limit: int, beside: list[ConsumerRecord] | None = None) -> list[ConsumerRecord]:
+    def take(self, limit: int, beside: list[AnyRecord] | None = None) -> list[AnyRecord]:
         """Records for the application, in order; the position moves along, over hidden ones too.
 
         Args:
@@ -304,8 +304,8 @@ class FetchedData:
         return header.base_offset >= self.position and header.records_count <= limit
 
     def _read_records(
-        self, header: BatchHeader, into: list[ConsumerRecord] | None = None
-    ) -> list[ConsumerRecord]:
+        self, header: BatchHeader, into: list[AnyRecord] | None = None
+    ) -> list[AnyRecord]:
         topic, partition = self.topic_partition
         return consumer_records(
             self._data,
@@ -318,7 +318,7 @@ class FetchedData:
         )
 
     def _reads_into(
-        self, columns: RecordColumns, header: BatchHeader, limit: int, values_only: bool
+        self, columns: AnyColumns, header: BatchHeader, limit: int, values_only: bool
     ) -> bool:
         """Read a whole batch behind the records before it, if it is like theirs."""
         return (
@@ -360,7 +360,7 @@ class FetchedData:
         if not self._columns:  # Compaction left nothing of it.
             self._finish(header)
 
-    def _take_decoded(self, limit: int) -> list[ConsumerRecord]:
+    def _take_decoded(self, limit: int) -> list[AnyRecord]:
         records, index = self._records, self._index
         whole = index == 0 and len(records) <= limit
         taken = records if whole else records[index : index + limit]
@@ -390,7 +390,7 @@ class FetchedData:
         self.position_epoch = header.partition_leader_epoch
 
 
-def _alike(more: RecordColumns | ConsumerRecord, beside: RecordColumns) -> bool:
+def _alike(more: AnyColumns | AnyRecord, beside: AnyColumns) -> bool:
     values_only = isinstance(more, RecordColumns) and more.values_only
     return (
         more.leader_epoch == beside.leader_epoch
@@ -400,20 +400,18 @@ def _alike(more: RecordColumns | ConsumerRecord, beside: RecordColumns) -> bool:
 
 
 def take_records(
-    data: FetchedData, limit: int, found: list[ConsumerRecord] | None
-) -> list[ConsumerRecord] | None:
+    data: FetchedData, limit: int, found: list[AnyRecord] | None
+) -> list[AnyRecord] | None:
     """Records of one partition's data beside those found, None for none."""
     return data.take(limit, found) or None
 
 
-def take_columns(
-    data: FetchedData, limit: int, found: RecordColumns | None
-) -> RecordColumns | None:
+def take_columns(data: FetchedData, limit: int, found: AnyColumns | None) -> AnyColumns | None:
     """The same field by field."""
     return data.take_columns(limit, values_only=False, beside=found)
 
 
-def take_values(data: FetchedData, limit: int, found: RecordColumns | None) -> RecordColumns | None:
+def take_values(data: FetchedData, limit: int, found: AnyColumns | None) -> AnyColumns | None:
     """The same as offsets and values alone."""
     return data.take_columns(limit, values_only=True, beside=found)
 
@@ -434,7 +432,7 @@ def make_deserializer(
     if key_deserializer is None and value_deserializer is None:
         return None
 
-    def deserialize(records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+    def deserialize(records: list[AnyRecord]) -> list[AnyRecord]:
         topic = records[0].topic
         read_key = _for_topic(key_deserializer, topic, "key")
         read_value = _for_topic(value_deserializer, topic, "value")

@@ -39,8 +39,8 @@ from onceflow.sdk.errors import (
     RecordError,
     SerializationError,
 )
-from onceflow.sdk.model.columns import RecordColumns
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.columns import AnyColumns
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
@@ -68,7 +68,7 @@ _WORTH_WAITING: Final = frozenset(
 )
 
 
-_Run = TypeVar("_Run", list[ConsumerRecord], RecordColumns)
+_Run = TypeVar("_Run", list[AnyRecord], AnyColumns)
 _Take = Callable[[FetchedData, int, "_Run | None"], "_Run | None"]
 
 
@@ -410,7 +410,7 @@ class Fetcher:
 
     # --- what the application gets ---
 
-    def take(self, max_records: int, now_ms: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def take(self, max_records: int, now_ms: int) -> dict[TopicPartition, list[AnyRecord]]:
         """Records for the application; the positions move behind them.
 
         A run of records comes from one batch and is handed over as it was decoded, without a
@@ -430,7 +430,7 @@ class Fetcher:
 
     def take_columns(
         self, max_records: int, now_ms: int, *, values_only: bool
-    ) -> dict[TopicPartition, RecordColumns]:
+    ) -> dict[TopicPartition, AnyColumns]:
         """As `take`, field by field; see `FetchedData.take_columns`."""
         if values_only:
             return self._take(max_records, now_ms, take_values)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 
 from onceflow.sdk.core.consume.subscription import PartitionState, Subscription
-from onceflow.sdk.model.columns import RecordColumns
-from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.columns import AnyColumns, RecordColumns
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
 
 
@@ -28,9 +28,7 @@ class _Run:
         "values_only",
     )
 
-    def __init__(
-        self, state: PartitionState, records: list[ConsumerRecord] | RecordColumns
-    ) -> None:
+    def __init__(self, state: PartitionState, records: list[AnyRecord] | AnyColumns) -> None:
         self.state = state
         self.stamp = state.stamp
         self.records = records
@@ -78,7 +76,7 @@ class RecordCursor:
         self._runs: deque[_Run] = deque()
         self._taken: list[tuple[_Run, int]] | None = None
 
-    def load(self, polled: Mapping[TopicPartition, list[ConsumerRecord] | RecordColumns]) -> None:
+    def load(self, polled: Mapping[TopicPartition, list[AnyRecord] | AnyColumns]) -> None:
         """Take over the result of a poll; the positions go back before it."""
         for partition, records in polled.items():
             state = self._subscription.get(partition)
@@ -90,7 +88,7 @@ class RecordCursor:
         """Whether there is a record to hand out."""
         return self._current(values_only=True) is not None
 
-    def next(self) -> ConsumerRecord | None:
+    def next(self) -> AnyRecord | None:
         """The next record, or None when another poll is needed."""
         run = self._current()
         if run is None:
@@ -99,9 +97,9 @@ class RecordCursor:
         run.move_to(run.index + 1)
         return record
 
-    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+    def take(self, max_records: int) -> dict[TopicPartition, list[AnyRecord]]:
         """Everything that is left, up to a limit, as a poll would return it."""
-        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        taken: dict[TopicPartition, list[AnyRecord]] = {}
         left = max_records
         while left > 0 and (run := self._current()) is not None:
             records = self._take_of(run, left)
@@ -116,14 +114,14 @@ class RecordCursor:
 
     def take_columns(
         self, max_records: int, *, values_only: bool
-    ) -> dict[TopicPartition, RecordColumns]:
+    ) -> dict[TopicPartition, AnyColumns]:
         """As `take`, field by field, one run of each partition.
 
         Args:
             max_records: Most records wanted.
             values_only: Whether offsets and values are enough.
         """
-        taken: dict[TopicPartition, RecordColumns] = {}
+        taken: dict[TopicPartition, AnyColumns] = {}
         left = max_records
         while left > 0 and (run := self._current(values_only)) is not None:
             partition = run.state.topic_partition
@@ -151,7 +149,7 @@ class RecordCursor:
             if not (self._runs and self._runs[0] is run):
                 self._runs.appendleft(run)
 
-    def _take_of(self, run: _Run, limit: int) -> list[ConsumerRecord] | RecordColumns:
+    def _take_of(self, run: _Run, limit: int) -> list[AnyRecord] | AnyColumns:
         """Count records of the first run as handed out; a whole one is given away uncopied."""
         records = run.records
         if run.index or len(records) > limit:
