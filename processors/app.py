@@ -85,7 +85,7 @@ class App:
 
     def processor(
         self,
-        topic: str | Callable[..., object],
+        topic: str | Callable[..., object] | Sequence[str],
         *,
         to: str | None = None,
         name: str | None = None,
@@ -99,7 +99,8 @@ class App:
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
 
-        Several functions may read one topic: each gets every record. A function that is given
+        Several functions may read one topic: each gets every record. One function may read several
+        topics, whose records come in the order of their timestamps. A function that is given
         another one in place of a topic gets what that one returns, without a topic in between;
         one record and all calls that follow from it are committed together.
 
@@ -108,7 +109,8 @@ class App:
         or partition itself, None writes nothing.
 
         Args:
-            topic: Input topic; or a function that is a processor of this application already.
+            topic: Input topic, or several with one partition count; or a function that is a
+                processor of this application already.
             to: Topic of returned values.
             name: Name of the processor, the function's by default; names the changelogs.
             dead_letter: Topic of records that fail for good; makes that the policy.

@@ -76,6 +76,11 @@ class Inboxes:
         self._since_ms: int | None = None
         self._at_end: set[TopicPartition] = set()
 
+    def put(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
+        """Take what a poll gave of one input."""
+        self._at_end.discard(partition)  # When these are processed, more may follow.
+        self.by_partition[partition].put(records)
+
     def next(self, now_ms: int) -> Inbox | None:
         """The inbox to take from: the smallest timestamp, the earlier input among equal ones.
 

@@ -14,6 +14,7 @@ class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
 
     slot: str | None
     commit_records: int
+    commit_bytes: int
     create_inputs: bool
     partitions: int
     replication_factor: int

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from onceflow.sdk import AdminConfig, ConsumerConfig
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.config import NamedAssignor
 from onceflow.sdk.settings.declare import given, switch, text, whole, words
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
@@ -47,6 +48,9 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         "kept there.",
     )
     commit_records: int = whole(10_000, "Most records in one transaction.", 1)
+    commit_bytes: int = whole(
+        64 * 1024 * 1024, "Most bytes of uncommitted state of one task, before a commit.", 1
+    )
     create_inputs: bool = switch(
         False, "Create missing input topics with `partitions`, instead of stopping."
     )
@@ -110,23 +114,55 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                     raise ConfigError(name, "...", f"{NOT_OF_APPS[name]}; leave it out")
         self.session_config("app", ["check"], "0")  # what the session and its clients would refuse
 
-    def session_config(self, app: str, topics: Sequence[str], slot: str) -> SessionConfig:
+    def session_config(
+        self,
+        app: str,
+        topics: Sequence[str],
+        slot: str,
+        joining: NamedAssignor | None = None,
+    ) -> SessionConfig:
         """The session's settings.
 
         Args:
             app: Name of the application.
             topics: Input topics.
             slot: Name of this worker.
+            joining: Assignor that gives the inputs of a task to one worker, where tasks have
+                several inputs.
 
         Raises:
             ConfigError: The settings of the session, or of one of its clients, cannot work.
         """
         # A successor takes a killed worker's place at once (KIP-345), not only after the session
         # timeout.
-        consumer = {"group_id": self.group_of(app), "group_instance_id": f"{app}-{slot}"}
+        consumer: dict[str, object] = {
+            "group_id": self.group_of(app),
+            "group_instance_id": f"{app}-{slot}",
+        }
+        if joining is not None:
+            consumer |= self._joined(joining)
         shared = {name: getattr(self, name) for name in SessionSettings.declared}
         shared["client"] = self.client.updated(consumer=consumer)
         return SessionConfig.build({**shared, "topics": topics, "slot": slot})
+
+    def _joined(self, joining: NamedAssignor) -> dict[str, object]:
+        """How the group gives equal partition numbers of several topics to one worker."""
+        found = self.client.values("consumer")
+        if found.get("group_protocol") == "consumer":
+            name, default = "group_remote_assignor", "range"
+            given: object = found.get(name, default)
+            fits = given == default
+        else:
+            name = "partition_assignment_strategy"
+            given = found.get(name, (joining,))
+            fits = given in ((joining,), ("range",), ["range"])
+        if not fits:
+            raise ConfigError(
+                name,
+                given,
+                "the inputs of a task have to go to one worker; leave it out, or set 'range'",
+            )
+        return {name: given}
 
     def group_of(self, app: str) -> str:
         """The consumer group: as set, or the application's name.

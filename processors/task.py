@@ -46,11 +46,10 @@ class TaskId(NamedTuple):
 class TaskStatus(enum.Enum):
     """Where a task stands."""
 
-    INCOMPLETE = "waiting for the partitions of its other inputs"
     OPENING = "waiting for a former owner to release the store"
     RESTORING = "replaying the changelog"
     RUNNING = "processing"
-    BROKEN = "an input cannot be read"
+    CLOSED = "its partition is gone"
 
 
 class Waiting(NamedTuple):
@@ -183,7 +182,7 @@ class Task:
 
     def put(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         """Take what a poll gave."""
-        self.inboxes.by_partition[partition].put(records)
+        self.inboxes.put(partition, records)
 
     def blocked_until_s(self, now_s: float) -> float | None:
         """Until when no record may be processed; None when nothing is in the way."""
@@ -228,6 +227,8 @@ class Task:
                 self._take_slice(unit, self._slice_node)
             else:
                 await self._take_record(unit)
+            if self.state is not None and self.state.size_bytes >= unit.bytes_max:
+                unit.due_s = 0.0  # What is uncommitted is held in memory.
             if unit.clock() >= unit.due_s:
                 return
 
@@ -420,6 +421,7 @@ class Task:
 
     def close(self) -> None:
         """The partition is gone: everything of the task is."""
+        self.status = TaskStatus.CLOSED
         self.inboxes.clear()
         self._job = None
         self.progress.clear()

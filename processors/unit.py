@@ -16,6 +16,7 @@ from onceflow.transactions import Abort, AbortReason
 BACKOFF_START_MS = 50
 BACKOFF_MAX_MS = 5_000
 ABORTS_UNTIL_CAREFUL = 2
+BYTES_MAX = 64 * 1024 * 1024
 
 # Aborts that a rebalance, a fence or the worker itself explains: the records are not to blame.
 BLAMELESS = frozenset(
@@ -40,8 +41,10 @@ class Unit:
         interval_ms: Longest time between commits.
         records_max: Most records in a unit.
         aborts_max: Aborts in a row before ``exhausted``.
+        bytes_max: Most bytes of uncommitted state of one task.
 
     Attributes:
+        bytes_max: Most bytes of uncommitted state of one task.
         lanes: Outputs that are not sent yet.
         count: Records.
         due_s: When the unit has to be committed; 0 asks for it at once.
@@ -55,6 +58,7 @@ class Unit:
         "_records_max",
         "_suspects",
         "aborts",
+        "bytes_max",
         "clock",
         "count",
         "due_s",
@@ -62,8 +66,14 @@ class Unit:
     )
 
     def __init__(
-        self, clock: Callable[[], float], interval_ms: int, records_max: int, aborts_max: int
+        self,
+        clock: Callable[[], float],
+        interval_ms: int,
+        records_max: int,
+        aborts_max: int,
+        bytes_max: int = BYTES_MAX,
     ) -> None:
+        self.bytes_max: int = bytes_max
         self.clock: Callable[[], float] = clock
         self.lanes: Lanes = Lanes(clock)
         self.count: int = 0

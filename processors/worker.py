@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from onceflow.processors.assign import Tasks
+from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.calls import Calls
 from onceflow.processors.changelog import ChangelogReader, Restorer
 from onceflow.processors.clock import StreamTime
@@ -117,7 +117,11 @@ class Worker:
         self._services = services
         self._clock = services.monotonic_s
         self._unit = Unit(
-            self._clock, settings.commit_interval_ms, settings.commit_records, settings.aborts_max
+            self._clock,
+            settings.commit_interval_ms,
+            settings.commit_records,
+            settings.aborts_max,
+            settings.commit_bytes,
         )
         self._programs = make_programs(topology, self._unit, self._clock, settings.output_bytes_max)
         self._restorer = Restorer(services.changelog_reader, self._clock)
@@ -240,8 +244,12 @@ class Worker:
 
     async def _open_ledger(self, calls: Calls) -> None:
         assert self._slot is not None
+        joins = any(len(part.input_topics) > 1 for part in self._topology.sub_topologies)
         config = self._settings.session_config(
-            self._topology.app, self._topology.input_topics, self._slot.name
+            self._topology.app,
+            self._topology.input_topics,
+            self._slot.name,
+            CoPartitioned(self._topology) if joins else None,
         )
         self._records_max = config.consumer.max_poll_records
         self._ledger = self._services.ledger(config, self, self._unit, calls)
@@ -349,6 +357,8 @@ class Worker:
         unit = self._unit
         for task in self._tasks:
             while not (self._stopping or self._was_aborted):
+                if len(task.inputs) > 1 and task.status is TaskStatus.RUNNING:
+                    await self._note_ends(calls, task)
                 now_s = self._clock()
                 ready_s = task.ready_s(now_s)
                 if ready_s is None or ready_s > now_s:
@@ -359,9 +369,13 @@ class Worker:
                 except ProcessingError:
                     await self._commit(calls)  # What precedes the record is good.
                     raise
-                if not unit.is_due:
-                    break
-                await self._commit(calls)
+                if unit.is_due:
+                    await self._commit(calls)
+
+    async def _note_ends(self, calls: Calls, task: Task) -> None:
+        """An empty input that was read to its end holds the other inputs back no longer."""
+        for partition in task.inboxes.empty():
+            task.inboxes.note_end(partition, await calls(self._open.at_end(partition)))
 
     # Failures ------------------------------------------------------------------------------
 

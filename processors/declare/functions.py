@@ -69,7 +69,7 @@ class FunctionDeclaration:
 
     Attributes:
         name: Name of the processor.
-        topic: The topic that it reads, or None.
+        topics: The topics that it reads; empty for one that takes the results of another.
         parent: The processor whose results it takes in place of a topic.
         output_topic: Where returned values go, or None.
         signature: The function and its parameters.
@@ -80,7 +80,7 @@ class FunctionDeclaration:
     """
 
     name: str
-    topic: str | None
+    topics: tuple[str, ...]
     parent: str | None
     output_topic: str | None
     signature: Signature
@@ -94,7 +94,7 @@ def declare_function(
     function: Callable[..., object],
     *,
     known: Sequence[FunctionDeclaration],
-    source: str | Callable[..., object],
+    source: str | Callable[..., object] | Sequence[str],
     to: str | None,
     name: str | None,
     dead_letter: str | None,
@@ -113,8 +113,8 @@ def declare_function(
     called = str(getattr(function, "__name__", "processor")) if name is None else name
     if not isinstance(called, str) or not called:
         raise DeclarationError(f"name={name!r} must be a text that is not empty")
-    topic, parent = _source(called, source, known)
-    _check_topics(called, topic, to, dead_letter)
+    topics, parent = _source(called, source, known)
+    _check_topics(called, topics, to, dead_letter)
     if not isinstance(limits, DeadLetterLimits):
         raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
     signature = read_signature(function)
@@ -126,7 +126,7 @@ def declare_function(
         _check_flow(parent, called, signature)
     return FunctionDeclaration(
         name=called,
-        topic=topic,
+        topics=topics,
         parent=None if parent is None else parent.name,
         output_topic=to,
         signature=signature,
@@ -146,16 +146,13 @@ def to_nodes(declarations: Sequence[FunctionDeclaration], group: str) -> list[No
     sources: dict[str, Node] = {}
     functions: list[Node] = []
     for declared in declarations:
-        if declared.topic is not None and declared.topic not in sources:
-            sources[declared.topic] = SourceNode(
-                name=source_name(declared.topic), topic=declared.topic
-            )
-        parent = declared.parent if declared.topic is None else source_name(declared.topic)
-        assert parent is not None
+        for topic in declared.topics:
+            sources.setdefault(topic, SourceNode(name=source_name(topic), topic=topic))
+        parents = tuple(map(source_name, declared.topics))
         functions.append(
             FunctionNode(
                 name=declared.name,
-                parents=(parent,),
+                parents=parents if declared.parent is None else (declared.parent,),
                 takes=_takes(declared.signature),
                 gives=_shown(declared.signature.returns),
                 signature=declared.signature,
@@ -173,21 +170,28 @@ def to_nodes(declarations: Sequence[FunctionDeclaration], group: str) -> list[No
 
 def _source(
     called: str, source: object, known: Sequence[FunctionDeclaration]
-) -> tuple[str | None, FunctionDeclaration | None]:
-    """The topic, or the function whose results are taken."""
+) -> tuple[tuple[str, ...], FunctionDeclaration | None]:
+    """The topics, or the function whose results are taken."""
     if isinstance(source, str):
-        return source, None
+        return (source,), None
+    if isinstance(source, list | tuple) and source and all(isinstance(t, str) for t in source):
+        if len(set(source)) < len(source):
+            raise DeclarationError(f"{called}: topic={source!r} names a topic twice")
+        return tuple(source), None
     parent = next((declared for declared in known if declared.signature.function is source), None)
     if parent is None:
         raise DeclarationError(
             f"{called}: topic={source!r} names no topic, and is no function that is a processor "
             "of this application already"
         )
-    return None, parent
+    return (), parent
 
 
-def _check_topics(called: str, topic: str | None, to: str | None, dead_letter: str | None) -> None:
-    for parameter, name in (("topic", topic), ("to", to), ("dead_letter", dead_letter)):
+def _check_topics(
+    called: str, topics: Sequence[str], to: str | None, dead_letter: str | None
+) -> None:
+    named = [("topic", topic) for topic in topics]
+    for parameter, name in (*named, ("to", to), ("dead_letter", dead_letter)):
         if name is not None:
             try:
                 check_topic_name(name)
@@ -195,15 +199,15 @@ def _check_topics(called: str, topic: str | None, to: str | None, dead_letter: s
                 raise DeclarationError(
                     f"{called}: {parameter}={name!r} names no topic: {error}"
                 ) from error
-    if topic is not None and dead_letter == topic:
+    if dead_letter in topics:
         raise DeclarationError(
-            f"{called}: dead letters in the input topic {topic!r} would come again for ever"
+            f"{called}: dead letters in the input topic {dead_letter!r} would come again for ever"
         )
-    if topic is not None and to == topic:
+    if to in topics:
         raise DeclarationError(
-            f"{called}: what it sends to its own input topic {topic!r} would come again for "
+            f"{called}: what it sends to its own input topic {to!r} would come again for "
             "ever; name another topic, or, where it ends by itself, leave out to= and return "
-            f"Output(value, topic={topic!r})"
+            f"Output(value, topic={to!r})"
         )
 
 

@@ -289,7 +289,7 @@ class FunctionWork:
         form, lane, clock = self._slices, self._lane, unit.clock
         assert form is not None
         decode, function, encode, limit = form.decode, self._function, self._encode, self._bytes_max
-        state_first, initial = form.state_first, form.initial
+        state_first, initial, bytes_max = form.state_first, form.initial, unit.bytes_max
         state: BoundState | None = None
         index = start
         try:
@@ -314,7 +314,7 @@ class FunctionWork:
                     self._encode_result(frame, result)
                     state._finish(True)
                     frame.keep()
-                if clock() >= unit.due_s:
+                if clock() >= unit.due_s or store.size_bytes >= bytes_max:
                     return index + 1, None
         except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
             if state is not None:

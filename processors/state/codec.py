@@ -69,12 +69,23 @@ class ValueCodec:
         text: The structure of the type; see ``type_text``.
         is_atom: Whether values are numbers, text or bytes: nobody can change them in place, so
             they are kept as they are and encoded once, before the commit.
+        is_sized: Whether what is kept of a value has a length that counts.
 
     Raises:
         DeclarationError: msgspec does not know a type.
     """
 
-    __slots__ = ("_atom", "_decode", "_earlier", "_encode", "_lead", "is_atom", "text", "what")
+    __slots__ = (
+        "_atom",
+        "_decode",
+        "_earlier",
+        "_encode",
+        "_lead",
+        "is_atom",
+        "is_sized",
+        "text",
+        "what",
+    )
 
     def __init__(self, kind: object, what: str, migrations: Sequence[Migration] = ()) -> None:
         self.what: str = what
@@ -83,6 +94,7 @@ class ValueCodec:
         self._decode = _decoder(kind, what)
         self._atom = kind if kind in (int, float, str, bytes, bool) else None
         self.is_atom: bool = self._atom is not None
+        self.is_sized: bool = self._atom in (None, str, bytes)
         self._lead = _tag(self.text)
         self._earlier = {
             _tag(type_text(m.from_type, what)): (_decoder(m.from_type, what), m) for m in migrations

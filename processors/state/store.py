@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from onceflow.processors.state.bytemap import ByteMap, prefix_of
 from onceflow.processors.state.codec import ValueCodec
@@ -36,12 +36,14 @@ class Written:
 
     Attributes:
         writes: New value by key; None deletes.
+        size_bytes: Of what was written, roughly.
     """
 
-    __slots__ = ("_order", "writes")
+    __slots__ = ("_order", "size_bytes", "writes")
 
     def __init__(self) -> None:
         self.writes: dict[bytes, bytes | None] = {}
+        self.size_bytes: int = 0
         self._order: list[bytes] | None = None  # Kept from the first range on.
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -49,10 +51,15 @@ class Written:
         if self._order is not None and key not in self.writes:
             insort(self._order, key)
         self.writes[key] = value
+        self.size_bytes += len(key) + (0 if value is None else len(value))
+
+    def _grow(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
 
     def drop(self) -> None:
         """Forget all writes."""
         self.writes.clear()
+        self.size_bytes = 0
         self._order = None
 
     def on_top(
@@ -232,6 +239,8 @@ class ValueStore(Store):
     def save(self, key: bytes, kept: object) -> None:
         """Write; ``ABSENT`` deletes."""
         self.fresh[key] = kept
+        if self.codec.is_sized and kept is not ABSENT:
+            self._grow(len(cast(bytes, kept)))
 
     def get(self, key: bytes) -> bytes | None:
         """The stored bytes, uncommitted writes included."""

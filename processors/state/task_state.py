@@ -247,6 +247,11 @@ class TaskState:
 
     # The unit ------------------------------------------------------------------------------
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what is written and not committed, roughly."""
+        return sum(store.size_bytes for store in self.stores.values())
+
     def collect(self) -> list[Run]:
         """What the open unit changed, as records of the changelogs."""
         runs = []

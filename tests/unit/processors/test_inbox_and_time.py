@@ -55,7 +55,7 @@ def test_several_inputs_are_merged_by_time(seed: int) -> None:
     for partition in (A0, B0):
         times = sorted(chance.randrange(20) for _ in range(10))
         records = [record(partition, n, time_ms) for n, time_ms in enumerate(times)]
-        inboxes.by_partition[partition].put(records)
+        inboxes.put(partition, records)
         inboxes.note_end(partition, True)
         wanted += [(r.timestamp_ms, r.topic, r.offset) for r in records]
     assert take(inboxes) == [(topic, offset) for _, topic, offset in sorted(wanted)]
@@ -63,11 +63,11 @@ def test_several_inputs_are_merged_by_time(seed: int) -> None:
 
 def test_empty_input_is_waited_for_unless_it_is_at_its_end() -> None:
     inboxes = Inboxes([A0, B0], idle_ms=100)
-    inboxes.by_partition[A0].put([record(A0, 0, 5), record(A0, 1, 6)])
+    inboxes.put(A0, [record(A0, 0, 5), record(A0, 1, 6)])
     assert inboxes.next(1_000) is None
     assert inboxes.waits_until_ms() == 1_100
     assert inboxes.empty() == [B0]
-    inboxes.by_partition[B0].put([record(B0, 0, 1)])
+    inboxes.put(B0, [record(B0, 0, 1)])
     assert take(inboxes, 1_050) == [("b", 0)]
     assert inboxes.waits_until_ms() == 1_150
     inboxes.note_end(B0, True)
@@ -75,9 +75,20 @@ def test_empty_input_is_waited_for_unless_it_is_at_its_end() -> None:
     assert inboxes.waits_until_ms() is None
 
 
+def test_input_that_got_records_is_waited_for_again() -> None:
+    """That it was at its end once says nothing about what follows its new records."""
+    inboxes = Inboxes([A0, B0], idle_ms=100)
+    inboxes.note_end(B0, True)
+    inboxes.put(A0, [record(A0, 0, 5), record(A0, 1, 8)])
+    inboxes.put(B0, [record(B0, 0, 6)])
+    assert take(inboxes, 1_000) == [("a", 0), ("b", 0)]
+    inboxes.put(B0, [record(B0, 1, 7)])
+    assert take(inboxes, 1_000) == [("b", 1)]
+
+
 def test_wait_for_an_empty_input_is_bounded() -> None:
     inboxes = Inboxes([A0, B0], idle_ms=100)
-    inboxes.by_partition[A0].put([record(A0, 0, 5)])
+    inboxes.put(A0, [record(A0, 0, 5)])
     assert take(inboxes, 1_000) == []
     assert take(inboxes, 1_099) == []
     assert take(inboxes, 1_100) == [("a", 0)]
@@ -86,10 +97,10 @@ def test_wait_for_an_empty_input_is_bounded() -> None:
 
 def test_inboxes_of_several_inputs_are_bounded() -> None:
     inboxes = Inboxes([A0, B0])
-    inboxes.by_partition[A0].put([record(A0, n, 5) for n in range(3)])
+    inboxes.put(A0, [record(A0, n, 5) for n in range(3)])
     assert (inboxes.full(3), inboxes.full(4)) == ([A0], [])
     alone = Inboxes([A0])
-    alone.by_partition[A0].put([record(A0, n, 5) for n in range(3)])
+    alone.put(A0, [record(A0, n, 5) for n in range(3)])
     assert alone.full(1) == []  # It waits for nothing but itself.
 
 

@@ -63,7 +63,7 @@ def test_application_name_that_is_no_directory_is_refused(name: object) -> None:
 
 
 @pytest.mark.parametrize("parameter", ["topic", "to", "dead_letter"])
-@pytest.mark.parametrize("topic", ["", "not a name!", "x" * 250, 5, b"in", ["in"], "."])
+@pytest.mark.parametrize("topic", ["", "not a name!", "x" * 250, 5, b"in", [["in"]], "."])
 def test_topic_that_is_none_is_refused_at_the_declaration(parameter: str, topic: object) -> None:
     with pytest.raises(DeclarationError, match=f"{parameter}=.* names no topic"):
         declare(lambda value: value, **{parameter: topic})

@@ -25,16 +25,19 @@ from onceflow.processors import (
     TooManyDeadLettersError,
     TopicSetupError,
 )
+from onceflow.processors.assign import CoPartitioned
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.state.codec import ValueCodec
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
+    ConfigError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
     TransactionAbortableError,
 )
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions import SessionConfig
 
 IN0 = TopicPartition("in", 0)
 IN1 = TopicPartition("in", 1)
@@ -568,3 +571,117 @@ def test_new_incarnation_of_a_worker_takes_the_same_slot(world: World) -> None:
     (only,) = world.cluster.epochs
     assert only.startswith("flaky-")
     assert only.endswith("-0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(bytes, b"x" * 400), (list[str], ["x" * 400])], ids=["atom", "object"]
+)
+def test_uncommitted_state_is_bounded(world: World, kind: object, value: object) -> None:
+    """One record may write megabytes, and what is not committed is held in memory."""
+    app = App("large", commit_bytes=1_000, commit_interval_ms=5_000)
+
+    def keep(incoming, last):  # type: ignore[no-untyped-def]
+        last.set(value)
+
+    keep.__annotations__ = {"incoming": bytes, "last": State[kind]}  # type: ignore[valid-type]
+    app.processor("in")(keep)
+    world.cluster.put("in", *(b"%d" % number for number in range(9)), key=b"k")
+    world.run(app)
+    assert world.cluster.calls.count("commit_transaction") == 3
+
+
+def merging(calls: list[str], **settings: object) -> App:
+    app = App("merge", **settings)  # type: ignore[arg-type]
+
+    @app.processor(["in", "other"], to="out")
+    def both(value: str, seen: State[int]) -> str:
+        calls.append(value)
+        seen.set(seen.get(0) + 1)
+        return f"{value}{seen.get()}"
+
+    return app
+
+
+def put_at(world: World, topic: str, *entries: tuple[str, int]) -> None:
+    for value, time_ms in entries:
+        world.cluster.put(topic, value.encode(), key=b"k")
+        world.cluster.logs[TopicPartition(topic, 0)][-1].timestamp_ms = time_ms
+
+
+def test_several_topics_are_one_input_in_order_of_time(tmp_path: Path) -> None:
+    """Trap 74; the state is one, and both offsets are in each commit."""
+    world = World(tmp_path, "in", "other")
+    put_at(world, "in", ("a", 1), ("c", 3), ("d", 4))
+    put_at(world, "other", ("b", 2), ("e", 5))
+    calls: list[str] = []
+    world.run(merging(calls))
+    assert calls == ["a", "b", "c", "d", "e"]
+    assert world.cluster.values("out") == [b"a1", b"b2", b"c3", b"d4", b"e5"]
+    assert (world.cluster.offset("in"), world.cluster.offset("other")) == (3, 2)
+    put_at(world, "other", ("f", 6))
+    world.run(merging(calls))
+    assert world.cluster.values("out")[-1] == b"f6"
+
+
+def test_task_that_loses_one_of_its_inputs_reads_the_others_again(tmp_path: Path) -> None:
+    """What was polled of the others and not processed belonged to the task that is gone."""
+    world = World(tmp_path, "in", "other")
+    in0, other0 = TopicPartition("in", 0), TopicPartition("other", 0)
+    world.idle_polls_max = 8
+    put_at(world, "in", ("a", 1), ("c", 3))
+    put_at(world, "other", ("b", 2))
+    world.cluster.logs[other0][0].state = "open"  # Held back: in waits for it.
+    calls: list[str] = []
+    app = merging(calls, max_task_idle_ms=60_000)
+    for _ in range(3):
+        world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: world.cluster.rebalance([in0]))
+    for _ in range(2):
+        world.cluster.do("poll", lambda: None)
+
+    def comes_back() -> None:
+        world.cluster.logs[other0][0].state = "committed"
+        world.cluster.rebalance([in0, other0])
+
+    world.cluster.do("poll", comes_back)
+    world.run(app)
+    assert world.cluster.values("out") == [b"a1", b"b2", b"c3"]
+    assert calls == ["a", "b", "c"]
+
+
+def test_inputs_of_a_task_need_one_partition_count(tmp_path: Path) -> None:
+    world = World(tmp_path, "in", "other")
+    world.topics["other"] = TopicFacts(3, "id")
+    with pytest.raises(TopicSetupError, match=r"need one partition count.*in has 1, other has 3"):
+        world.run(merging([]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, None),
+        ({"partition_assignment_strategy": ["range"]}, None),
+        ({"partition_assignment_strategy": ["roundrobin"]}, "partition_assignment_strategy"),
+        ({"group_protocol": "consumer"}, None),
+        (
+            {"group_protocol": "consumer", "group_remote_assignor": "uniform"},
+            "group_remote_assignor",
+        ),
+    ],
+)
+def test_group_gives_the_inputs_of_a_task_to_one_worker(
+    tmp_path: Path, settings: dict[str, object], refused: str | None
+) -> None:
+    app = merging([], consumer_settings=settings)
+    joining = CoPartitioned(app.topology())
+
+    def config() -> SessionConfig:
+        return app.settings.session_config("merge", ["in", "other"], "0", joining)
+
+    if refused is not None:
+        with pytest.raises(ConfigError, match=f"{refused}.*have to go to one worker"):
+            config()
+    elif "group_protocol" in settings:
+        assert config().consumer.group_remote_assignor == "range"
+    elif not settings:
+        assert config().consumer.partition_assignment_strategy == (joining,)
