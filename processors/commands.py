@@ -9,12 +9,17 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import traceback
 from pathlib import Path
 
 import click
 
 from onceflow.processors.app import App
+from onceflow.processors.errors import ProcessingError
 from onceflow.sdk.errors import ConfigError, KafkaError
+
+TRACEBACK_FRAMES = 20
+"""Innermost frames of a handler's error that are printed."""
 
 
 def load_app(target: str) -> App:
@@ -109,5 +114,8 @@ def run(
     try:
         app.run()
     except KafkaError as error:
+        if isinstance(error, ProcessingError) and error.__cause__ is not None:
+            trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
+            click.echo("".join(trace), err=True, nl=False)
         click.echo(f"onceflow run {target}: {type(error).__name__}: {error}", err=True)
         raise SystemExit(1) from error

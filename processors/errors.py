@@ -1,7 +1,7 @@
 """Errors of processors: what a record, a declaration or a start-up check can do wrong.
 
 Errors of the brokers keep the SDK's classes. Nothing here decides what is done about an error;
-``policies`` and ``runner`` do.
+``policies`` and ``worker`` do.
 """
 
 from __future__ import annotations

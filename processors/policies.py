@@ -1,14 +1,18 @@
 """What is done about a record that fails: how often it is tried, and what happens after that.
 
-Values and pure decisions only. The engine tries, the runner waits (without leaving the group) and
-carries the decision out inside of the transaction.
+Values and pure decisions only. The task tries, the worker waits (without leaving the group) and
+carries the decision out within the transaction.
 """
 
 from __future__ import annotations
 
 import enum
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import tenacity
 
@@ -25,6 +29,11 @@ BRIEF_CHARS_MAX = 500
 HEADER_PREFIX = "onceflow.error."
 """Dead letters carry the original headers and then these: topic, partition, offset, class,
 message, traceback, attempts, processor."""
+
+_OWN_CODE: Final = (f"{Path(__file__).parents[1]}{os.sep}", "sdk/", "processors/", "transactions/")
+"""Where frames of onceflow come from; compiled modules have the names of the sources."""
+_INSTALLED: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+_PYTHON: Final = (sysconfig.get_path("stdlib"), "<frozen")
 
 Wait = Callable[[tenacity.RetryCallState], float]
 
@@ -173,6 +182,26 @@ def brief(error: BaseException) -> str:
     except Exception as broken:  # noqa: BLE001 - a handler's error class is not ours
         return f"{type(error).__qualname__} (its repr raised {type(broken).__name__})"
     return text if len(text) <= BRIEF_CHARS_MAX else f"{text[:BRIEF_CHARS_MAX]}..."
+
+
+def place_in_code(error: BaseException) -> str:
+    """Where in the user's code an error was raised, as a clause; empty when it was not there.
+
+    It is the innermost frame of the program, or else of an installed package; frames of onceflow
+    and of Python itself say nothing about a handler.
+    """
+    program = installed = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        file = code.co_filename
+        if file.startswith(_OWN_CODE):
+            continue
+        place = f" at {file}:{line} in {code.co_qualname}"
+        if file.startswith(_INSTALLED):
+            installed = place
+        elif not file.startswith(_PYTHON):
+            program = place
+    return program or installed
 
 
 def _message(error: BaseException) -> str:

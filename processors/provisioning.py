@@ -112,6 +112,7 @@ async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin
         TopicSetupError: An input is missing, or topics do not fit.
     """
     facts = await _make_inputs(topology, settings, admin)
+    _check_wish(facts, settings.partitions)
     wanted: dict[str, NewTopic] = {}
     for part in topology.sub_topologies:
         partitions = _common_count(part, facts)
@@ -185,6 +186,21 @@ async def _make_inputs(
         facts |= await settle(admin.describe([topic.name for topic in created]))
         missing = [topic for topic in missing if topic not in facts]
     return facts
+
+
+def _check_wish(inputs: Mapping[str, TopicFacts], partitions: int) -> None:
+    """Refuse a partition count that was asked for and that no input has.
+
+    Raises:
+        TopicSetupError: It would do nothing: other topics take the counts of the inputs.
+    """
+    counts = {found.partitions for found in inputs.values()}
+    if partitions > 0 and partitions not in counts:
+        shown = ", ".join(f"{topic} has {found.partitions}" for topic, found in inputs.items())
+        raise TopicSetupError(
+            f"partitions={partitions}, but no input has that many: {shown}; leave partitions= out, "
+            "or let the input have them before it is used"
+        )
 
 
 def _common_count(part: SubTopology, facts: Mapping[str, TopicFacts]) -> int:

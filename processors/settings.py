@@ -112,6 +112,16 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             for name in self.client.values(kind):
                 if name in NOT_OF_APPS:
                     raise ConfigError(name, "...", f"{NOT_OF_APPS[name]}; leave it out")
+        given_to = [
+            k for k in ("producer", "consumer", "admin") if self.client.values(k).get("security")
+        ]
+        if given_to and "admin" not in given_to:
+            raise ConfigError(
+                "security",
+                "...",
+                f"given to {' and '.join(given_to)} alone, but an application also makes an admin "
+                "client: give security= to the App, or client= with it",
+            )
         self.session_config("app", ["check"], "0")  # what the session and its clients would refuse
 
     def session_config(

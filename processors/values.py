@@ -1,9 +1,9 @@
 """Turns annotated types into decoders, and values into bytes.
 
 ``bytes`` stays bytes, ``str`` is UTF-8 text, and everything else (dict, list, numbers, dataclass,
-msgspec Struct, TypedDict, ...) is JSON or MessagePack, checked against the annotation by msgspec.
-State values are MessagePack behind one byte that names the layout, so that types survive exactly.
-Which argument gets which decoder is decided in ``signatures``.
+msgspec Struct, TypedDict, pydantic model, ...) is JSON or MessagePack, checked against the
+annotation by msgspec; pydantic models check themselves. Which argument gets which decoder is
+decided in ``signatures``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from onceflow.processors.errors import DeclarationError, DeserializationError
-from onceflow.sdk.serde import format_remark, to_json, to_msgpack
+from onceflow.processors.errors import DeserializationError
+from onceflow.processors.models import from_json, from_msgpack, is_model
+from onceflow.processors.state.type_text import type_text
+from onceflow.sdk.errors import SerializationError
+from onceflow.sdk.serde import format_remark, struct_serde, to_json, to_msgpack
 
 Decoder = Callable[[bytes | None], object]
 Encoder = Callable[[object], bytes | None]
-
-STATE_LAYOUT = b"\x01"
-"""First byte of every stored state value: MessagePack by msgspec."""
 
 
 class Format(enum.Enum):
@@ -60,7 +60,7 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
         ``DeserializationError``.
 
     Raises:
-        DeclarationError: msgspec does not know the type.
+        DeclarationError: Neither msgspec nor pydantic can make a value of the type.
     """
     if annotation is inspect.Parameter.empty or annotation is object:
         return _identity
@@ -84,12 +84,14 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
             )
         try:
             return decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             other = "msgpack" if format is Format.JSON else "json"
             switch = f'declare the processor with format="{other}"'
             text = inner in (bytes, str)
             remark = "" if text else format_remark(bytes(data), format.value, switch)
             raise DeserializationError(f"{what} does not fit {shown}: {error}{remark}") from error
+        except SerializationError as error:  # a model says by itself what does not fit
+            raise DeserializationError(f"{what} does not fit {shown}: {error}") from error
 
     return decode_value
 
@@ -99,14 +101,13 @@ def _decode_text(data: bytes) -> str:
 
 
 def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[bytes], object]:
-    try:
-        if format is Format.JSON:
-            return msgspec.json.Decoder(typing.cast(type[object], kind)).decode
-        return msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
-    except TypeError as error:
-        raise DeclarationError(
-            f"{what}: no decoder for {inspect.formatannotation(kind)}: {error}"
-        ) from error
+    type_text(kind, what)  # Refuses classes that nothing can make of bytes.
+    if is_model(kind):
+        return struct_serde(typing.cast(type[object], kind), format.value).deserialize
+    known = typing.cast(type[object], kind)
+    if format is Format.JSON:
+        return msgspec.json.Decoder(known, dec_hook=from_json).decode
+    return msgspec.msgpack.Decoder(known, dec_hook=from_msgpack).decode
 
 
 def encoder_for(format: Format) -> Encoder:
@@ -124,40 +125,3 @@ def encoder_for(format: Format) -> Encoder:
         return pack(value)
 
     return encode
-
-
-class StateCodec:
-    """Encodes and decodes the values of one state.
-
-    Args:
-        kind: The annotated type.
-        what: Name of the state, for messages.
-
-    Raises:
-        DeclarationError: msgspec does not know the type.
-    """
-
-    __slots__ = ("_decode", "_encode", "what")
-
-    def __init__(self, kind: object, what: str) -> None:
-        self.what: str = what
-        self._encode = msgspec.msgpack.Encoder().encode
-        try:
-            self._decode = msgspec.msgpack.Decoder(typing.cast(type[object], kind)).decode
-        except TypeError as error:
-            raise DeclarationError(
-                f"{what}: no codec for {inspect.formatannotation(kind)}: {error}"
-            ) from error
-
-    def encode(self, value: object) -> bytes:
-        """The stored form."""
-        return STATE_LAYOUT + self._encode(value)
-
-    def decode(self, data: bytes) -> object:
-        """The value; raises ``DeserializationError`` for another layout or type."""
-        if data[:1] != STATE_LAYOUT:
-            raise DeserializationError(f"{self.what}: unknown layout {data[:1]!r} of stored value")
-        try:
-            return self._decode(memoryview(data)[1:])
-        except msgspec.DecodeError as error:
-            raise DeserializationError(f"{self.what}: stored value: {error}") from error

@@ -120,7 +120,8 @@ def declare_function(
     signature = read_signature(function)
     layout = _choice(Format, called, "format", format)
     for argument in signature.arguments:
-        if argument.kind in (ArgumentKind.VALUE, ArgumentKind.KEY):
+        is_read = argument.kind is ArgumentKind.VALUE and parent is None
+        if is_read or argument.kind is ArgumentKind.KEY:
             decoder_for(argument.annotation, layout, f"{argument.name} of {called}")
     if parent is not None:
         _check_flow(parent, called, signature)

@@ -24,6 +24,7 @@ from onceflow.processors.policies import (
     ThrottledWarnings,
     brief,
     dead_letter_headers,
+    place_in_code,
 )
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
@@ -82,13 +83,14 @@ class Failures:
         ):
             return None
         logger.info(
-            "%s: attempt %d at %s-%d@%d failed: %s",
+            "%s: attempt %d at %s-%d@%d failed: %s%s",
             self._name,
             attempt,
             record.topic,
             record.partition,
             record.offset,
             brief(error),
+            place_in_code(error),
         )
         return retries.delay_ms(attempt)
 
@@ -103,7 +105,7 @@ class Failures:
         """
         where = f"{record.topic}-{record.partition}@{record.offset}"
         coordinates = (record.topic, record.partition, record.offset, attempts)
-        name, cause = self._name, brief(error)
+        name, cause = self._name, f"{brief(error)}{place_in_code(error)}"
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         policy = self._policy.on_error
         if policy is OnError.SKIP:

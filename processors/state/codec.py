@@ -22,7 +22,9 @@ from onceflow.processors.errors import (
     StateTypeError,
     StateValueError,
 )
+from onceflow.processors.models import from_msgpack
 from onceflow.processors.state.type_text import type_text
+from onceflow.sdk.serde import model_to_mapping
 
 LAYOUT: Final = b"\x02"
 """First byte of every stored value. Behind it: 4 bytes of CRC-32C over the key and all that
@@ -90,7 +92,7 @@ class ValueCodec:
     def __init__(self, kind: object, what: str, migrations: Sequence[Migration] = ()) -> None:
         self.what: str = what
         self.text: str = type_text(kind, what)
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=model_to_mapping).encode
         self._decode = _decoder(kind, what)
         self._atom = kind if kind in (int, float, str, bytes, bool) else None
         self.is_atom: bool = self._atom is not None
@@ -181,7 +183,7 @@ class ValueCodec:
 
 def _decoder(kind: object, what: str) -> Callable[[bytes], object]:
     try:
-        return msgspec.msgpack.Decoder(cast(type[object], kind)).decode
+        return msgspec.msgpack.Decoder(cast(type[object], kind), dec_hook=from_msgpack).decode
     except TypeError as error:
         shown = inspect.formatannotation(kind)
         raise DeclarationError(f"{what}: no codec for the type {shown}: {error}") from error

@@ -13,6 +13,7 @@ import typing
 from msgspec import inspect as shapes
 
 from onceflow.processors.errors import DeclarationError
+from onceflow.processors.models import is_model, model_fields
 
 _FIELDED = (shapes.DataclassType, shapes.NamedTupleType, shapes.StructType, shapes.TypedDictType)
 _ITEMS = (shapes.ListType, shapes.SetType, shapes.FrozenSetType, shapes.VarTupleType)
@@ -26,14 +27,24 @@ def type_text(kind: object, what: str) -> str:
         what: What has the type, for messages.
 
     Raises:
-        DeclarationError: msgspec does not know the type.
+        DeclarationError: No value of the type can be made of bytes.
     """
     try:
         shape = shapes.type_info(typing.cast(type, kind))
     except (TypeError, RuntimeError) as error:
         shown = inspect.formatannotation(kind)
         raise DeclarationError(f"{what}: no codec for the type {shown}: {error}") from error
-    return _text(shape, ())
+    try:
+        return _text(shape, ())
+    except _NoCodecError as error:
+        raise DeclarationError(
+            f"{what}: no codec for the type {error}: make it a dataclass, a msgspec.Struct or a "
+            "pydantic model, or take bytes"
+        ) from None
+
+
+class _NoCodecError(Exception):
+    """A class that nothing can make of bytes."""
 
 
 def _text(shape: shapes.Type, within: tuple[object, ...]) -> str:
@@ -54,8 +65,21 @@ def _text(shape: shapes.Type, within: tuple[object, ...]) -> str:
     if isinstance(shape, shapes.EnumType):
         return f"enum[{', '.join(sorted(repr(member.value) for member in shape.cls))}]"
     if isinstance(shape, shapes.CustomType):
-        return f"custom[{shape.cls.__name__}]"
+        return _model(shape.cls, within)
     return _name(shape)
+
+
+def _model(kind: type, within: tuple[object, ...]) -> str:
+    if not is_model(kind):
+        raise _NoCodecError(kind.__qualname__)
+    if kind in within:
+        return f"ring[{len(within) - within.index(kind)}]"
+    fields = model_fields(kind).items()
+    texts = sorted(
+        f"{name}: {_text(shapes.type_info(typing.cast(type, part)), (*within, kind))}"
+        for name, part in fields
+    )
+    return f"object{{{', '.join(texts)}}}"
 
 
 def _fields(

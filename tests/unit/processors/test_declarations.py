@@ -314,7 +314,7 @@ def test_wrong_declarations_name_the_remedy() -> None:
         (two, "which of a, b gets the record's value"),
         (stars, "name every parameter"),
         (bare_state, r"write State\[...\]"),
-        (unknown, "no decoder for"),
+        (unknown, "no codec for"),
     ):
         with pytest.raises(DeclarationError, match=message):
             app.processor("in")(function)
@@ -349,6 +349,23 @@ def test_the_command_says_what_it_reads_and_where(monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(run_command, [target, "--bootstrap", "kafka-1:9092"])
     assert done.exit_code == 0
     assert f"onceflow run {target}: task2-count reads clicks at kafka-1:9092" in done.output
+
+
+def broken(value: bytes) -> None:
+    raise ValueError("a bug")
+
+
+def test_the_command_shows_where_a_handler_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(app: App) -> None:
+        failing = App("failing")
+        failing.processor("in")(broken)
+        TestDriver(failing).send("in", b"x")
+
+    monkeypatch.setattr(App, "run", run)
+    done = CliRunner().invoke(run_command, ["examples.task2_count.app:app"])
+    assert done.exit_code == 1
+    assert 'in broken\n    raise ValueError("a bug")\n' in done.output
+    assert f"ValueError('a bug') at {__file__}:" in done.output
 
 
 @pytest.mark.parametrize(

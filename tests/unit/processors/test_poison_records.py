@@ -8,6 +8,8 @@ the dead letters, and the others in the output.
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +103,37 @@ def test_error_of_any_kind_makes_a_dead_letter(world: World, error: Exception) -
     headers = dict(letter.headers)  # type: ignore[call-overload]
     assert headers["onceflow.error.class"].endswith(type(error).__qualname__.encode())
     assert sum(map(len, headers.values())) < 40_000
+
+
+def called_by_the_handler(value: bytes) -> None:
+    json.loads(value)
+
+
+def test_place_in_the_users_code_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The innermost one: not Python's json, which raised the error."""
+    where = rf"JSONDecodeError\(.*\) at {re.escape(__file__)}:\d+ in called_by_the_handler"
+    app = App("places")
+    app.processor("in", name="places", dead_letter="dead")(called_by_the_handler)
+    world.cluster.put("in", b"no json", key=b"k")
+    world.run(app)
+    assert re.search(f"places: dead letter for in-0@0 after 1 attempt: {where}", caplog.text)
+    assert world.cluster.values("dead")[-1] == b"no json"
+    stopping = App("stops")
+    stopping.processor("in", name="stops", retries=1)(called_by_the_handler)
+    with pytest.raises(ProcessingError, match=f"stops failed at in-0@0 after 2 attempts: {where}"):
+        world.run(stopping)
+    assert "places: dead letter" in caplog.text
+
+
+def test_bytes_that_do_not_fit_have_no_place_in_the_users_code(world: World) -> None:
+    app = App("places")
+
+    @app.processor("in")
+    def number(value: int) -> None: ...
+
+    world.cluster.put("in", b"x", key=b"k")
+    with pytest.raises(ProcessingError, match=r"after 1 attempt: DeserializationError\(.*\)\. The"):
+        world.run(app)
 
 
 @pytest.mark.parametrize("give", RETURNED.values(), ids=RETURNED)

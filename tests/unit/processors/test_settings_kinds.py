@@ -109,6 +109,31 @@ def declare(function: Callable[..., object], **options: object) -> None:
     App("a").processor(**({"topic": "in"} | options))(handle)  # type: ignore[arg-type]
 
 
+def test_security_is_for_every_client_of_an_application() -> None:
+    """An application makes an admin client and a reader of changelogs too."""
+    secret = SecurityConfig(
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_username="u",
+        sasl_password="p",
+    )
+    sections = {
+        "consumer_settings": {"security": secret},
+        "producer_settings": {"security": secret},
+    }
+    with pytest.raises(ConfigError, match=r"security.*producer and consumer alone.*to the App"):
+        App("a", **sections)  # type: ignore[arg-type]
+    settings = App("a", security=secret).settings
+    session = settings.session_config("a", ["in"], "0")
+    for config in (
+        settings.admin_config(),
+        settings.restoring_config(),
+        session.consumer,
+        session.producer,
+    ):
+        assert config.security == secret
+
+
 def test_a_relative_state_directory_stays_where_it_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -404,6 +404,20 @@ def test_changelog_that_expires_refuses_to_start(world: World) -> None:
             world.run(counting())
 
 
+def test_partition_count_that_no_topic_takes_is_refused(world: World) -> None:
+    """It would do nothing, in silence."""
+    app = counting()
+    app.configure(partitions=4)
+    with pytest.raises(TopicSetupError, match=r"partitions=4, but no input .*: in has 1"):
+        world.run(app)
+    world.topics["in"] = TopicFacts(4, "id-in")
+    world.run(app)
+    created = World(world.state_dir)
+    app.configure(create_inputs=True)
+    created.run(app)
+    assert created.topics["in"].partitions == 4
+
+
 def test_missing_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(TopicSetupError, match="input topics do not exist: in"):
         World(tmp_path).run(flaky({}))
