@@ -25,10 +25,10 @@ from onceflow.broker_lite.purgatory import Deferred, Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.registry import lazy_handlers
 from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
-from onceflow.broker_lite.settings.setting import LONG_MAX
 from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, PRODUCER_ID_BLOCK_FILE, TopicRegistry
+from onceflow.sdk.settings.declare import INT64_MAX
 
 if TYPE_CHECKING:
     from random import Random
@@ -132,10 +132,10 @@ class BrokerState:
         self.profile: Profile | None = profile_of(config.onceflow_profile)
         if self.profile is not None:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
-            config = config.replaced(onceflow_transaction_version=level)
+            config = config.replace(onceflow_transaction_version=level)
             if self.profile.level(GROUP_VERSION, 1) < 1:
                 # Releases from 3.7 on announce the consumer protocol's requests, and refuse them.
-                config = config.replaced(group_coordinator_rebalance_protocols="classic")
+                config = config.replace(group_coordinator_rebalance_protocols=("classic",))
         self.config = config
         self.node_id = config.node_id
         self.random = rng
@@ -378,7 +378,7 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
         for log in manager.partitions():
             log.flush_if_due(now_ms)
 
-    if config.log_flush_scheduler_interval_ms < LONG_MAX:
+    if config.log_flush_scheduler_interval_ms < INT64_MAX:
         repeat(state.timers, config.log_flush_scheduler_interval_ms, flush_due, now_ms)
     _start_compaction(state, now_ms)
 

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.log import METADATA_TOPIC
-from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
+from onceflow.broker_lite.log.log_config import PARTITIONS_MAX
 from onceflow.broker_lite.settings.topic_config import log_config
 from onceflow.broker_lite.slices import finished
 from onceflow.sdk.model.topic_names import topic_name_fault

@@ -18,7 +18,7 @@ import tenacity
 
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-from onceflow.sdk.settings.declare import FUNCTION, Settings, given, number, whole
+from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, number, whole
 
 TRACEBACK_BYTES_MAX = 8_192
 """Longest traceback, and longest message, that a dead letter carries."""
@@ -62,10 +62,10 @@ class Retries(Settings, kw_only=False, in_kafka=False):
     count_max: int = whole(0, "Further attempts after the first one.")
     backoff_ms: int = whole(100, "Wait before the first of them; doubles each time.")
     backoff_max_ms: int = whole(10_000, "Longest wait.")
-    only: tuple[type[Exception], ...] = given(
+    only: tuple[type[Exception], ...] = instance(
         (Exception,), "Exceptions worth another attempt; others go to the policy at once.", type
     )
-    wait: Wait | None = given(
+    wait: Wait | None = instance(
         None, "A tenacity wait strategy that replaces the exponential one.", FUNCTION
     )
 

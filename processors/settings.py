@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 from onceflow.sdk import AdminConfig, ConsumerConfig
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings.config import NamedAssignor
-from onceflow.sdk.settings.declare import given, switch, text, whole, words
+from onceflow.sdk.settings.declare import instance, switch, text, whole, words
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ RESTORED_RECORDS = 10_000
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     """How an application runs. ``App`` takes these by name, and those of its clients."""
 
-    state_dir: Path = given(
+    state_dir: Path = instance(
         Path(".onceflow"),
         "Directory for state and for the identity of this host's processes. A relative one lies "
         "in the working directory of the moment when the application is made.",

@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
-from onceflow.broker_lite.settings.setting import Kind, Setting
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.settings import AppSettings
 from onceflow.sdk import ClientSettings
 from onceflow.sdk.schema_registry import SchemaRegistryConfig
-from onceflow.sdk.settings import declare as sdk_settings
 from onceflow.sdk.settings.config import (
     AdminConfig,
     ClientConfig,
@@ -27,7 +25,7 @@ from onceflow.sdk.settings.config import (
     ProducerConfig,
     SecurityConfig,
 )
-from onceflow.sdk.settings.declare import REQUIRED, Settings
+from onceflow.sdk.settings.declare import REQUIRED, Kind, Setting, Settings
 from onceflow.spark_integration.options import SinkSettings, SourceSettings
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
@@ -176,29 +174,22 @@ def session_defaults() -> str:
     return "| setting | in a session | else |\n| --- | --- | --- |\n" + "".join(rows)
 
 
-def meaning(setting: sdk_settings.Setting) -> str:
+def meaning(setting: Setting) -> str:
     """What a setting does, with Kafka's name of it and what it may be."""
     return (f"`{setting.kafka}`: " if setting.kafka else "") + setting.text + choices(setting)
 
 
-def choices(setting: sdk_settings.Setting) -> str:
+def choices(setting: Setting) -> str:
     """The allowed words."""
     words = [str(word) for word in setting.choices if isinstance(word, str) and word]
     told = all(f"`{word}`" in setting.text for word in words)
     return "" if told else f" One of {', '.join(words)}."
 
 
-def bounds(setting: Setting) -> str:
-    """Choices and least value in words, empty when there are none to tell."""
-    if setting.choices:
-        return f" One of {', '.join(setting.choices)}."
-    return ""
-
-
 def setting_default(setting: Setting) -> str:
     """The default of a broker's or topic's setting."""
     value = setting.default
-    if value in (None, ""):
+    if value in (None, "", ()):
         return "none"
     if isinstance(value, int) and value >= FOREVER and setting.kind in (Kind.LONG, Kind.INT):
         return "no limit"
@@ -213,18 +204,16 @@ def broker_table(settings: Mapping[str, Setting]) -> str:
         default = setting_default(setting)
         if name in IN_PROCESS_DEFAULTS:
             default += f" ({IN_PROCESS_DEFAULTS[name]} in process)"
-        text = cell(setting.documentation + bounds(setting))
-        rows.append(f"| `{name}` | {default} | {text} |\n")
+        rows.append(f"| `{name}` | {default} | {cell(setting.text + choices(setting))} |\n")
     return TABLE + "".join(rows)
 
 
 def topic_rows() -> str:
     """One row for each topic setting."""
     return "".join(
-        f"| `{name}` | {setting_default(entry.setting)} | "
-        f"{cell(entry.setting.documentation + bounds(entry.setting))} | "
-        f"{', '.join(f'`{synonym}`' for synonym in entry.synonyms)} |\n"
-        for name, entry in TOPIC_SETTINGS.items()
+        f"| `{name}` | {setting_default(setting)} | {cell(setting.text + choices(setting))} | "
+        f"{', '.join(f'`{synonym}`' for synonym in setting.aliases)} |\n"
+        for name, setting in TOPIC_SETTINGS.items()
     )
 
 

@@ -17,7 +17,7 @@ from onceflow.sdk.model.partitions import IsolationLevel
 from onceflow.sdk.model.record_checks import check_topic_name
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.sdk.serde import Deserializer
-from onceflow.sdk.settings.declare import REQUIRED, Settings, given, text, whole, words
+from onceflow.sdk.settings.declare import REQUIRED, Settings, instance, text, whole, words
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.transactions import timeouts
 
@@ -40,7 +40,7 @@ CONSUMER_DEFAULTS: Final[Mapping[str, object]] = {
 class SessionSettings(Settings, in_kafka=False):
     """Settings that sessions and applications share."""
 
-    client: ClientSettings = given(
+    client: ClientSettings = instance(
         ClientSettings(),
         "Settings of every client that is made: the address, security and all others; "
         "`ClientSettings`, a dictionary of Kafka's names, or the path of a file.",

@@ -86,11 +86,6 @@ class LoadedParts(Parts, Protocol):
         ...
 
 
-def names(text: str) -> tuple[str, ...]:
-    """The words of a setting that is a list."""
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 def group_settings(config: BrokerConfig) -> GroupSettings:
     """Settings of the group coordinator, from the broker's."""
     return GroupSettings(
@@ -102,12 +97,12 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_retention_ms=config.offsets_retention_minutes * _MINUTE_MS,
         offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         log_partitions=config.offsets_topic_num_partitions,
-        serves_consumer_protocol="consumer" in names(config.group_coordinator_rebalance_protocols),
+        serves_consumer_protocol="consumer" in config.group_coordinator_rebalance_protocols,
         consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
         consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         consumer_max_size=config.group_consumer_max_size,
-        consumer_assignors=names(config.group_consumer_assignors),
+        consumer_assignors=config.group_consumer_assignors,
         consumer_migration_policy=config.group_consumer_migration_policy.lower(),
     )
 

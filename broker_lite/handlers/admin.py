@@ -12,11 +12,11 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.handlers.config_resources import shown_topic_config
+from onceflow.broker_lite.log.log_config import PARTITIONS_MAX
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.quotas.enforcement import MutationQuota
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.settings.setting import PARTITIONS_MAX
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS, validate_overrides
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError

@@ -22,7 +22,6 @@ from onceflow.broker_lite.settings.dynamic_config import (
     dynamic_setting,
     group_settings,
 )
-from onceflow.broker_lite.settings.setting import Setting, unknown_setting
 from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
     ConfigSource,
@@ -36,6 +35,8 @@ from onceflow.broker_lite.topics import Topic, TopicError, check_topic_name
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import ConfigResourceType
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.settings.declare import Setting
+from onceflow.sdk.settings.names import unknown_setting
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.services import Services
@@ -125,7 +126,7 @@ def shown_topic_config(
     """A topic's setting, given what was set for the topic."""
     dynamic = state.dynamic_config
     places = synonyms(setting_name, overrides, dynamic.static, dynamic.layers())
-    setting = TOPIC_SETTINGS[setting_name].setting
+    setting = TOPIC_SETTINGS[setting_name]
     source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
     value = setting.render(effective_value(setting_name, overrides, state.config))
     return ShownConfig(setting, value, source, places)
@@ -159,8 +160,7 @@ class _Topics:
         return {} if topic is None else dict(topic.overrides)
 
     def declared(self, state: Services, setting: str) -> Setting | None:
-        entry = TOPIC_SETTINGS.get(setting)
-        return None if entry is None else entry.setting
+        return TOPIC_SETTINGS.get(setting)
 
     def in_force(self, state: Services, name: str, setting: str) -> str:
         return shown_topic_config(state, setting, self.overrides(state, name)).value or ""
@@ -288,7 +288,7 @@ class _Groups:
         return ""  # None of them is a list.
 
     def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
-        return _checked(group_settings(state.config), overrides)
+        return _checked("group", group_settings(state.config), overrides)
 
     def store(self, state: Services, name: str, overrides: Overrides) -> None:
         state.dynamic_config.set_group(name, overrides)
@@ -332,10 +332,10 @@ class _ClientMetrics:
             if name_ not in CLIENT_METRICS_SETTINGS or name_ == "interval.ms":
                 # Kafka tells these two from the rest.
                 try:
-                    _checked(CLIENT_METRICS_SETTINGS, {name_: text})
+                    _checked("subscription", CLIENT_METRICS_SETTINGS, {name_: text})
                 except ConfigError as error:
                     raise TopicError(ErrorCode.INVALID_REQUEST, str(error)) from None
-        checked = _checked(CLIENT_METRICS_SETTINGS, overrides)
+        checked = _checked("subscription", CLIENT_METRICS_SETTINGS, overrides)
         _check_match(checked.get("match", ""))
         return checked
 
@@ -357,13 +357,13 @@ class _ClientMetrics:
         return shown
 
 
-def _checked(settings: Mapping[str, Setting], overrides: Mapping[str, str]) -> Overrides:
+def _checked(kind: str, settings: Mapping[str, Setting], overrides: Mapping[str, str]) -> Overrides:
     checked = {}
     for name, text in overrides.items():
         setting = settings.get(name)
         if setting is None:
-            raise unknown_setting(name, settings)
-        checked[name] = setting.render(setting.parse(text)) or ""
+            raise unknown_setting(kind, name, settings)
+        checked[name] = setting.render(setting.read(text)) or ""
     return checked
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from onceflow.broker_lite.handlers.config_resources import RESOURCES, ConfigResources, ShownConfig
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
-from onceflow.broker_lite.settings.setting import Kind
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
@@ -31,6 +30,7 @@ from onceflow.sdk.protocol.api.admin_configs import (
     ListConfigResourcesResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.settings.declare import Kind
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.services import Services
@@ -109,7 +109,7 @@ def _described(entry: ShownConfig, request: DescribeConfigsRequest) -> Described
         if request.include_synonyms
         else [],
         config_type=setting.kind,
-        documentation=setting.documentation if request.include_documentation else None,
+        documentation=setting.text if request.include_documentation else None,
     )
 
 

@@ -1,83 +1,216 @@
-"""Settings of one topic's logs, with Kafka's names and defaults.
+"""Settings of topics, with Kafka's names, types, bounds and defaults; logs read them here.
 
-It holds values only. Names, types and bounds of what users may set are declared in
-``onceflow.broker_lite.settings.topic_config``, which also builds these.
+Which value is in force for a topic, and where it comes from, is decided in
+``onceflow.broker_lite.settings.topic_config``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from onceflow.sdk.protocol.record_validation import RECORD_BYTES_MAX
+from onceflow.sdk.settings.declare import (
+    INT64_MAX,
+    Settings,
+    long,
+    number,
+    switch,
+    text,
+    whole,
+    words,
+)
 
-LONG_MAX = 2**63 - 1
+LONG_MAX = INT64_MAX
+PARTITIONS_MAX = 10_000
+"""Most partitions of one topic, and most that one request may make."""
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+DURABILITIES = ("kafka", "group", "always")
+CLEANUP_POLICIES = ("compact", "delete")
 _DEFAULT_LEVELS = {"gzip": -1, "lz4": 9, "zstd": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
-    """Topic settings that the log obeys; each is Kafka's property with underscores for dots.
+class TopicConfig(Settings, dotted=True, kind="topic", checked=False):
+    """Settings of one topic, read by their declarations.
 
-    Attributes:
-        cleanup_policy: ``delete``, ``compact`` or both, separated by a comma.
-        compression_gzip_level: Level of gzip where batches are recompressed, -1 for its own.
-        compression_lz4_level: Level of lz4; 9 is Kafka's name for the fast compressor.
-        compression_zstd_level: Level of zstd.
-        compression_type: Codec of stored batches; ``producer`` keeps the client's.
-        delete_retention_ms: How long tombstones of a compacted topic are kept, milliseconds.
-        file_delete_delay_ms: How long files that are out of use stay, under another name.
-        flush_messages: Records after which the log is synced to the disk.
-        flush_ms: Milliseconds after which the log is synced to the disk.
-        index_interval_bytes: Bytes of log between two index entries.
-        max_compaction_lag_ms: Latest time until a record is compacted, milliseconds.
-        max_decompressed_message_bytes: Largest record of a compressed batch, unpacked.
-        max_message_bytes: Largest batch, as stored.
-        message_timestamp_after_max_ms: How far ahead of the clock a client's timestamp may be.
-        message_timestamp_before_max_ms: How far behind the clock it may be.
-        message_timestamp_type: ``CreateTime`` or ``LogAppendTime``.
-        min_cleanable_dirty_ratio: Share of dirty bytes from which the log is compacted.
-        min_compaction_lag_ms: How long a record stays uncompacted, milliseconds.
-        min_insync_replicas: In-sync replicas that ``acks=all`` needs.
-        retention_bytes: Size from which old segments go, -1 for none.
-        retention_ms: Age from which segments go, -1 for never.
-        segment_bytes: Size of a full segment.
-        segment_index_bytes: Largest index file.
-        segment_jitter_ms: Greatest time taken off ``segment_ms``; spread by partition.
-        segment_ms: Age of a full segment, milliseconds.
-        producer_id_expiration_ms: Idle time after which a producer's state is forgotten
-            (broker property ``producer.id.expiration.ms``), milliseconds.
-        durability: When what was appended must be on the disk: ``kafka`` leaves that to the page
-            cache, ``group`` shares one flush among the requests that wait, ``always`` flushes each
-            append (broker property ``onceflow.durability``).
+    ``aliases`` names the broker's properties that set the default, the one that wins first.
     """
 
-    cleanup_policy: str = "delete"
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_zstd_level: int = 3
-    compression_type: str = "producer"
-    delete_retention_ms: int = 86_400_000
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = LONG_MAX
-    flush_ms: int = LONG_MAX
-    index_interval_bytes: int = 4096
-    max_compaction_lag_ms: int = LONG_MAX
-    max_decompressed_message_bytes: int = RECORD_BYTES_MAX
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
-    message_timestamp_before_max_ms: int = LONG_MAX
-    message_timestamp_type: str = "CreateTime"
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
-    retention_bytes: int = -1
-    retention_ms: int = 604_800_000
-    segment_bytes: int = 1_073_741_824
-    segment_index_bytes: int = 10_485_760
-    segment_jitter_ms: int = 0
-    segment_ms: int = 604_800_000
-    producer_id_expiration_ms: int = 86_400_000
-    durability: str = "kafka"
+    cleanup_policy: tuple[str, ...] = words(
+        ("delete",),
+        "What happens to old segments: delete, compact, or both.",
+        choices=CLEANUP_POLICIES,
+        aliases=("log.cleanup.policy",),
+    )
+    compression_gzip_level: int = whole(
+        -1,
+        "Level of gzip where batches are recompressed; -1 for the library's own.",
+        -1,
+        9,
+        aliases=("compression.gzip.level",),
+    )
+    compression_lz4_level: int = whole(
+        9,
+        "Level of lz4 where batches are recompressed; 9 is Kafka's name for the fast one.",
+        1,
+        17,
+        aliases=("compression.lz4.level",),
+    )
+    compression_zstd_level: int = whole(
+        3,
+        "Level of zstd where batches are recompressed.",
+        -131_072,
+        22,
+        aliases=("compression.zstd.level",),
+    )
+    compression_type: str = text(
+        "producer",
+        "Codec of stored batches; producer keeps the client's.",
+        choices=COMPRESSION_TYPES,
+        aliases=("compression.type",),
+    )
+    delete_retention_ms: int = long(
+        86_400_000,
+        "How long tombstones of a compacted topic are kept.",
+        aliases=("log.cleaner.delete.retention.ms",),
+    )
+    file_delete_delay_ms: int = long(
+        60_000,
+        "Time from marking a file deleted to removing it.",
+        aliases=("log.segment.delete.delay.ms",),
+    )
+    flush_messages: int = long(
+        INT64_MAX,
+        "Records after which the log is flushed to the disk.",
+        1,
+        aliases=("log.flush.interval.messages",),
+    )
+    flush_ms: int = long(
+        INT64_MAX,
+        "Milliseconds after which the log is flushed to the disk.",
+        aliases=("log.flush.interval.ms",),
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = words(
+        (), "Accepted for compatibility; one node replicates nothing."
+    )
+    index_interval_bytes: int = whole(
+        4096, "Bytes of log between two index entries.", aliases=("log.index.interval.bytes",)
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = words(
+        (), "Accepted for compatibility; one node replicates nothing."
+    )
+    max_compaction_lag_ms: int = long(
+        INT64_MAX,
+        "Latest time until a record is compacted.",
+        1,
+        aliases=("log.cleaner.max.compaction.lag.ms",),
+    )
+    max_decompressed_message_bytes: int = whole(
+        RECORD_BYTES_MAX,
+        "Largest record of a compressed batch, unpacked.",
+        1,
+        RECORD_BYTES_MAX,
+        aliases=("max.decompressed.message.bytes",),
+    )
+    max_message_bytes: int = whole(
+        1_048_588, "Largest record batch, after compression.", aliases=("message.max.bytes",)
+    )
+    message_timestamp_after_max_ms: int = long(
+        3_600_000,
+        "How far ahead of the broker's clock a client's timestamp may be.",
+        aliases=("log.message.timestamp.after.max.ms",),
+    )
+    message_timestamp_before_max_ms: int = long(
+        INT64_MAX,
+        "How far behind the broker's clock a client's timestamp may be.",
+        aliases=("log.message.timestamp.before.max.ms",),
+    )
+    message_timestamp_type: str = text(
+        "CreateTime",
+        "Whose clock a record's timestamp shows.",
+        choices=TIMESTAMP_TYPES,
+        aliases=("log.message.timestamp.type",),
+    )
+    min_cleanable_dirty_ratio: float = number(
+        0.5,
+        "Share of dirty bytes from which the log is compacted.",
+        0,
+        1,
+        aliases=("log.cleaner.min.cleanable.ratio",),
+    )
+    min_compaction_lag_ms: int = long(
+        0, "How long a record stays uncompacted.", aliases=("log.cleaner.min.compaction.lag.ms",)
+    )
+    min_insync_replicas: int = whole(
+        1,
+        "In-sync replicas that acks=all needs; one node has 1.",
+        1,
+        aliases=("min.insync.replicas",),
+    )
+    preallocate: bool = switch(
+        False,
+        "Accepted for compatibility; files grow as they are written.",
+        aliases=("log.preallocate",),
+    )
+    retention_bytes: int = long(
+        -1,
+        "Size of a partition from which old segments go; -1 for none.",
+        -1,
+        aliases=("log.retention.bytes",),
+    )
+    retention_ms: int = long(
+        604_800_000,
+        "Age from which segments go; -1 for never.",
+        -1,
+        aliases=(
+            "log.retention.ms",
+            "log.retention.minutes",
+            "log.retention.hours",
+        ),
+    )
+    segment_bytes: int = whole(
+        1_073_741_824, "Size of a full segment.", 1_048_576, aliases=("log.segment.bytes",)
+    )
+    segment_index_bytes: int = whole(
+        10_485_760, "Largest index file of a segment.", 4, aliases=("log.index.size.max.bytes",)
+    )
+    segment_jitter_ms: int = long(
+        0,
+        "Greatest random time taken off segment.ms.",
+        aliases=(
+            "log.roll.jitter.ms",
+            "log.roll.jitter.hours",
+        ),
+    )
+    segment_ms: int = long(
+        604_800_000,
+        "Age of a full segment.",
+        1,
+        aliases=(
+            "log.roll.ms",
+            "log.roll.hours",
+        ),
+    )
+    unclean_leader_election_enable: bool = switch(
+        False, "Accepted for compatibility; one node elects nobody."
+    )
+
+
+class LogConfig(TopicConfig, dotted=True, kind="topic", checked=False):
+    """What a topic's logs obey: its settings, and those that the broker has for all topics."""
+
+    producer_id_expiration_ms: int = whole(
+        86_400_000,
+        "How long an idle producer is remembered.",
+        1,
+        aliases=("producer.id.expiration.ms",),
+    )
+    durability: str = text(
+        "kafka",
+        "When an answer may say that something is stored: kafka once the system has it (its page "
+        "cache; a power loss may cost it), group after a flush to the disk that all requests share "
+        "which wait, always after a flush of its own.",
+        choices=DURABILITIES,
+        aliases=("onceflow.durability",),
+    )
 
     @property
     def compression_level(self) -> int | None:

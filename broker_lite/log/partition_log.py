@@ -488,8 +488,7 @@ class PartitionLog(LogView):
         if not self.config.deletes:
             raise LogError(
                 ErrorCode.POLICY_VIOLATION,
-                f"cleanup.policy of {self._directory} is {self.config.cleanup_policy}, without "
-                f"delete",
+                f"cleanup.policy of {self._directory} is compact, without delete",
             )
         if offset == HIGH_WATERMARK:
             offset = self._high_watermark

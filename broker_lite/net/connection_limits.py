@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import resource
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from onceflow.broker_lite.quotas.rates import SECOND_MS, WindowedRate
 from onceflow.broker_lite.settings.connection_overrides import parse_overrides
-from onceflow.broker_lite.settings.setting import INT_MAX
+from onceflow.sdk.settings.declare import INT32_MAX
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
@@ -80,7 +80,7 @@ class ConnectionLimits:
             return f"max.connections={self._config.max_connections}"
         if listener in self._config.listener_overrides:
             most = self._config.listener_value(listener, "max.connections")
-            if self._by_listener[listener] >= int(most or 0):
+            if self._by_listener[listener] >= cast("int", most):
                 return f"listener.name.{listener.lower()}.max.connections={most}"
         most_of_address = self._overrides.get(address, self._config.max_connections_per_ip)
         if self._by_address[address] >= most_of_address:
@@ -98,11 +98,11 @@ class ConnectionLimits:
         config = self._config
         bounds = [("", config.max_connection_creation_rate)]
         if CREATION_RATE in config.listener_overrides.get(listener, {}):
-            bounds.append((listener, int(config.listener_value(listener, CREATION_RATE) or 0)))
+            bounds.append((listener, cast("int", config.listener_value(listener, CREATION_RATE))))
         windows, window_ms = config.quota_window_num, config.quota_window_size_seconds * SECOND_MS
         delay_ms = 0
         for name, limit in bounds:
-            if limit == INT_MAX:
+            if limit == INT32_MAX:
                 continue
             rate = self._rates.setdefault(name, WindowedRate(windows, window_ms))
             rate.record(1, now_ms)

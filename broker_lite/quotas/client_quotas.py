@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.broker_lite.log import DataFolderError
-from onceflow.broker_lite.settings.setting import INT_MAX, LONG_MAX
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.settings.declare import INT32_MAX, INT64_MAX
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata, Json
@@ -32,9 +32,9 @@ Entity = tuple[tuple[str, str | None], ...]
 """Parts by type, sorted; None as a name is the default of its type."""
 
 WHOLE_NUMBERS = {
-    PRODUCER_BYTE_RATE: LONG_MAX,
-    CONSUMER_BYTE_RATE: LONG_MAX,
-    CONNECTION_CREATION_RATE: INT_MAX,
+    PRODUCER_BYTE_RATE: INT64_MAX,
+    CONSUMER_BYTE_RATE: INT64_MAX,
+    CONNECTION_CREATION_RATE: INT32_MAX,
 }
 """Quotas that are whole, and their greatest value."""
 

@@ -11,10 +11,10 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from onceflow.broker_lite.settings.listeners import Listener, ssl_client_auth
-from onceflow.broker_lite.settings.setting import Value
+from onceflow.broker_lite.settings.security_settings import Value
 from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -132,8 +132,7 @@ class ListenerSecurity:
 
     def _set_up_sasl(self) -> None:
         setting = "sasl.enabled.mechanisms"
-        words = str(self._value(setting)).split(",")
-        self.mechanisms = tuple(word for word in words if word)
+        self.mechanisms = cast("tuple[str, ...]", self._value(setting))
         if not self.mechanisms:
             raise ConfigError(setting, "", f"give the mechanisms of {self._listener.name}")
         if "PLAIN" in self.mechanisms:
@@ -183,12 +182,13 @@ class ListenerSecurity:
             logger.warning("%s takes tokens that nobody signed", self._listener)
         else:
             self.jwks = JwksKeys(url)
-        audiences = str(value("sasl.oauthbearer.expected.audience")).split(",")
         return TokenRules(
             verify=self.jwks.verify if self.jwks is not None else None,
-            audiences=frozenset(filter(None, audiences)),
+            audiences=frozenset(
+                cast("tuple[str, ...]", value("sasl.oauthbearer.expected.audience"))
+            ),
             issuer=str(value("sasl.oauthbearer.expected.issuer")),
-            skew_ms=int(value("sasl.oauthbearer.clock.skew.seconds") or 0) * 1000,
+            skew_ms=cast("int", value("sasl.oauthbearer.clock.skew.seconds")) * 1000,
             sub_claim=str(value("sasl.oauthbearer.sub.claim.name")),
             scope_claim=str(value("sasl.oauthbearer.scope.claim.name")),
         )
@@ -213,7 +213,7 @@ class ListenerSecurity:
         self, mechanism: str, expires_ms: int | None, now_ms: int
     ) -> int | None:
         """How long an authentication holds; None for without an end (KIP-368)."""
-        longest_ms = int(self._value("connections.max.reauth.ms", mechanism) or 0) or None
+        longest_ms = cast("int", self._value("connections.max.reauth.ms", mechanism)) or None
         if expires_ms is None:
             return longest_ms
         left_ms = max(0, expires_ms - now_ms)

@@ -13,8 +13,9 @@ import ssl
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
-from onceflow.broker_lite.settings.setting import Value
+from onceflow.broker_lite.settings.security_settings import Value
 from onceflow.sdk.errors import ConfigError
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -37,8 +38,8 @@ def server_context(value: Callable[[str], Value], client_auth: str) -> ssl.SSLCo
         ConfigError: Key or certificates are missing or cannot be read; says which setting.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    names = str(value("ssl.enabled.protocols")).split(",")
-    versions = sorted(VERSIONS[name] for name in names if name)
+    names = cast("tuple[str, ...]", value("ssl.enabled.protocols"))
+    versions = sorted(VERSIONS[name] for name in names)
     if not versions:
         raise ConfigError("ssl.enabled.protocols", "", f"give some of {', '.join(VERSIONS)}")
     context.minimum_version, context.maximum_version = versions[0], versions[-1]

@@ -5,23 +5,25 @@ It only reads the text; ``net`` counts the connections.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onceflow.sdk.errors import ConfigError
 
 OVERRIDES = "max.connections.per.ip.overrides"
 
 
-def parse_overrides(text: str) -> dict[str, int]:
+def parse_overrides(entries: Sequence[str]) -> dict[str, int]:
     """Read the most connections by address.
 
     Raises:
-        ConfigError: The text is not a list of ADDRESS:COUNT.
+        ConfigError: An entry is not ADDRESS:COUNT.
     """
     overrides: dict[str, int] = {}
-    if not text:
+    if not entries:
         return overrides
     import ipaddress
 
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    for entry in entries:
         address, colon, count = entry.rpartition(":")
         try:
             address = str(ipaddress.ip_address(address.strip("[]")))

@@ -12,23 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from onceflow.broker_lite.log import DataFolderError
-from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.connection_overrides import parse_overrides
-from onceflow.broker_lite.settings.setting import (
-    INT_MAX,
-    LONG_MAX,
-    Kind,
-    Setting,
-    Value,
-    field_name,
-    unknown_setting,
-)
 from onceflow.broker_lite.settings.topic_config import ConfigLayer, ConfigSource
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.declare import INT64_MAX, Kind, Setting, plain
+from onceflow.sdk.settings.names import unknown_setting
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata, Json
-    from onceflow.broker_lite.settings.broker_config import BrokerConfig
 
 CLUSTER_DEFAULT = ""
 """Name of the broker resource that stands for all brokers."""
@@ -78,7 +70,7 @@ DYNAMIC_SETTINGS = frozenset(
 _IDLE = "Accepted for compatibility; one node replicates nothing."
 
 THROTTLE_SETTINGS = {
-    name: Setting(name, Kind.LONG, LONG_MAX, _IDLE, 0)
+    name: Setting(Kind.LONG, INT64_MAX, _IDLE, 0, INT64_MAX, name=name)
     for name in (
         "leader.replication.throttled.rate",
         "follower.replication.throttled.rate",
@@ -90,9 +82,11 @@ THROTTLE_SETTINGS = {
 CLIENT_METRICS_SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("metrics", Kind.LIST, "", "Prefixes of the metrics that clients push; * for all."),
-        Setting("interval.ms", Kind.INT, 300_000, "Time between two pushes.", 100, 3_600_000),
-        Setting("match", Kind.LIST, "", "Which clients push, as NAME=PATTERN by commas."),
+        Setting(
+            Kind.LIST, (), "Prefixes of the metrics that clients push; * for all.", name="metrics"
+        ),
+        Setting(Kind.INT, 300_000, "Time between two pushes.", 100, 3_600_000, name="interval.ms"),
+        Setting(Kind.LIST, (), "Which clients push, as NAME=PATTERN by commas.", name="match"),
     )
 }
 """Settings of client metrics subscriptions (KIP-714); they are kept, and no client is asked."""
@@ -124,8 +118,8 @@ def group_settings(config: BrokerConfig) -> dict[str, Setting]:
         found[name] = dataclasses.replace(
             BROKER_SETTINGS[GROUP_SYNONYMS[name]],
             name=name,
-            minimum=each.minimum,
-            maximum=each.maximum,
+            least=each.minimum,
+            most=each.maximum,
         )
     return found
 
@@ -218,8 +212,9 @@ class DynamicConfig:
             if setting is None:
                 if setting_name in BROKER_SETTINGS:
                     raise ConfigError(setting_name, text, "it can only be set at the start")
-                raise unknown_setting(setting_name, [*BROKER_SETTINGS, *THROTTLE_SETTINGS])
-            checked[setting_name] = setting.render(setting.parse(text)) or ""
+                known = [*BROKER_SETTINGS, *THROTTLE_SETTINGS]
+                raise unknown_setting(BrokerConfig.kind, setting_name, known)
+            checked[setting_name] = setting.render(setting.read(text)) or ""
         self._effective({**self._brokers, name: checked})
         return checked
 
@@ -241,7 +236,7 @@ class DynamicConfig:
             callback(config)
 
     def _effective(self, brokers: Mapping[str, Overrides]) -> BrokerConfig:
-        values: dict[str, Value] = {}
+        values: dict[str, object] = {}
         for name in (CLUSTER_DEFAULT, self._node):
             for setting_name, text in brokers.get(name, {}).items():
                 if (
@@ -251,8 +246,8 @@ class DynamicConfig:
                 ):
                     continue
                 if setting_name in BROKER_SETTINGS:
-                    values[field_name(setting_name)] = BROKER_SETTINGS[setting_name].parse(text)
-        config = self.static.replaced(**values)
+                    values[plain(setting_name)] = BROKER_SETTINGS[setting_name].read(text)
+        config = self.static.replace(**values)
         parse_overrides(config.max_connections_per_ip_overrides)
         return config
 
@@ -290,7 +285,7 @@ class DynamicConfig:
         if text is None:
             return cast("int", self.current.value(GROUP_SYNONYMS[name]))
         setting = group_settings(self.current)[name]
-        low, high = setting.minimum or 0, setting.maximum or INT_MAX
+        low, high = setting.least, setting.most
         return int(max(low, min(high, int(text))))
 
     # --- client metrics

@@ -7,16 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onceflow.broker_lite.settings.security_settings import SecuritySettings
-from onceflow.broker_lite.settings.setting import (
-    INT_MAX,
-    PARTITIONS_MAX,
-    Kind,
-    declare,
-    declare_int,
-    declare_long,
-)
+from onceflow.broker_lite.log.log_config import PARTITIONS_MAX
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.declare import INT32_MAX, Settings, long, text, whole, words
 
 SERVER_ASSIGNORS = ("uniform", "range")
 MIGRATION_POLICIES = ("disabled", "downgrade", "upgrade", "bidirectional")
@@ -39,116 +32,68 @@ class Bounded(NamedTuple):
     maximum: int
 
 
-class GroupProperties(SecuritySettings):
+class GroupProperties(Settings, dotted=True, kind="broker"):
     """See each field's declaration for property, bounds and meaning."""
 
     # --- both protocols
-    group_initial_rebalance_delay_ms: int = declare_int(
-        "group.initial.rebalance.delay.ms", 3000, "Wait for more members of an empty group."
+    group_initial_rebalance_delay_ms: int = whole(3000, "Wait for more members of an empty group.")
+    group_min_session_timeout_ms: int = whole(6000, "Least session timeout a member may ask for.")
+    group_max_session_timeout_ms: int = whole(
+        1_800_000, "Greatest session timeout a member may ask for."
     )
-    group_min_session_timeout_ms: int = declare_int(
-        "group.min.session.timeout.ms", 6000, "Least session timeout a member may ask for."
+    group_max_size: int = whole(INT32_MAX, "Most members of a group.", 1)
+    offset_metadata_max_bytes: int = whole(4096, "Longest text beside a committed offset.")
+    offsets_retention_minutes: int = whole(10_080, "How long offsets outlive their group.", 1)
+    offsets_retention_check_interval_ms: int = long(
+        600_000, "Time between two looks for expired offsets.", 1
     )
-    group_max_session_timeout_ms: int = declare_int(
-        "group.max.session.timeout.ms", 1_800_000, "Greatest session timeout a member may ask for."
+    offsets_topic_num_partitions: int = whole(
+        50, "Partitions of __consumer_offsets.", 1, PARTITIONS_MAX
     )
-    group_max_size: int = declare_int("group.max.size", INT_MAX, "Most members of a group.", 1)
-    offset_metadata_max_bytes: int = declare_int(
-        "offset.metadata.max.bytes", 4096, "Longest text beside a committed offset."
+    offsets_topic_segment_bytes: int = whole(
+        104_857_600, "Segment size of __consumer_offsets.", 1_048_576
     )
-    offsets_retention_minutes: int = declare_int(
-        "offsets.retention.minutes", 10_080, "How long offsets outlive their group.", 1
-    )
-    offsets_retention_check_interval_ms: int = declare_long(
-        "offsets.retention.check.interval.ms",
-        600_000,
-        "Time between two looks for expired offsets.",
-        1,
-    )
-    offsets_topic_num_partitions: int = declare(
-        "offsets.topic.num.partitions",
-        Kind.INT,
-        50,
-        "Partitions of __consumer_offsets.",
-        minimum=1,
-        maximum=PARTITIONS_MAX,
-    )
-    offsets_topic_segment_bytes: int = declare_int(
-        "offsets.topic.segment.bytes", 104_857_600, "Segment size of __consumer_offsets.", 1_048_576
-    )
-    group_coordinator_rebalance_protocols: str = declare(
-        "group.coordinator.rebalance.protocols",
-        Kind.LIST,
-        "classic,consumer",
+    group_coordinator_rebalance_protocols: tuple[str, ...] = words(
+        ("classic", "consumer"),
         "Protocols that groups may speak; without consumer, KIP-848 is refused.",
         choices=REBALANCE_PROTOCOLS,
     )
 
     # --- consumer protocol
-    group_consumer_assignors: str = declare(
-        "group.consumer.assignors",
-        Kind.LIST,
-        "uniform,range",
+    group_consumer_assignors: tuple[str, ...] = words(
+        ("uniform", "range"),
         "Assignors that members of consumer groups may ask for; the first is the default.",
         choices=SERVER_ASSIGNORS,
     )
-    group_consumer_assignment_interval_ms: int = declare_int(
-        "group.consumer.assignment.interval.ms",
-        1_000,
-        "Least time between two divisions of a consumer group's partitions.",
+    group_consumer_assignment_interval_ms: int = whole(
+        1_000, "Least time between two divisions of a consumer group's partitions."
     )
-    group_consumer_min_assignment_interval_ms: int = declare_int(
-        "group.consumer.min.assignment.interval.ms",
-        0,
-        "Least value of consumer.assignment.interval.ms of a group.",
+    group_consumer_min_assignment_interval_ms: int = whole(
+        0, "Least value of consumer.assignment.interval.ms of a group."
     )
-    group_consumer_max_assignment_interval_ms: int = declare_int(
-        "group.consumer.max.assignment.interval.ms",
-        15_000,
-        "Greatest value of consumer.assignment.interval.ms of a group.",
+    group_consumer_max_assignment_interval_ms: int = whole(
+        15_000, "Greatest value of consumer.assignment.interval.ms of a group."
     )
-    group_consumer_heartbeat_interval_ms: int = declare_int(
-        "group.consumer.heartbeat.interval.ms",
-        5_000,
-        "How often members of consumer groups shall give a sign of life.",
-        1,
+    group_consumer_heartbeat_interval_ms: int = whole(
+        5_000, "How often members of consumer groups shall give a sign of life.", 1
     )
-    group_consumer_min_heartbeat_interval_ms: int = declare_int(
-        "group.consumer.min.heartbeat.interval.ms",
-        5_000,
-        "Least value of consumer.heartbeat.interval.ms of a group.",
-        1,
+    group_consumer_min_heartbeat_interval_ms: int = whole(
+        5_000, "Least value of consumer.heartbeat.interval.ms of a group.", 1
     )
-    group_consumer_max_heartbeat_interval_ms: int = declare_int(
-        "group.consumer.max.heartbeat.interval.ms",
-        15_000,
-        "Greatest value of consumer.heartbeat.interval.ms of a group.",
-        1,
+    group_consumer_max_heartbeat_interval_ms: int = whole(
+        15_000, "Greatest value of consumer.heartbeat.interval.ms of a group.", 1
     )
-    group_consumer_session_timeout_ms: int = declare_int(
-        "group.consumer.session.timeout.ms",
-        45_000,
-        "How long members of consumer groups may be silent.",
-        1,
+    group_consumer_session_timeout_ms: int = whole(
+        45_000, "How long members of consumer groups may be silent.", 1
     )
-    group_consumer_min_session_timeout_ms: int = declare_int(
-        "group.consumer.min.session.timeout.ms",
-        45_000,
-        "Least value of consumer.session.timeout.ms of a group.",
-        1,
+    group_consumer_min_session_timeout_ms: int = whole(
+        45_000, "Least value of consumer.session.timeout.ms of a group.", 1
     )
-    group_consumer_max_session_timeout_ms: int = declare_int(
-        "group.consumer.max.session.timeout.ms",
-        60_000,
-        "Greatest value of consumer.session.timeout.ms of a group.",
-        1,
+    group_consumer_max_session_timeout_ms: int = whole(
+        60_000, "Greatest value of consumer.session.timeout.ms of a group.", 1
     )
-    group_consumer_max_size: int = declare_int(
-        "group.consumer.max.size", INT_MAX, "Most members of a consumer group.", 1
-    )
-    group_consumer_migration_policy: str = declare(
-        "group.consumer.migration.policy",
-        Kind.STRING,
+    group_consumer_max_size: int = whole(INT32_MAX, "Most members of a consumer group.", 1)
+    group_consumer_migration_policy: str = text(
         "bidirectional",
         "Which groups change their protocol while members go on.",
         choices=MIGRATION_POLICIES,
@@ -177,12 +122,7 @@ class GroupProperties(SecuritySettings):
             ),
         )
 
-    def check_groups(self) -> None:
-        """See whether the settings fit together.
-
-        Raises:
-            ConfigError: A setting is outside of what another one allows.
-        """
+    def _check(self) -> None:
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 "group.min.session.timeout.ms",
@@ -204,7 +144,7 @@ class GroupProperties(SecuritySettings):
                 "give less than group.consumer.session.timeout.ms "
                 f"({self.group_consumer_session_timeout_ms})",
             )
-        if not self.group_consumer_assignors.strip(" ,"):
+        if not self.group_consumer_assignors:
             raise ConfigError("group.consumer.assignors", "", "name at least one assignor")
         if "classic" not in self.group_coordinator_rebalance_protocols:
             raise ConfigError(

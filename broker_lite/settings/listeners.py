@@ -213,15 +213,17 @@ def _protocol_map(text: str) -> dict[str, SecurityProtocol]:
     return protocols
 
 
-def _entries(setting: str, text: str) -> dict[str, str]:
+def _entries(setting: str, given: Sequence[str]) -> dict[str, str]:
     """``NAME://HOST:PORT`` entries by name in capitals."""
     entries: dict[str, str] = {}
-    for entry in filter(None, (part.strip() for part in text.split(","))):
+    for entry in filter(None, (part.strip() for part in given)):
         name, found, _ = entry.partition("://")
         if not found or not _NAME.fullmatch(name):
             raise ConfigError(setting, entry, "give NAME://HOST:PORT for each listener")
         if name.upper() in entries:
-            raise ConfigError(setting, text, f"name each listener once, {name} is there twice")
+            raise ConfigError(
+                setting, ",".join(given), f"name each listener once, {name} is there twice"
+            )
         entries[name.upper()] = entry
     return entries
 
@@ -244,7 +246,8 @@ def _advertised(text: str, names: Sequence[str]) -> dict[str, tuple[str, int]]:
         told = {names[0]: (host, port)}
     else:
         told = {
-            name: parse_address(setting, entry) for name, entry in _entries(setting, text).items()
+            name: parse_address(setting, entry)
+            for name, entry in _entries(setting, text.split(",")).items()
         }
     for name, (host, _) in told.items():
         if name not in names:

@@ -9,18 +9,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import cast
 
-from onceflow.broker_lite.settings.setting import (
-    INT_MAX,
-    Declared,
-    Kind,
-    Setting,
-    Value,
-    declare,
-    declare_int,
-    declare_long,
-    field_name,
-    unknown_setting,
+from onceflow.sdk.settings.declare import (
+    INT32_MAX,
+    Settings,
+    instance,
+    long,
+    plain,
+    secret,
+    switch,
+    text,
+    whole,
+    words,
 )
+from onceflow.sdk.settings.names import unknown_setting
+
+Value = bool | int | float | str | tuple[str, ...] | None
+"""The value of a property."""
 
 STORE_TYPES = ("PEM", "PKCS12")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -35,7 +39,7 @@ _PER_LISTENER = frozenset(
 )
 
 
-class SecuritySettings(Declared):
+class SecuritySettings(Settings, dotted=True, kind="broker"):
     """See each field's declaration for property, bounds and meaning.
 
     Attributes:
@@ -43,242 +47,132 @@ class SecuritySettings(Declared):
             by the property behind ``listener.name.NAME.``.
     """
 
-    listeners: str = declare(
-        "listeners",
-        Kind.LIST,
-        "",
+    listeners: tuple[str, ...] = words(
+        (),
         "Addresses to listen on, as NAME://HOST:PORT separated by commas; an empty host means "
         "every address. Unset, there is one: the daemon's --listen, or host and port in process.",
     )
-    advertised_listeners: str = declare(
-        "advertised.listeners",
-        Kind.STRING,
+    advertised_listeners: str = text(
         "",
         "Addresses that clients are told, as NAME://HOST:PORT separated by commas; a listener "
         "that is not named tells its own.",
     )
-    listener_security_protocol_map: str = declare(
-        "listener.security.protocol.map",
-        Kind.STRING,
+    listener_security_protocol_map: str = text(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         "Protocol of each listener name, as NAME:PROTOCOL separated by commas.",
     )
-    onceflow_allow_insecure_network: bool = declare(
-        "onceflow.allow.insecure.network",
-        Kind.BOOLEAN,
+    onceflow_allow_insecure_network: bool = switch(
         False,
         "Listen on addresses that other machines can reach without asking anybody who they are.",
     )
     # --- limits of connections
-    max_connections: int = declare_int(
-        "max.connections", INT_MAX, "Most connections at a time; further ones are closed."
+    max_connections: int = whole(INT32_MAX, "Most connections at a time; further ones are closed.")
+    max_connection_creation_rate: int = whole(
+        INT32_MAX, "Most new connections in a second; requests of further ones wait."
     )
-    max_connection_creation_rate: int = declare_int(
-        "max.connection.creation.rate",
-        INT_MAX,
-        "Most new connections in a second; requests of further ones wait.",
-        0,
+    max_connections_per_ip: int = whole(INT32_MAX, "Most connections from one address at a time.")
+    max_connections_per_ip_overrides: tuple[str, ...] = words(
+        (), "The same for single addresses, as ADDRESS:COUNT separated by commas."
     )
-    max_connections_per_ip: int = declare_int(
-        "max.connections.per.ip", INT_MAX, "Most connections from one address at a time."
+    connections_max_idle_ms: int = long(
+        600_000, "Close a connection without requests after this.", -1
     )
-    max_connections_per_ip_overrides: str = declare(
-        "max.connections.per.ip.overrides",
-        Kind.LIST,
-        "",
-        "The same for single addresses, as ADDRESS:COUNT separated by commas.",
+    connections_max_reauth_ms: int = long(
+        0, "How long an authentication by SASL holds; 0 for as long as its token or for ever."
     )
-    connections_max_idle_ms: int = declare_long(
-        "connections.max.idle.ms", 600_000, "Close a connection without requests after this.", -1
+    connection_failed_authentication_delay_ms: int = whole(
+        100, "How long a refused authentication waits for its answer."
     )
-    connections_max_reauth_ms: int = declare_long(
-        "connections.max.reauth.ms",
-        0,
-        "How long an authentication by SASL holds; 0 for as long as its token or for ever.",
+    queued_max_request_bytes: int = long(
+        -1, "Bytes of requests in memory from which no further ones are read; -1 for no limit.", -1
     )
-    connection_failed_authentication_delay_ms: int = declare_int(
-        "connection.failed.authentication.delay.ms",
-        100,
-        "How long a refused authentication waits for its answer.",
+    sasl_server_max_receive_size: int = whole(
+        524_288, "Largest request of a client that has yet to say who it is."
     )
-    queued_max_request_bytes: int = declare_long(
-        "queued.max.request.bytes",
-        -1,
-        "Bytes of requests in memory from which no further ones are read; -1 for no limit.",
-        -1,
-    )
-    sasl_server_max_receive_size: int = declare_int(
-        "sasl.server.max.receive.size",
-        524_288,
-        "Largest request of a client that has yet to say who it is.",
-    )
-    onceflow_ssl_handshake_timeout_ms: int = declare_int(
-        "onceflow.ssl.handshake.timeout.ms",
-        10_000,
-        "How long a client may take to open an encrypted connection.",
-        1,
+    onceflow_ssl_handshake_timeout_ms: int = whole(
+        10_000, "How long a client may take to open an encrypted connection.", 1
     )
 
     # --- TLS
-    ssl_keystore_type: str = declare(
-        "ssl.keystore.type",
-        Kind.STRING,
-        "PEM",
-        "Form of the keystore; PKCS12 needs onceflow[security].",
-        choices=STORE_TYPES,
+    ssl_keystore_type: str = text(
+        "PEM", "Form of the keystore; PKCS12 needs onceflow[security].", choices=STORE_TYPES
     )
-    ssl_keystore_location: str = declare(
-        "ssl.keystore.location", Kind.STRING, "", "File with the broker's key and certificates."
+    ssl_keystore_location: str = text("", "File with the broker's key and certificates.")
+    ssl_keystore_password: str = secret("", "Password of a PKCS12 keystore.")
+    ssl_key_password: str = secret("", "Password of an encrypted key in PEM form.")
+    ssl_keystore_certificate_chain: str = secret(
+        "", "The broker's certificates as PEM text, in place of a file."
     )
-    ssl_keystore_password: str = declare(
-        "ssl.keystore.password", Kind.PASSWORD, "", "Password of a PKCS12 keystore."
+    ssl_keystore_key: str = secret("", "The broker's key as PEM text, in place of a file.")
+    ssl_truststore_type: str = text(
+        "PEM", "Form of the truststore; PKCS12 needs onceflow[security].", choices=STORE_TYPES
     )
-    ssl_key_password: str = declare(
-        "ssl.key.password", Kind.PASSWORD, "", "Password of an encrypted key in PEM form."
+    ssl_truststore_location: str = text(
+        "", "File with the certificates that sign clients' certificates."
     )
-    ssl_keystore_certificate_chain: str = declare(
-        "ssl.keystore.certificate.chain",
-        Kind.PASSWORD,
-        "",
-        "The broker's certificates as PEM text, in place of a file.",
+    ssl_truststore_password: str = secret("", "Password of a PKCS12 truststore.")
+    ssl_truststore_certificates: str = secret(
+        "", "Certificates that sign clients' certificates as PEM text, in place of a file."
     )
-    ssl_keystore_key: str = declare(
-        "ssl.keystore.key", Kind.PASSWORD, "", "The broker's key as PEM text, in place of a file."
-    )
-    ssl_truststore_type: str = declare(
-        "ssl.truststore.type",
-        Kind.STRING,
-        "PEM",
-        "Form of the truststore; PKCS12 needs onceflow[security].",
-        choices=STORE_TYPES,
-    )
-    ssl_truststore_location: str = declare(
-        "ssl.truststore.location",
-        Kind.STRING,
-        "",
-        "File with the certificates that sign clients' certificates.",
-    )
-    ssl_truststore_password: str = declare(
-        "ssl.truststore.password", Kind.PASSWORD, "", "Password of a PKCS12 truststore."
-    )
-    ssl_truststore_certificates: str = declare(
-        "ssl.truststore.certificates",
-        Kind.PASSWORD,
-        "",
-        "Certificates that sign clients' certificates as PEM text, in place of a file.",
-    )
-    ssl_client_auth: str = declare(
-        "ssl.client.auth",
-        Kind.STRING,
+    ssl_client_auth: str = text(
         "none",
         "Whether clients show a certificate: none, requested or required. SASL_SSL listeners only "
         "obey it as a setting of the listener, as in Kafka.",
         choices=("none", "requested", "required"),
     )
-    ssl_enabled_protocols: str = declare(
-        "ssl.enabled.protocols",
-        Kind.LIST,
-        "TLSv1.2,TLSv1.3",
-        "Versions of TLS that are spoken.",
-        choices=("TLSv1.2", "TLSv1.3"),
+    ssl_enabled_protocols: tuple[str, ...] = words(
+        ("TLSv1.2", "TLSv1.3"), "Versions of TLS that are spoken.", choices=("TLSv1.2", "TLSv1.3")
     )
-    ssl_principal_mapping_rules: str = declare(
-        "ssl.principal.mapping.rules",
-        Kind.STRING,
+    ssl_principal_mapping_rules: str = text(
         "DEFAULT",
         "How a certificate's name becomes a user: RULE:PATTERN/REPLACEMENT/[LU], or DEFAULT.",
     )
 
     # --- SASL
-    sasl_enabled_mechanisms: str = declare(
-        "sasl.enabled.mechanisms",
-        Kind.LIST,
-        "",
-        "Mechanisms that clients may authenticate by.",
-        choices=MECHANISMS,
+    sasl_enabled_mechanisms: tuple[str, ...] = words(
+        (), "Mechanisms that clients may authenticate by.", choices=MECHANISMS
     )
-    onceflow_sasl_plain_credentials: str = declare(
-        "onceflow.sasl.plain.credentials",
-        Kind.PASSWORD,
-        "",
-        "Users of SASL PLAIN as NAME:PASSWORD, separated by commas.",
+    onceflow_sasl_plain_credentials: str = secret(
+        "", "Users of SASL PLAIN as NAME:PASSWORD, separated by commas."
     )
-    onceflow_sasl_scram_credentials: str = declare(
-        "onceflow.sasl.scram.credentials",
-        Kind.PASSWORD,
+    onceflow_sasl_scram_credentials: str = secret(
         "",
         "Users that SASL SCRAM has from the first start on, as NAME:PASSWORD, separated by "
         "commas; later changes by AlterUserScramCredentials win.",
     )
-    sasl_oauthbearer_jwks_endpoint_url: str = declare(
-        "sasl.oauthbearer.jwks.endpoint.url",
-        Kind.STRING,
-        "",
-        "Where the keys are that sign tokens: file:, https:, or http: of this machine.",
+    sasl_oauthbearer_jwks_endpoint_url: str = text(
+        "", "Where the keys are that sign tokens: file:, https:, or http: of this machine."
     )
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = declare_long(
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
-        3_600_000,
-        "Time between two looks at these keys.",
-        1,
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
+        3_600_000, "Time between two looks at these keys.", 1
     )
-    sasl_oauthbearer_expected_audience: str = declare(
-        "sasl.oauthbearer.expected.audience",
-        Kind.LIST,
-        "",
-        "Audiences of which a token must name one; empty for any.",
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = words(
+        (), "Audiences of which a token must name one; empty for any."
     )
-    sasl_oauthbearer_expected_issuer: str = declare(
-        "sasl.oauthbearer.expected.issuer",
-        Kind.STRING,
-        "",
-        "Issuer that a token must come from; empty for any.",
+    sasl_oauthbearer_expected_issuer: str = text(
+        "", "Issuer that a token must come from; empty for any."
     )
-    sasl_oauthbearer_clock_skew_seconds: int = declare_int(
-        "sasl.oauthbearer.clock.skew.seconds",
-        30,
-        "How far the issuer's clock may differ.",
-    )
-    sasl_oauthbearer_scope_claim_name: str = declare(
-        "sasl.oauthbearer.scope.claim.name", Kind.STRING, "scope", "Claim that holds the scope."
-    )
-    sasl_oauthbearer_sub_claim_name: str = declare(
-        "sasl.oauthbearer.sub.claim.name", Kind.STRING, "sub", "Claim that names the user."
-    )
-    onceflow_sasl_oauthbearer_unsecured: bool = declare(
-        "onceflow.sasl.oauthbearer.unsecured",
-        Kind.BOOLEAN,
-        False,
-        "Take tokens that nobody signed, for development; anybody may then be anyone.",
+    sasl_oauthbearer_clock_skew_seconds: int = whole(30, "How far the issuer's clock may differ.")
+    sasl_oauthbearer_scope_claim_name: str = text("scope", "Claim that holds the scope.")
+    sasl_oauthbearer_sub_claim_name: str = text("sub", "Claim that names the user.")
+    onceflow_sasl_oauthbearer_unsecured: bool = switch(
+        False, "Take tokens that nobody signed, for development; anybody may then be anyone."
     )
 
     # --- authorization
-    authorizer_class_name: str = declare(
-        "authorizer.class.name",
-        Kind.STRING,
+    authorizer_class_name: str = text(
         "",
         "Who decides what clients may do; empty lets everybody do everything.",
         choices=("", STANDARD_AUTHORIZER),
     )
-    super_users: str = declare(
-        "super.users",
-        Kind.STRING,
-        "",
-        "Principals who may do everything, as User:NAME separated by semicolons.",
+    super_users: str = text(
+        "", "Principals who may do everything, as User:NAME separated by semicolons."
     )
-    allow_everyone_if_no_acl_found: bool = declare(
-        "allow.everyone.if.no.acl.found",
-        Kind.BOOLEAN,
-        False,
-        "Let everybody use what no ACL is about.",
+    allow_everyone_if_no_acl_found: bool = switch(False, "Let everybody use what no ACL is about.")
+
+    listener_overrides: Mapping[str, Mapping[str, str]] = instance(
+        MappingProxyType({}), "Settings of single listeners.", Mapping
     )
-
-    listener_overrides: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-
-    @classmethod
-    def fields(cls) -> dict[str, object]:
-        """See :meth:`Declared.fields`."""
-        return {**super().fields(), "listener_overrides": cls.listener_overrides}
 
     def listener_value(self, listener: str, name: str, mechanism: str = "") -> Value:
         """The value of a setting for one listener.
@@ -293,32 +187,25 @@ class SecuritySettings(Declared):
         if text is None:
             text = overrides.get(name)
         if text is None:
-            return None if name in LISTENER_ONLY else cast("Value", getattr(self, field_name(name)))
-        setting = _SETTINGS.get(name)
-        return text if setting is None else setting.parse(text)
+            return None if name in LISTENER_ONLY else cast("Value", getattr(self, plain(name)))
+        setting = self.declared.get(plain(name))
+        return text if setting is None else cast("Value", setting.read(text))
 
-    def check_overrides(self) -> None:
-        """Refuse settings of listeners that have no effect there.
-
-        Raises:
-            ConfigError: An unknown property, or a bad value.
-        """
+    def _check(self) -> None:
+        if not self.listener_overrides:
+            return
+        known = {
+            each.name: each
+            for each in self.declared.values()
+            if each.name in _PER_LISTENER or each.name.startswith(_PER_LISTENER_PREFIXES)
+        }
         for listener, overrides in self.listener_overrides.items():
-            for name, text in overrides.items():
+            for name, given in overrides.items():
                 prop = name
                 for mechanism in MECHANISMS:
                     prop = prop.removeprefix(f"{mechanism.lower()}.")
-                known = {
-                    each
-                    for each in _SETTINGS
-                    if each in _PER_LISTENER or each.startswith(_PER_LISTENER_PREFIXES)
-                }
-                if prop not in (*known, *LISTENER_ONLY):
-                    raise unknown_setting(f"listener.name.{listener.lower()}.{name}", known)
                 if prop in known:
-                    _SETTINGS[prop].parse(text)
-
-
-_SETTINGS: dict[str, Setting] = {
-    setting.name: setting for setting in SecuritySettings.declared.values()
-}
+                    known[prop].read(given)
+                elif prop not in LISTENER_ONLY:
+                    whole_name = f"listener.name.{listener.lower()}.{name}"
+                    raise unknown_setting(self.kind, whole_name, known)

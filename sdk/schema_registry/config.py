@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.declare import FUNCTION, Settings, given, secret, text, whole
+from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, secret, text, whole
 
 TokenFunction = Callable[[], str]
 """Gives the bearer token of a request; called for each, from any thread."""
@@ -31,7 +31,7 @@ class SchemaRegistryConfig(Settings):
     bearer_auth_token: str | TokenFunction | None = secret(
         None, "The token, or a function that gives it.", accepts=(FUNCTION,)
     )
-    ssl_context: ssl.SSLContext | None = given(
+    ssl_context: ssl.SSLContext | None = instance(
         None, "A ready context; wins over the files below.", ssl.SSLContext, kafka=""
     )
     ssl_cafile: str | None = text(

@@ -15,7 +15,7 @@ from onceflow.sdk.model.partitions import IsolationLevel, ProducerIdentity
 from onceflow.sdk.observe.interceptors import ConsumerInterceptor, ProducerInterceptor
 from onceflow.sdk.settings.addresses import Address, parse_bootstrap_servers
 from onceflow.sdk.settings.consumer_checks import check_group, check_reset_policy
-from onceflow.sdk.settings.declare import FUNCTION, Settings, given, switch, text, whole, words
+from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, switch, text, whole, words
 from onceflow.sdk.settings.foreign_names import ASSIGNOR_CLASSES, NAMED_PARTITIONER, NOT_OFFERED
 from onceflow.sdk.settings.security import SecurityConfig
 
@@ -89,7 +89,7 @@ class ClientConfig(Settings, kind="client"):
         1,
         kafka="",
     )
-    security: SecurityConfig = given(
+    security: SecurityConfig = instance(
         SecurityConfig(), "TLS and SASL: `security.protocol` and others, see below.",
         SecurityConfig, kafka="",
     )  # fmt: skip
@@ -259,7 +259,7 @@ class ProducerConfig(ClientConfig, kind="producer"):
         "maximum (15 min).",
         1,
     )
-    joined_identity: ProducerIdentity | None = given(
+    joined_identity: ProducerIdentity | None = instance(
         None,
         "Produce within a transaction that another producer owns; this one then never begins or "
         "ends it. Within one transaction each partition may be written by one producer only, "
@@ -267,7 +267,7 @@ class ProducerConfig(ClientConfig, kind="producer"):
         ProducerIdentity,
         kafka="",
     )
-    resumed_identity: ProducerIdentity | None = given(
+    resumed_identity: ProducerIdentity | None = instance(
         None,
         "Go on, in another process, with the open transaction of a producer that had this "
         "identity: the producer starts inside it and may commit or abort it.",
@@ -316,7 +316,7 @@ class ProducerConfig(ClientConfig, kind="producer"):
     max_in_flight_requests_per_connection: int = whole(
         5, "Requests that wait for their answers; order is kept.", 1
     )
-    partitioner: Partitioner | None = given(
+    partitioner: Partitioner | None = instance(
         None,
         "Function that picks the partition. None is murmur2 of the key, and the sticky choice "
         "for records without a key (KIP-480, KIP-794).",
@@ -324,14 +324,14 @@ class ProducerConfig(ClientConfig, kind="producer"):
         kafka="partitioner.class",
         hint=NAMED_PARTITIONER,
     )
-    key_serializer: SerializerFunction | None = given(
+    key_serializer: SerializerFunction | None = instance(
         None,
         "Function of the key; without one, bytes go as they are and text as UTF-8. None stays "
         "None and is not given to it.",
         FUNCTION,
     )
-    value_serializer: SerializerFunction | None = given(None, "Function of the value.", FUNCTION)
-    interceptors: Sequence[ProducerInterceptor] = given(
+    value_serializer: SerializerFunction | None = instance(None, "Function of the value.", FUNCTION)
+    interceptors: Sequence[ProducerInterceptor] = instance(
         (), "Objects that see every record on its way.", ProducerInterceptor,
         kafka="interceptor.classes",
     )  # fmt: skip
@@ -492,13 +492,13 @@ class ConsumerConfig(ClientConfig, kind="consumer"):
         "coordinator assigns what matches all the same; this consumer then does not read it, and "
         "shows it nowhere.",
     )
-    key_deserializer: DeserializerFunction | None = given(
+    key_deserializer: DeserializerFunction | None = instance(
         None, "Function of the key's bytes, not called for None.", FUNCTION
     )
-    value_deserializer: DeserializerFunction | None = given(
+    value_deserializer: DeserializerFunction | None = instance(
         None, "Function of the value's bytes, not called for None.", FUNCTION
     )
-    interceptors: Sequence[ConsumerInterceptor] = given(
+    interceptors: Sequence[ConsumerInterceptor] = instance(
         (), "Objects that see every record and commit.", ConsumerInterceptor,
         kafka="interceptor.classes",
     )  # fmt: skip

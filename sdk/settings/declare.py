@@ -1,9 +1,10 @@
 """Declares settings: name, type, bounds, default, Kafka property and text of each, once.
 
 A class derived from :class:`Settings` lists its settings as attributes, each made by ``whole``,
-``number``, ``switch``, ``text``, ``words`` or ``given``. From that one declaration come the checks,
-the reading of text, the repr, the typed keyword arguments (``tools/settings_keywords.py``) and the
-documentation (``tools/config_docs.py``). Clients, sessions, applications and the broker all use it.
+``long``, ``number``, ``switch``, ``text``, ``secret``, ``words`` or ``instance``. From that one
+declaration come the checks, the reading of text, the repr, the typed keyword arguments
+(``tools/settings_keywords.py``) and the documentation (``tools/config_docs.py``). Clients,
+sessions, applications, Spark's options, the broker and its topics all use it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ INT64_MAX: Final = 2**63 - 1
 REQUIRED: Final = cast("str", object())
 """Default of a setting that must be given."""
 FUNCTION: Final = cast("type", Callable)
-"""For :func:`given`: the value must be callable."""
+"""For :func:`instance`: the value must be callable."""
 
 # int() and float() would take 1_000 and the digits of other scripts.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
@@ -61,6 +62,9 @@ class Kind(enum.IntEnum):
     PASSWORD = 9
 
 
+_TEXTUAL: Final = (Kind.STRING, Kind.PASSWORD, Kind.CLASS)
+
+
 @dataclass(slots=True, eq=False)
 class Setting:
     """Declaration of one setting.
@@ -75,7 +79,8 @@ class Setting:
         accepts: Classes of further values that code may give.
         hint: Further advice for a refused value.
         kafka: Kafka's property; made of the attribute's name, empty where Kafka has none.
-        aliases: Other clients' names for it.
+        aliases: Other clients' names for it; for a topic's setting, the broker's properties that
+            set its default, the one that wins first.
         spellings: What words of a list are called in Java, and here.
         hidden: Whether the value must never be printed.
         name: Name in messages and files; made of the attribute's name when it is left out.
@@ -104,15 +109,15 @@ class Setting:
         Raises:
             ConfigError: It is no such value, or out of bounds.
         """
-        if isinstance(value, str):
-            value = self._from_text(value)
-        self.check(value)
-        return value
+        meant = self._from_text(value) if isinstance(value, str) else value
+        if not self._allows(meant):
+            self.refuse(value, self._advice(meant))
+        return meant
 
     def _from_text(self, text: str) -> object:
         word = text.strip()
         unset = word == "" or (word.lower() in ("null", "none") and not self.hidden)
-        if self.default is None and unset and word not in self.choices:
+        if self.default is None and unset and self.kind in _TEXTUAL and word not in self.choices:
             return None
         if self.hidden:
             return text
@@ -137,8 +142,11 @@ class Setting:
         Raises:
             ConfigError: Wrong type, out of bounds, or none of the choices.
         """
-        if not ((value is None and self.default is None) or self._fits(value)):
+        if not self._allows(value):
             self.refuse(value, self._advice(value))
+
+    def _allows(self, value: object) -> bool:
+        return (value is None and self.default is None) or self._fits(value)
 
     def _fits(self, value: object) -> bool:
         if self.kind is Kind.BOOLEAN or isinstance(value, bool):
@@ -237,6 +245,11 @@ def whole(
     return cast("NumberT", Setting(kind, default, text, least, most, **more))
 
 
+def long(default: NumberT, text: str, least: int = 0, **more: Unpack[More]) -> NumberT:
+    """A whole number of 64 bits."""
+    return whole(default, text, least, INT64_MAX, **more)
+
+
 def number(default: NumberT, text: str, least: float, most: float, **more: Unpack[More]) -> NumberT:
     """A number that may have a fraction."""
     return cast("NumberT", Setting(Kind.DOUBLE, default, text, least, most, **more))
@@ -263,7 +276,7 @@ def words(default: ValueT, text: str, **more: Unpack[More]) -> ValueT:
     return cast("ValueT", Setting(Kind.LIST, default, text, **more))
 
 
-def given(default: ValueT, text: str, kind: type, **more: Unpack[Naming]) -> ValueT:
+def instance(default: ValueT, text: str, kind: type, **more: Unpack[Naming]) -> ValueT:
     """An object or a function, which only code can give; a sequence if the default is a tuple."""
     return cast("ValueT", Setting(Kind.CLASS, default, text, accepts=(kind,), **more))
 
@@ -283,11 +296,13 @@ class Settings:
     remedies: ClassVar[Mapping[str, str]] = {}
     """What to do instead of names that other clients know, by plain name."""
 
+    _checked: ClassVar[bool] = True
     _positional: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(
         cls,
         *,
+        checked: bool = True,
         dotted: bool = False,
         in_kafka: bool = True,
         kind: str = "",
@@ -296,6 +311,7 @@ class Settings:
         """Collect what a class declares.
 
         Args:
+            checked: Whether values are checked; not where each was read by its declaration.
             dotted: Whether messages and files use Kafka's names: ``log_dirs`` is ``log.dirs``.
             in_kafka: Whether Kafka has properties for them.
             kind: See above.
@@ -304,8 +320,12 @@ class Settings:
         super().__init_subclass__()  # What is generic needs it.
         cls._positional = () if kw_only else tuple(vars(cls).get("__annotations__", {}))
         cls.kind = kind or cls.__name__
+        cls._checked = checked
         own = {name: each for name, each in vars(cls).items() if isinstance(each, Setting)}
-        cls.declared = {**cls.declared, **own}
+        inherited: dict[str, Setting] = {}
+        for base in cls.__bases__:
+            inherited.update(getattr(base, "declared", {}))
+        cls.declared = {**inherited, **own}
         for name, setting in own.items():
             property_name = name.replace("_", ".")
             if setting.kafka is None:
@@ -328,7 +348,8 @@ class Settings:
         state = {name: setting.default for name, setting in declared.items()}
         for name, value in values.items():
             if value is not state[name]:  # a default needs no check
-                declared[name].check(value)
+                if self._checked:
+                    declared[name].check(value)
                 state[name] = value
         for name, value in state.items():
             if value is REQUIRED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -32,17 +31,32 @@ def reject_unknown(
         ConfigError: The first name that does not exist.
     """
     names = set(known)
-    ways = {**places, **{plain(name): name for name in names}}
     for name in given:
-        if name in names:
-            continue
-        asked = plain(str(name))
-        if asked in ways:
-            remedy = f"write {ways[asked]}"
-        elif asked in remedies:
-            remedy = remedies[asked]
-        else:
-            near = difflib.get_close_matches(asked, ways, n=1, cutoff=0.6)
-            remedy = f"did you mean {ways[near[0]]}?" if near else "see docs/configuration.md"
-        article = "an" if kind[0] in "aeiouAEIOU" else "a"
-        raise ConfigError(name, "...", f"{article} {kind} has no such setting; {remedy}")
+        if name not in names:
+            raise unknown_setting(kind, name, names, places, remedies)
+
+
+def unknown_setting(
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    places: Mapping[str, str] = NONE,
+    remedies: Mapping[str, str] = NONE,
+) -> ConfigError:
+    """The error for a name that is not a setting; arguments are those of ``reject_unknown``.
+
+    It does not hold the value, which may be a password under a misspelt name.
+    """
+    ways = {**places, **{plain(each): each for each in known}}
+    asked = plain(str(name))
+    if asked in ways:
+        remedy = f"write {ways[asked]}"
+    elif asked in remedies:
+        remedy = remedies[asked]
+    else:
+        import difflib  # Late: only for a mistake.
+
+        near = difflib.get_close_matches(asked, ways, n=1, cutoff=0.6)
+        remedy = f"did you mean {ways[near[0]]}?" if near else "see docs/configuration.md"
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return ConfigError(name, "...", f"{article} {kind} has no such setting; {remedy}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.settings.declare import FUNCTION, Settings, given, secret, switch, text
+from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, secret, switch, text
 from onceflow.sdk.settings.foreign_names import MECHANISM_REMEDIES, NOT_OFFERED
 
 __all__ = ["OAuthToken", "SecurityConfig", "TokenFunction"]
@@ -85,7 +85,7 @@ class SecurityConfig(Settings):
     remedies: ClassVar[Mapping[str, str]] = NOT_OFFERED
 
     security_protocol: str = text("PLAINTEXT", "What connections speak.", choices=PROTOCOLS)
-    ssl_context: ssl.SSLContext | None = given(
+    ssl_context: ssl.SSLContext | None = instance(
         None, "A ready context; wins over the files below.", ssl.SSLContext, kafka=""
     )
     ssl_cafile: str | None = text(
@@ -125,7 +125,7 @@ class SecurityConfig(Settings):
     sasl_password: str | None = secret(
         None, "Password for PLAIN and SCRAM.", kafka="", aliases=("sasl.plain.password",)
     )
-    sasl_oauth_token_provider: TokenFunction | None = given(
+    sasl_oauth_token_provider: TokenFunction | None = instance(
         None,
         "Called for a token before each authentication by OAUTHBEARER; plain (in a thread) or "
         "async, and one call at a time. It has `request_timeout_ms`, at a new connection "

@@ -17,15 +17,15 @@ from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
 from onceflow.broker_lite.settings.dynamic_config import (
     THROTTLE_SETTINGS,
 )
-from onceflow.broker_lite.settings.setting import Setting, field_name
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
+from onceflow.sdk.settings.declare import Setting, plain
 
 ACCEPTED_ONLY = "Accepted for compatibility"
 """How the documentation of a setting begins that has no effect here, and says so."""
 
 DECLARING = {
-    *("declare", "declare_int", "declare_long", "declare_optional_long"),
-    *("_topic", "Setting"),
+    *("whole", "long", "number", "switch", "text", "secret", "words", "instance"),
+    *("topic_default", "Setting"),
 }
 
 
@@ -61,8 +61,8 @@ def what_the_broker_reads() -> Reads:
 
 def topic_fields() -> dict[str, str]:
     """The field of a log's settings by topic setting, as far as logs have one."""
-    fields = LogConfig.__dataclass_fields__
-    return {name: field_name(name) for name in TOPIC_SETTINGS if field_name(name) in fields}
+    fields = LogConfig.declared
+    return {name: plain(name) for name in TOPIC_SETTINGS if plain(name) in fields}
 
 
 def unread() -> Iterator[str]:
@@ -74,16 +74,16 @@ def unread() -> Iterator[str]:
     fields = topic_fields()
     for name, entry in TOPIC_SETTINGS.items():
         found = name in fields and is_read(name, fields[name])
-        if not found and not taken_only(entry.setting):
+        if not found and not taken_only(entry):
             yield name
     read_by_topics = {
         synonym
         for name, entry in TOPIC_SETTINGS.items()
         if name in fields and is_read(name, fields[name])
-        for synonym in entry.synonyms
+        for synonym in entry.aliases
     }
     for name, setting in BROKER_SETTINGS.items():
-        found = name in read_by_topics or is_read(name, field_name(name))
+        found = name in read_by_topics or is_read(name, plain(name))
         if not found and not taken_only(setting):
             yield name
     for setting in THROTTLE_SETTINGS.values():
@@ -92,7 +92,7 @@ def unread() -> Iterator[str]:
 
 
 def taken_only(setting: Setting) -> bool:
-    return setting.documentation.startswith(ACCEPTED_ONLY)
+    return setting.text.startswith(ACCEPTED_ONLY)
 
 
 def test_every_declared_setting_is_read() -> None:
@@ -103,7 +103,7 @@ def test_a_declaration_is_not_a_read() -> None:
     reads = Reads()
     reads.visit(
         ast.parse(
-            "a: int = declare('only.declared', Kind.INT, 1, 'Text.')\n"
+            "a: int = whole(1, 'only.declared')\n"
             "b = config.value('asked.by.name')\n"
             "c = config.asked_as_attribute\n"
             "config.only_set = 1\n"

@@ -215,8 +215,8 @@ def test_idle_daemon_is_small() -> None:
         (["--set", "num.partition=3"], "did you mean num.partitions?"),
         (["--set", "num.partitions=none"], "whole number"),
         (["--set", "num.partitions"], "give KEY=VALUE"),
-        (["--set", "sasl.enabled.mechanisms=GSSAPI"], "allowed are PLAIN"),
-        (["--profile", "1.1"], "allowed are 2.1, 2.2"),
+        (["--set", "sasl.enabled.mechanisms=GSSAPI"], "must be a list out of 'PLAIN'"),
+        (["--profile", "1.1"], "must be one of '', '2.1', '2.2'"),
     ],
 )
 def test_wrong_command_line_says_what_to_do(arguments: list[str], message: str) -> None:

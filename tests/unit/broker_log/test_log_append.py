@@ -6,7 +6,6 @@ that the log did not move.
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 
 import pytest
@@ -166,7 +165,7 @@ def test_settings_may_change_while_the_log_is_open() -> None:
     log = open_log()
     data = batch(b"x" * 200)
     log.append(data, now_ms=NOW_MS)
-    log.config = dataclasses.replace(log.config, max_message_bytes=100)
+    log.config = log.config.replace(max_message_bytes=100)
     assert refusal(log, data).code is ErrorCode.MESSAGE_TOO_LARGE
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import pytest
@@ -571,7 +570,7 @@ def test_a_power_loss_never_leaves_a_key_without_any_value(marker: str, seed: in
     """
     chance = random.Random(seed)
     storage = SlowFlushes()
-    config = replace(CONFIG, min_cleanable_dirty_ratio=0.01)
+    config = CONFIG.replace(min_cleanable_dirty_ratio=0.01)
     log = open_log(storage, config)
     put(log, (b"K", b"one"))
     pad(log, 10)

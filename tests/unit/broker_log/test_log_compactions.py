@@ -10,7 +10,6 @@ import logging
 import random
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from log_batches import NOW_MS, batch
@@ -160,7 +159,7 @@ offsets: dict[str, int] = {}
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_the_dirtiest_log_comes_first_unless_another_is_overdue(order: str) -> None:
     manager = manager_on(MemoryStorage())
-    config = replace(CONFIG, min_cleanable_dirty_ratio=0.01)
+    config = CONFIG.replace(min_cleanable_dirty_ratio=0.01)
     logs = {name: add(manager, name, config) for name in order}
     for log in logs.values():
         fill(log)
@@ -173,7 +172,7 @@ def test_the_dirtiest_log_comes_first_unless_another_is_overdue(order: str) -> N
     fill(logs["a"], 40)
     fill(logs["b"], 80)
     offsets.update({name: log.compacted_offset for name, log in logs.items()})
-    logs["a"].config = replace(config, max_compaction_lag_ms=1000)
+    logs["a"].config = config.replace(max_compaction_lag_ms=1000)
     assert compacted_first(manager, logs, NOW_MS + 2000) == "a"
 
 

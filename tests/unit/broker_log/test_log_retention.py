@@ -6,8 +6,6 @@ that are left are listed.
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from log_batches import NOW_MS, PARTITION, batch, idempotent, open_log, read_all
 
@@ -174,7 +172,7 @@ def test_records_of_a_compacted_topic_cannot_be_deleted() -> None:
     with pytest.raises(LogError) as refused:
         log.delete_records_before(1)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
-    log.config = dataclasses.replace(log.config, cleanup_policy="compact,delete")
+    log.config = log.config.replace(cleanup_policy="compact,delete")
     assert log.delete_records_before(1) == 1
 
 
