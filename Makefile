@@ -34,7 +34,8 @@ check: $(READY) ## style, types, import contracts
 	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
 
 check-types:
-	@$(BIN)/mypy
+	@$(BIN)/python tools/documented_programs.py
+	@MYPYPATH=.setup/programs:tests/typing $(BIN)/mypy -p onceflow -p examples -p documented -m typed_records
 
 check-rules:
 	@$(BIN)/ruff check .

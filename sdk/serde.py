@@ -200,9 +200,9 @@ BYTES: Serde[bytes] = Serde("bytes", _bytes_to_bytes, bytes)
 """Bytes as they are."""
 STRING: Serde[str] = Serde("string", _text_to_bytes, _bytes_to_text)
 """Text as UTF-8."""
-JSON: Serde[object] = Serde("json", to_json, _json_to_object)
+JSON: Serde[Any] = Serde("json", to_json, _json_to_object)
 """JSON; tuples come back as lists, mapping keys as text and bytes as base64 text."""
-MSGPACK: Serde[object] = Serde("msgpack", to_msgpack, _msgpack_to_object)
+MSGPACK: Serde[Any] = Serde("msgpack", to_msgpack, _msgpack_to_object)
 """MessagePack, which keeps bytes, integers as keys, and the difference of int and float."""
 
 

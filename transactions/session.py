@@ -48,7 +48,7 @@ class TransactionSession(Generic[KeyT_co, ValueT_co]):
             while True:
                 for records in session.poll(1000).values():
                     for record in records:
-                        session.send("out", record.value.upper(), key=record.key)
+                        session.send("out", (record.value or b"").upper(), key=record.key)
                 if session.commit_due:
                     session.commit()
 

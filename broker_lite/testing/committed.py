@@ -158,7 +158,10 @@ class KafkaRecords:
             delivery.result(timeout=0)
 
     def committed(self, topic: str) -> CommittedRecords:
-        """What a reader of committed records sees in a topic now, from its start.
+        """Return what a reader of committed records sees in a topic now, from its start.
+
+        Args:
+            topic: Name of the topic.
 
         Raises:
             KeyError: There is no such topic.
@@ -166,7 +169,12 @@ class KafkaRecords:
         return self._broker.call(lambda state, now_ms: _committed(state, topic))
 
     def offsets(self, group_id: str, topic: str) -> dict[int, int]:
-        """Committed offsets of a group in a topic, by partition."""
+        """Return the offsets that a group has committed in a topic, by partition.
+
+        Args:
+            group_id: The group.
+            topic: Name of the topic.
+        """
         from onceflow.sdk import Admin
 
         with Admin(bootstrap_servers=self._broker.bootstrap_servers) as admin:

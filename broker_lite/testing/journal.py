@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onceflow.broker_lite.testing.request_parts import Part, parts
 from onceflow.sdk.protocol.schema import Request, Response
@@ -40,9 +40,10 @@ class JournalEntry:
         principal: Who asked, as the broker knows it.
         node_id: Which node was asked.
         api_version: Version of the request.
-        request: The request.
+        request: The request: a class of ``onceflow.sdk.protocol.api`` that follows from ``key``.
+            Its type is Any, since a test knows which requests it selected.
         fault: What a rule did to it, None for nothing.
-        answer: The answer; None while there is none, and where none is given.
+        answer: The answer, likewise; None while there is none, and where none is given.
         answered_ms: When it was answered; None as long as it is not.
         topics: Names by id of the topics that it names by id.
     """
@@ -54,9 +55,9 @@ class JournalEntry:
     principal: str
     node_id: int
     api_version: int
-    request: Request
+    request: Any
     fault: Fault | None = None
-    answer: Response | None = None
+    answer: Any = None
     answered_ms: int | None = None
     topics: Mapping[uuid.UUID, str] = field(default_factory=dict)
 
