@@ -90,9 +90,9 @@ async def ready(kind: type, call: str, broker: Broker) -> Any:
     settings: dict[str, object] = {"bootstrap_servers": broker.bootstrap_servers}
     is_consumer = kind in (Consumer, AsyncConsumer)
     if is_consumer:
-        settings |= {"group_id": f"g{next(_numbers)}", "default_api_timeout_ms": 500}
+        settings |= {"group_id": f"g{next(_numbers)}", "default_api_timeout_ms": 20_000}
     else:
-        settings |= {"max_block_ms": 500, "request_timeout_ms": 1_000, "delivery_timeout_ms": 1_500}
+        settings |= {"max_block_ms": 20_000, "request_timeout_ms": 20_000, "delivery_timeout_ms": 40_000}
         if is_transactional(call):
             settings["transactional_id"] = f"x{next(_numbers)}"
     client: Any = kind(**settings)
