@@ -378,7 +378,7 @@ def test_fc49_mute_connections_are_replaced(cluster: str, topic: str) -> None:
         producer.send(topic, b"second").result(20)
         assert time.monotonic() - started < 20
         other.send(topic, b"third").result(20)
-        wait_for(lambda: len(found) == 3, "the consumer", 3)
+        wait_for(lambda: len(found) == 3, "the consumer")
         reading.join(30)
     assert found == [b"first", b"second", b"third"]
     assert values(read(OURS, cluster, topic)) == [b"first", b"second", b"third"]
@@ -392,7 +392,7 @@ def test_fc49_idle_connections_closed_by_the_broker(name: str) -> None:
             for number in range(20):
                 assert producer.send(name, b"%d" % number).result(20).offset == number
                 clock.skip(broker, 120_000)
-                wait_for(lambda: broker.connection_count == 0, "closing what is idle", 5)
+                wait_for(lambda: broker.connection_count == 0, "closing what is idle")
     assert number == 19
 
 

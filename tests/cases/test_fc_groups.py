@@ -96,14 +96,14 @@ def test_fc25_handler_slower_than_the_poll_interval(cluster: str, topic: str) ->
     }
     slow = Consumer(topic, max_poll_interval_ms=600, **settings)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (polled := slow.poll(50, 1)):
             assert time.monotonic() < deadline
         assert [record.offset for record in polled[partition]] == [0]
         former = slow.group_metadata()
         with polling(topic, commits=True, max_poll_interval_ms=10_000, **settings) as other:
             # The handler of the slow one works and works: it does not poll.
-            wait_for(lambda: len(other.records) == 5, "the other member to take over", 8)
+            wait_for(lambda: len(other.records) == 5, "the other member to take over")
             assert other.records[0].offset == 0
             with pytest.raises(CommitFailedError):
                 slow.commit({partition: 1})
@@ -122,7 +122,7 @@ def test_fc25_handler_slower_than_the_poll_interval(cluster: str, topic: str) ->
 
             assert asyncio.run(raw()) in ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION")
         assert slow.poll(0) == {}  # What it had fetched as the former owner is not delivered.
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while slow.assignment() != {partition}:
             assert slow.poll(50) == {}
             assert time.monotonic() < deadline, "it did not join again by itself"
@@ -159,17 +159,17 @@ def test_fc26_static_members_restart_and_copied_id(broker: Broker, name: str) ->
         first.stop()
         again = member("i1")
         started.append(again)
-        wait_for(lambda: again.partitions == before[0], "the same partitions", 5)
+        wait_for(lambda: again.partitions == before[0], "the same partitions")
         assert second.partitions == before[1]
         assert again.consumer.group_metadata().generation_id == generation
         assert second.consumer.group_metadata().generation_id == generation
         assert second.revoked == []
         copy = member("i1")
         started.append(copy)
-        wait_for(lambda: again.error is not None, "the older one is fenced", 5)
+        wait_for(lambda: again.error is not None, "the older one is fenced")
         assert isinstance(again.error, FencedInstanceIdError)
         assert again.error.code == 82
-        wait_for(lambda: copy.partitions == before[0], "the newer one goes on", 5)
+        wait_for(lambda: copy.partitions == before[0], "the newer one goes on")
         delivered = len(again.records)
         with Producer(bootstrap_servers=bootstrap) as producer:
             for number in range(4):
@@ -254,7 +254,7 @@ def test_fc28_partitions_added_under_running_groups(cluster: str, name: str) -> 
 
         wait_for(lambda: len(writer.partitions_for(name)) == 4, "the writer")
         write_ten(b"first")
-        wait_for(lambda: len(first.partitions) == len(second.partitions) == 4, "four each", 10)
+        wait_for(lambda: len(first.partitions) == len(second.partitions) == 4, "four each")
         for partition in (2, 3):  # "latest" is looked up when the partition is owned already
             second.consumer.position(TopicPartition(name, partition))
         wait_for(

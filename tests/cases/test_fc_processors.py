@@ -69,7 +69,7 @@ def run_until(app: App, condition: Callable[[], bool]) -> None:
 
     def watch() -> None:
         try:
-            wait_for(condition, "the condition to stop at", 20)
+            wait_for(condition, "the condition to stop at")
         except BaseException as error:  # noqa: BLE001 - raised below, in the test's thread
             failed.append(error)
         finally:
@@ -179,7 +179,7 @@ def test_fc65_kill_and_restart_ten_times(
         before = done()
         fill(cluster, source, inputs[part * 100 : part * 100 + 100])
         started = time.monotonic()
-        wait_for(lambda before=before: done() > before, "progress after a restart", 20)  # type: ignore[misc]
+        wait_for(lambda before=before: done() > before, "progress after a restart")  # type: ignore[misc]
         waits.append(time.monotonic() - started)
         if part == 5:
             # Right after a commit was sent.
@@ -295,7 +295,7 @@ def test_fc68_dead_letter_survives_a_kill_before_its_commit_once(
     with Admin(bootstrap_servers=cluster) as admin:  # Without waiting for a stable answer.
         assert admin.list_group_offsets(six) == {}
     second = workers.start(DEAD_LETTER, *arguments)
-    wait_for(lambda: committed_offsets(cluster, six, f"{six}-in", 1) == [6], "the end", 15)
+    wait_for(lambda: committed_offsets(cluster, six, f"{six}-in", 1) == [6], "the end")
     assert second.stop() == 0
     (letter,) = read_all(cluster, f"{six}-dead")
     assert letter.value == b"3"

@@ -37,6 +37,12 @@ from processor_processes import (
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, AsyncConsumer, AsyncProducer, KafkaError, NewTopic, TopicPartition
 
+LEAVES_S = 20.0
+"""Limit for leaving a group: well below the 45 s after which a session ends by itself."""
+
+ENDS_S = 8.0
+"""Limit for the end of a transaction, which times out after 10 s."""
+
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
@@ -220,7 +226,7 @@ def test_fc53_blocking_read(broker: Broker, name: str, workers: Workers) -> None
     ready(worker)
     assert ends_within(worker, signal.SIGINT, 1) != 0
     assert "KeyboardInterrupt" in worker.output()
-    wait_for(lambda: group_is_empty(broker.bootstrap_servers, name), "leaving the group", 3)
+    wait_for(lambda: group_is_empty(broker.bootstrap_servers, name), "leaving the group", LEAVES_S)
 
 
 def test_fc53_flush_with_a_frozen_broker(
@@ -262,9 +268,9 @@ def outcome(bootstrap: str, name: str, *, leaves: bool = True) -> tuple[int, int
         stable, high = ends(bootstrap, f"{name}-out", 1)
         return stable == high
 
-    wait_for(settled, "the end of the transaction", 3)
+    wait_for(settled, "the end of the transaction", ENDS_S)
     if leaves:
-        wait_for(lambda: group_is_empty(bootstrap, name), "leaving the group", 3)
+        wait_for(lambda: group_is_empty(bootstrap, name), "leaving the group", LEAVES_S)
     with Admin(bootstrap_servers=bootstrap) as admin:
         offsets = admin.list_group_offsets(name)
     committed = offsets.get(TopicPartition(f"{name}-in", 0))

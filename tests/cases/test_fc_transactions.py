@@ -235,7 +235,7 @@ def test_fc10_transaction_outlives_its_timeout(
         if ours:
             clock.skip(broker, 3_900)
         # Apache Kafka looks for timed-out transactions every ten seconds.
-        wait_for(lambda: ends(cluster, topic) == (2, 2), "the abort", 1 if ours else 20)
+        wait_for(lambda: ends(cluster, topic) == (2, 2), "the abort")
         with pytest.raises(TransactionAbortedError):
             producer.commit_transaction()
         assert values(read(OURS, cluster, topic)) == []

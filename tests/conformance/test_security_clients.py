@@ -29,7 +29,7 @@ from onceflow.sdk import (
 )
 from onceflow.sdk.errors import SaslAuthenticationFailedError
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 WAYS = (*(f"SASL_SSL {mechanism}" for mechanism in MECHANISMS), "SASL_PLAINTEXT PLAIN", "SSL",
         "MTLS")  # fmt: skip

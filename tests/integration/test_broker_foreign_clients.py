@@ -15,7 +15,7 @@ from onceflow.broker_lite import Broker
 
 pytestmark = pytest.mark.foreign
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 60
 COUNT = 500
 
 

@@ -38,7 +38,7 @@ from onceflow.sdk import (
 from onceflow.sdk.errors import KafkaError
 
 ROUNDS = 20
-SETTLED_S = 10.0
+SETTLED_S = 60.0
 INTERRUPTIONS_MAX = 400
 CLOSE_MS = 300
 """Limit of closing without a broker."""

@@ -396,7 +396,7 @@ async def test_sessions_are_renewed_under_load(
                 # So that there is something to hold back while a session is renewed.
                 broker.faults.add(SaslAuthenticateRequest, Fault.DELAY, delay_ms=100)
                 number = 1
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while renewals < 3 and time.monotonic() < deadline:
                     for _ in range(20):
                         await producer.send("t", value=b"%d" % number)

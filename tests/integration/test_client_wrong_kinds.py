@@ -92,7 +92,11 @@ async def ready(kind: type, call: str, broker: Broker) -> Any:
     if is_consumer:
         settings |= {"group_id": f"g{next(_numbers)}", "default_api_timeout_ms": 20_000}
     else:
-        settings |= {"max_block_ms": 20_000, "request_timeout_ms": 20_000, "delivery_timeout_ms": 40_000}
+        settings |= {
+            "max_block_ms": 20_000,
+            "request_timeout_ms": 20_000,
+            "delivery_timeout_ms": 40_000,
+        }
         if is_transactional(call):
             settings["transactional_id"] = f"x{next(_numbers)}"
     client: Any = kind(**settings)

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer
 from consumer_worlds import BROKERS, make_topic, running_broker, write
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module", params=BROKERS)

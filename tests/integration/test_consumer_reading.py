@@ -283,7 +283,7 @@ def test_deserializers_make_objects_and_name_what_they_refuse(bootstrap: str) ->
 
 
 def _first(consumer: Consumer) -> list[list[object]]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         polled = consumer.poll(100)
         if polled:

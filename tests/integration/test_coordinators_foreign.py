@@ -26,7 +26,7 @@ with warnings.catch_warnings():  # It reads its schemas by a deprecated call.
 
 pytestmark = pytest.mark.foreign
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture

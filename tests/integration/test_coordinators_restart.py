@@ -21,7 +21,7 @@ from coordinator_processor import Processor, expected_outputs
 
 from onceflow.broker_lite.log import RealStorage
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 @pytest.mark.parametrize("version", [1, 2])

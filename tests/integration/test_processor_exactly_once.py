@@ -85,7 +85,7 @@ def run_until(app: App, condition: Callable[[], bool]) -> None:
 
     def watch() -> None:
         try:
-            wait_for(condition, "the condition to stop at", 20)
+            wait_for(condition, "the condition to stop at")
         except BaseException as error:  # noqa: BLE001 - raised below, in the test's thread
             failed.append(error)
         finally:

@@ -134,7 +134,7 @@ async def test_keys_are_read_again_in_time_and_outages_leave_the_former(
             assert await taken(broker, token(old)), status
         keys.status, keys.body = 200, jwks(new, "two").encode()
         await read_again(keys, clock)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while await taken(broker, token(old)) and time.monotonic() < deadline:
             clock.advance(PAUSE_MS)
         assert not await taken(broker, token(old))
@@ -158,7 +158,7 @@ async def test_an_unknown_key_makes_the_url_be_read_soon(
         assert await taken(broker, token(old))
         assert keys.asked == 2
         keys.gate.set()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not await taken(broker, token(new, "two")) and time.monotonic() < deadline:
             clock.advance(PAUSE_MS)
         assert await taken(broker, token(new, "two"))

@@ -83,7 +83,7 @@ def config_for(broker: Broker, **changes: object) -> SessionConfig:
 def take(session: TransactionSession, count: int) -> int:
     """Poll and pass on until that many records were taken."""
     taken = 0
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while taken < count:
         assert time.monotonic() < deadline
         for records in session.poll(200).values():

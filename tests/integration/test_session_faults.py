@@ -56,7 +56,7 @@ VALUES = [b"%d" % number for number in range(60)]
 def work_through(broker: Broker, session: TransactionSession) -> list[bool]:
     """Pass all input on in transactions of at most ten records."""
     outcomes = []
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 60
     while sum(committed_offsets(broker.bootstrap_servers, "g", "in", 2)) < len(VALUES):
         assert time.monotonic() < deadline, outcomes
         batches = session.poll(200, 10)

@@ -20,7 +20,7 @@ from onceflow.sdk.protocol.schema import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 CONTROL_BIT = 0x20
 
 

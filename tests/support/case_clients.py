@@ -18,7 +18,7 @@ from onceflow.sdk.model.partitions import TopicPartition
 
 OURS = "onceflow"
 STOCK = ("confluent-kafka", "aiokafka", "kafka-python")
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Row(NamedTuple):

@@ -41,7 +41,7 @@ from onceflow.sdk.protocol.schema import Request, Response
 T = TypeVar("T")
 FRAME_BYTES_MAX = 2**31 - 1
 READ_BYTES = 262_144
-CALL_SECONDS_MAX = 10.0
+CALL_SECONDS_MAX = 60.0
 NAMES_AN_ADDRESS = {
     request.api_key for request in (MetadataRequest, FindCoordinatorRequest, DescribeClusterRequest)
 }

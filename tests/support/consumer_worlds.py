@@ -15,7 +15,7 @@ import pytest
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, Consumer, NewTopic, Producer, TopicPartition
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 BROKERS = ("onceflow", pytest.param("apache-kafka", marks=pytest.mark.kafka))
 """Parameters of a fixture over `running_broker`."""

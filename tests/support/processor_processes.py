@@ -20,7 +20,7 @@ from onceflow.sdk import Consumer, Producer
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 ORDERLY = signal.SIGINT
 
 

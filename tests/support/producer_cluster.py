@@ -61,7 +61,7 @@ def make_topic(bootstrap: str, partitions: int = 1, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = admin.list_topics(name, timeout=10).topics[name].partitions
         if len(found) == partitions and all(p.leader >= 0 for p in found.values()):
@@ -87,7 +87,7 @@ def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> list[Stor
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         found: list[Stored] = []
         ended: set[int] = set()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, "the end was not reached"
             message = consumer.poll(1)

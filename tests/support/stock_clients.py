@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Partition = tuple[str, int]
