@@ -12,8 +12,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, IN_PROCESS_DEFAULTS
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.processors import DeadLetterLimits, Retries
 from onceflow.processors.settings import AppSettings
 from onceflow.sdk import ClientSettings

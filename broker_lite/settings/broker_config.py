@@ -226,13 +226,3 @@ BROKER_SETTINGS: dict[str, Setting] = {
     each.name: each for each in BrokerConfig.declared.values() if each.kind is not Kind.CLASS
 }
 """Declarations by Kafka property."""
-
-IN_PROCESS_DEFAULTS: dict[str, object] = {
-    "group.initial.rebalance.delay.ms": 0,
-    "group.consumer.assignment.interval.ms": 0,
-    "group.consumer.heartbeat.interval.ms": 500,
-    "group.consumer.min.heartbeat.interval.ms": 100,
-    "offsets.topic.num.partitions": 4,
-    "transaction.state.log.num.partitions": 4,
-}
-"""What an in-process broker sets otherwise, for tests that should not wait."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from onceflow.broker_lite.clock import MovableTime
 from onceflow.broker_lite.log import MemoryStorage, RealStorage, Storage
 from onceflow.broker_lite.net.serving import Hooks, Serving
-from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import read_listeners
 from onceflow.broker_lite.settings.topic_config import validate_overrides
 from onceflow.broker_lite.testing import forks
@@ -26,6 +26,7 @@ from onceflow.broker_lite.testing.disk_watch import DiskWatch
 from onceflow.broker_lite.testing.faults import FaultInjector
 from onceflow.broker_lite.testing.faulty_storage import with_faults
 from onceflow.broker_lite.testing.figures import PartitionFigures, partition_figures
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.broker_lite.testing.journal import Journal
 from onceflow.broker_lite.testing.loop_thread import LoopThread, check_outside
 from onceflow.broker_lite.testing.nodes import Nodes

@@ -20,8 +20,9 @@ from sim_world import EPOCH_US, Process, World
 from onceflow.broker_lite.broker import BrokerState, open_broker
 from onceflow.broker_lite.log import PartitionLog
 from onceflow.broker_lite.net.server import Server
-from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import read_listeners
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.broker_lite.testing.nodes import Nodes
 from onceflow.broker_lite.topics import Topic
 

@@ -12,8 +12,9 @@ from onceflow.broker_lite.dispatch import Dispatcher, PendingAnswer
 from onceflow.broker_lite.log import MemoryStorage, Storage
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.request_context import ConnectionState
-from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import Listener, SecurityProtocol
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.sdk.protocol.api import API
 from onceflow.sdk.protocol.frame import decode_response_header, encode_request, encode_response
 from onceflow.sdk.protocol.schema import Request, Response

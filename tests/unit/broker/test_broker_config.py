@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from onceflow.broker_lite.settings.broker_config import (
-    BROKER_SETTINGS,
-    IN_PROCESS_DEFAULTS,
-    BrokerConfig,
-)
+from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
     ConfigSource,
@@ -20,6 +16,7 @@ from onceflow.broker_lite.settings.topic_config import (
     synonyms,
     validate_overrides,
 )
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.sdk.errors import ConfigError
 
 

@@ -22,8 +22,9 @@ from onceflow.broker_lite.broker import open_broker
 from onceflow.broker_lite.daemon.commands import _reason
 from onceflow.broker_lite.log import LogConfig, MemoryStorage
 from onceflow.broker_lite.log.log_errors import AppendError
-from onceflow.broker_lite.settings.broker_config import IN_PROCESS_DEFAULTS, BrokerConfig
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.testing.failing_storage import FailingStorage
+from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.broker_lite.testing.nodes import Nodes
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
