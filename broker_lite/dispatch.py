@@ -271,7 +271,7 @@ def _check_standing(connection: ConnectionState, api_key: int, now_ms: int) -> N
     """Hold a client to the requests that its authentication allows.
 
     Raises:
-        CloseConnection: This is none of them.
+        CloseConnection: The request is not among them.
     """
     if connection.must_authenticate:
         if api_key not in OPEN_KEYS:

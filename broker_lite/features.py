@@ -85,7 +85,7 @@ class Features:
         on_change: Called with name and level after a change.
 
     Raises:
-        DataFolderError: A level that is kept is none that this broker knows.
+        DataFolderError: This broker does not know a level that is kept.
     """
 
     __slots__ = ("_changed", "_metadata", "_supported", "epoch", "on_change")

@@ -105,7 +105,7 @@ class FetchPlan:
 
     Attributes:
         error: Refusal of the whole request, or NONE.
-        session: The session, None when there is none.
+        session: The session, or None.
         partitions: What to read, in the order in which the answer is filled.
         incremental: Whether unchanged partitions stay out of the answer.
         wants_session: Whether a session is to be made with the answer.

@@ -64,7 +64,7 @@ class Deferred(Generic[T]):
             else:
                 self._callbacks.append(callback)
         elif self._callbacks is None:
-            # `_callbacks` is an empty list after a disconnect: nobody is to be told any more.
+            # `_callbacks` is an empty list after a disconnect: no callback is to run any more.
             callback(cast("T", self._value))
 
     def disconnect(self) -> None:

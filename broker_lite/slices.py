@@ -1,7 +1,7 @@
 """Work that takes long, done in slices between which the broker serves others.
 
 It decides how much is done at once, and that an answer comes whatever happens. What a step does,
-and what holds between two of them, is decided by whoever wrote the steps.
+and what holds between two of them, is up to the steps.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def in_slices(
     Args:
         timers: The broker's timers.
         work: The steps; what they return is the answer.
-        failed: Makes the answer when a step raises what nobody expected.
+        failed: Makes the answer when a step raises an unexpected exception.
         now_ms: Wall milliseconds.
 
     Returns:
@@ -55,7 +55,7 @@ def in_slices(
                 next(work)
         except StopIteration as done:
             deferred.complete(done.value)
-        except Exception:  # In a timer there is nobody above who would answer.
+        except Exception:  # A timer has no caller that could answer.
             logger.exception("work in slices failed")
             deferred.complete(failed())
         else:

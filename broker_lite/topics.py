@@ -90,7 +90,7 @@ class Topic:
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse what is no topic name.
+    """Refuse a name that topics cannot have.
 
     Raises:
         TopicError: INVALID_TOPIC_EXCEPTION with the reason.
@@ -150,7 +150,7 @@ class TopicRegistry:
             for index in range(count):
                 log = log_manager.partition(name, index)
                 if log is None:
-                    # No crash leaves this; whoever took the folder away must know.
+                    # No crash leaves this: somebody removed the folder.
                     logger.error("partition %s-%d has no folder and begins empty", name, index)
                     log = log_manager.create_partition(
                         name, topic_id, index, topic.config, now_ms=now_ms

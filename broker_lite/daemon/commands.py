@@ -251,7 +251,7 @@ def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"somebody listens on {listen} already: stop that, or give another --listen"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{listen} is no address of this machine: give another --listen"
+        return f"{listen} is not an address of this machine: give another --listen"
     if error.errno in _DISK_TROUBLES:
         place = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{place}; {_DISK_TROUBLES[error.errno]}"

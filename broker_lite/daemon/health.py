@@ -1,8 +1,8 @@
 """Asks a broker whether it answers: ``python -m onceflow.broker_lite.daemon.health [HOST:PORT]``.
 
 For health checks of containers: one ApiVersions request on a connection of its own. Without an
-address it takes the first listener of ``KAFKA_LISTENERS`` that is no controller's. The exit code is
-0 for an answer; to ask for a certificate, which there is none of here, is an answer too.
+address it takes the first listener of ``KAFKA_LISTENERS`` that is not a controller's. The exit code
+is 0 for an answer, also if that asks for a client certificate, which this check does not have.
 """
 
 from __future__ import annotations

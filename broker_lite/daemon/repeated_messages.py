@@ -1,7 +1,7 @@
-"""A bound on what the daemon says of one trouble: a full disk fails each request, for hours.
+"""Limits the rate of repeated log messages: a full disk fails each request, for hours.
 
 It decides which log records are left out, and tells how many those were. Every place in the code
-that logs has its own allowance, so that one trouble does not hide another.
+that logs has its own allowance, so that one failure does not hide another.
 """
 
 from __future__ import annotations

@@ -242,7 +242,10 @@ def create_on_demand(state: Services, name: str, now_ms: int) -> Topic:
     if name in INTERNAL_TOPICS:
         return state.topics.ensure_internal(name, now_ms)
     if name == METADATA_TOPIC:
-        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Nobody makes '{name}'.")
+        raise TopicError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"Topic '{name}' is made by Apache Kafka's controllers only.",
+        )
     if state.topics.in_making(name):
         raise TopicError(ErrorCode.LEADER_NOT_AVAILABLE, f"Topic '{name}' is being created.")
     return state.topics.create(name, state.config.num_partitions, {}, now_ms)

@@ -260,7 +260,7 @@ def _changed(
             if declared is None or declared.kind is not Kind.LIST:
                 raise TopicError(
                     ErrorCode.INVALID_CONFIG,
-                    f"Setting '{change.name}' is no list to append to or subtract from.",
+                    f"Setting '{change.name}' is not a list: set or delete it.",
                 )
             words = kind.in_force(state, name, change.name).split(",")
             given = [word.strip() for word in value.split(",")]

@@ -170,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
     # --- asyncio.Protocol
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
-        # Not every loop's transport is one of asyncio's classes: uvloop's is none.
+        # uvloop's transports are not instances of asyncio's classes.
         transport = self._transport = cast("asyncio.Transport", made)
         server, endpoint = self._server, self._endpoint
         peer = transport.get_extra_info("peername")
@@ -295,7 +295,7 @@ class ClientConnection(asyncio.Protocol):
             self._hold(server.pool)
 
     def _hold(self, pool: RequestPool) -> None:
-        """Account for the requests in memory; without room, nothing more is read for now."""
+        """Account for the requests in memory; without room, stop reading for now."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -397,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
             self._end()
 
     def _end(self) -> None:
-        """Everything is sent: say goodbye and close."""
+        """Close the connection, after everything was sent."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -467,7 +467,7 @@ class ClientConnection(asyncio.Protocol):
                 self._waiting_bytes -= len(frame)
                 if not self._handle(frame, now_ms):
                     return
-                # Whoever this request woke is looked at before the next one is handled.
+                # What this request woke is looked at before the next request is handled.
                 server.settle()
                 if outgoing.waiting_bytes > TURN_ANSWER_BYTES_MAX:
                     self._flush()

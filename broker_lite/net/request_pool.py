@@ -1,6 +1,6 @@
 """How many bytes of requests the broker holds: ``queued.max.request.bytes``.
 
-A connection asks for room before it reads a request further than its first bytes. Whoever was given
+A connection asks for room before it reads a request further than its first bytes. One that was given
 room may read its request to the end, so that requests that wait for room never hold up those that
 have it; the pool may be overdrawn by the last one. As Kafka's ``SimpleMemoryPool``.
 """
@@ -32,9 +32,9 @@ class RequestPool:
         """Ask for room.
 
         Args:
-            owner: Who asks.
+            owner: The connection that asks.
             size: How many bytes it will hold.
-            resume: Called once when there is room, if there is none now; it asks again then.
+            resume: Called once when there is room, if there is not now; it asks again then.
 
         Returns:
             Whether there was room.
@@ -53,5 +53,5 @@ class RequestPool:
             self._waiting.pop(owner)()
 
     def forget(self, owner: object) -> None:
-        """Whoever waited is gone."""
+        """Drop a connection that waited."""
         self._waiting.pop(owner, None)

@@ -161,7 +161,7 @@ class Server:
     # --- the listeners of one node, which tests stop and start by itself
 
     def close_listeners(self, node_id: int) -> None:
-        """Let nobody in on the listeners of a node; its connections stay."""
+        """Accept no connections on the listeners of a node; those that it has stay."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
                 endpoint.close()
@@ -331,7 +331,7 @@ class Server:
         self.run_timers()
 
     def _clock_set(self, forward_ms: int, ahead_ms: int) -> None:
-        """The system's clock was set, or the machine slept: nobody was silent for that long."""
+        """Move timeouts along when the system's clock was set or the machine slept."""
         if forward_ms:
             logger.warning(
                 "the system's clock went forward by %d ms: it was set, or the machine slept",

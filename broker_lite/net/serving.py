@@ -1,7 +1,7 @@
 """A broker that is served: the logs opened, the listeners bound, and both closed again.
 
 The daemon and the broker in process both run through here, so that what tests see is what runs in
-production. Whoever opens it may put hooks between the parts; without them nothing of that runs.
+production. The caller may put hooks between the parts.
 """
 
 from __future__ import annotations

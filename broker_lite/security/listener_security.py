@@ -68,7 +68,7 @@ class ListenerSecurity:
         self._broker = broker
         self._config = config = broker.config
         self._listener = listener
-        # Made anew at each start: an unknown user's salt says nothing about other brokers.
+        # Random at each start: an unknown user's salt says nothing about other brokers.
         self._secret = secrets.token_bytes(32)
         self.mechanisms: tuple[str, ...] = ()
         self.tls_context: ssl.SSLContext | None = None
@@ -87,7 +87,7 @@ class ListenerSecurity:
                 if location := str(self._value(name)):
                     self._locations[name] = os.path.abspath(location)
             self._client_auth = ssl_client_auth(config, listener.name, listener.protocol)
-            # Before they are read, so that whoever replaces them meanwhile is noticed.
+            # Before they are read, so that a replacement meanwhile is noticed.
             self._tls_files = file_marks(self._value)
             self.tls_context = self._make_context()
             self._rules = parse_rules(str(self._value("ssl.principal.mapping.rules")))
@@ -179,7 +179,7 @@ class ListenerSecurity:
                 "onceflow.sasl.oauthbearer.unsecured=true: everybody may then be anyone",
             )
         if unsecured:
-            logger.warning("%s takes tokens that nobody signed", self._listener)
+            logger.warning("%s takes unsigned tokens", self._listener)
         else:
             self.jwks = JwksKeys(url)
         return TokenRules(

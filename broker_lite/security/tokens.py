@@ -69,7 +69,7 @@ class TokenRules:
             TokenRefused: It is not good.
         """
         if len(token) > TOKEN_BYTES_MAX or token.count(".") != 2:
-            raise TokenRefused("it is no token in three parts")
+            raise TokenRefused("it does not have three parts")
         head, body, signature = token.split(".")
         header = _object(_decode(head))
         algorithm, key_id = header.get("alg"), header.get("kid")
@@ -77,7 +77,7 @@ class TokenRules:
             raise TokenRefused("its header names no algorithm")
         if self.verify is not None:
             if algorithm.lower() == "none":
-                raise TokenRefused("nobody signed it")
+                raise TokenRefused("it is not signed")
             claims = _object(self.verify(algorithm, key_id, token))
         elif algorithm != "none" or signature:
             raise TokenRefused("only unsigned tokens are taken here")
@@ -109,7 +109,7 @@ class TokenRules:
             raise TokenRefused(f"its {self.scope_claim} is neither text nor texts")
         user = claims.get(self.sub_claim)
         if not isinstance(user, str) or not user.strip():
-            raise TokenRefused(f"its {self.sub_claim} names nobody")
+            raise TokenRefused(f"its {self.sub_claim} names no user")
         if not user.isprintable():
             # Nobody could tell such names apart, in a log or in an ACL.
             raise TokenRefused(f"its {self.sub_claim} holds characters that cannot be shown")
@@ -186,7 +186,7 @@ def _time_ms(claims: Mapping[str, object], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise TokenRefused(f"its {name} is no time")
+        raise TokenRefused(f"its {name} is not a time")
     return int(value * 1000)
 
 

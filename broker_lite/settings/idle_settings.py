@@ -1,7 +1,7 @@
 """Settings that were given and do nothing, because what they belong to is not there.
 
 It decides which ones the log of a start names. Apache Kafka takes them in silence, and so they are
-not refused: whoever wrote them believes in a protection or a limit that is not there.
+not refused. The user who wrote them expects a protection or a limit that is not there.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def read_file(text: str) -> dict[str, str]:
             continues a line.
 
     Raises:
-        ConfigError: A line has an escape that is none.
+        ConfigError: A line has a malformed escape.
     """
     properties: dict[str, str] = {}
     logical = ""

@@ -109,7 +109,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_openness(listeners: Sequence[Listener], *, allowed: bool) -> None:
-    """Refuse listeners that other machines can reach and that ask nobody who they are.
+    """Refuse listeners that other machines can reach and that do not authenticate clients.
 
     Args:
         listeners: The broker's listeners.

@@ -43,7 +43,7 @@ class JournalEntry:
         request: The request: a class of ``onceflow.sdk.protocol.api`` that follows from ``key``.
             Its type is Any, since a test knows which requests it selected.
         fault: What a rule did to it, None for nothing.
-        answer: The answer, likewise; None while there is none, and where none is given.
+        answer: The answer, likewise; None until it is given, and for requests without one.
         answered_ms: When it was answered; None as long as it is not.
         topics: Names by id of the topics that it names by id.
     """
