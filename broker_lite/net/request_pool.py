@@ -1,8 +1,8 @@
 """How many bytes of requests the broker holds: ``queued.max.request.bytes``.
 
-A connection asks for room before it reads a request further than its first bytes. One that was given
-room may read its request to the end, so that requests that wait for room never hold up those that
-have it; the pool may be overdrawn by the last one. As Kafka's ``SimpleMemoryPool``.
+A connection asks for room before it reads a request further than its first bytes. Once it has room,
+it may read its request to the end, so that requests that wait for room never hold up those that
+have it. The last request may overdraw the pool, as in Kafka's ``SimpleMemoryPool``.
 """
 
 from __future__ import annotations
