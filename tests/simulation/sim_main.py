@@ -20,6 +20,9 @@ from sim_run import Result, simulate
 
 PROCESSES = 2
 DEFAULT_SEEDS = 200
+SEEDS_A_LINE = 1_000
+"""After how many seeds a line is written where there is no terminal."""
+
 SHOWN_PROBLEMS = 12
 logging.getLogger("onceflow").addHandler(logging.NullHandler())  # Of processes that died.
 
@@ -76,7 +79,7 @@ def run_many(first: int, count: int, processes: int = PROCESSES) -> bool:
             if problems:
                 failed.append(seed)
                 _clear_line()
-                print(f"seed {seed} ({digest}): make sim SEED={seed}")
+                print(f"seed {seed} ({digest}): make sim SEED={seed}", flush=True)
                 for problem in problems[:SHOWN_PROBLEMS]:
                     print(f"  * {problem}")
             _progress(done, count, len(failed), began_s)
@@ -89,6 +92,9 @@ def run_many(first: int, count: int, processes: int = PROCESSES) -> bool:
 
 def _progress(done: int, count: int, failed: int, began_s: float) -> None:
     if not sys.stderr.isatty():
+        if done % SEEDS_A_LINE == 0:
+            spent_s = time.monotonic() - began_s
+            print(f"{done:,} seeds, {failed} failed, {spent_s:.0f} s", flush=True)
         return
     share = done / count
     left_s = (time.monotonic() - began_s) * (1 - share) / share

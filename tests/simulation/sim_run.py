@@ -13,7 +13,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +38,10 @@ from sim_work import (
 )
 from sim_world import EPOCH_US, Process, StuckError, World
 
+from onceflow.broker_lite import broker, topics
 from onceflow.broker_lite.log import LogConfig
-from onceflow.broker_lite.settings import topic_config
+from onceflow.broker_lite.settings.broker_config import BrokerConfig
+from onceflow.broker_lite.settings.topic_config import log_config
 
 CALM_LIMIT_US = 60_000_000
 """Virtual time after the last fault within which everybody must be done."""
@@ -292,13 +294,12 @@ def own_world(world: World, segment_bytes: int) -> Iterator[list[str]]:
         return (process.wall_ms() / 1000) if process else (EPOCH_US + world.now_us) / 1e6
 
     uuids = world.stream("uuids")
-    real_config = topic_config.LogConfig
 
-    def small_segments(**values: Any) -> LogConfig:
-        internal = values["segment_bytes"] == INTERNAL_SEGMENT_BYTES
+    def small_segments(overrides: Mapping[str, str], config: BrokerConfig) -> LogConfig:
+        values = log_config(overrides, config)
+        internal = values.segment_bytes == INTERNAL_SEGMENT_BYTES
         limit = max(segment_bytes, LARGEST_GROUP_BYTES) if internal else segment_bytes
-        values["segment_bytes"] = min(values["segment_bytes"], limit)
-        return real_config(**values)
+        return values.replace(segment_bytes=min(values.segment_bytes, limit))
 
     state = random.getstate()
     random.seed(f"{world.seed}/global")
@@ -309,7 +310,8 @@ def own_world(world: World, segment_bytes: int) -> Iterator[list[str]]:
         (time, "time", wall),
         (time, "monotonic", lambda: world.now_us / 1e6),
         (uuid, "uuid4", lambda: uuid.UUID(int=uuids.getrandbits(128), version=4)),
-        (topic_config, "LogConfig", small_segments),
+        (broker, "log_config", small_segments),
+        (topics, "log_config", small_segments),
     ]
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     collecting = gc.isenabled()
