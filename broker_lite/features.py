@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.profiles import PROFILES
+from onceflow.sdk.model.special_values import TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.cluster_metadata import ClusterMetadata
@@ -38,7 +39,6 @@ class SupportedFeature(NamedTuple):
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 """With its first level, ``min.insync.replicas`` is one of the cluster and of topics (KIP-966)."""
 
-TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 """Its first level is the consumer group protocol (KIP-848)."""
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from onceflow.sdk.model.special_values import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -22,11 +23,9 @@ PartitionData = FetchResponse.PartitionData
 PartitionKey = tuple["str | uuid.UUID", int]
 """Topic name, or topic id from version 13 on, and partition."""
 
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 NO_SESSION = 0
 SESSION_MIN_VERSION = 7
-TOPIC_ID_MIN_VERSION = 13
+FETCH_TOPIC_ID_MIN_VERSION = 13
 EPOCH_MAX = 2**31 - 1
 EMPTY_LAG = -1
 
@@ -77,7 +76,7 @@ class FetchSession:
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.session_id: int = session_id
-        self.epoch: int = INITIAL_EPOCH + 1
+        self.epoch: int = INITIAL_SESSION_EPOCH + 1
         self.uses_topic_ids: bool = uses_topic_ids
         self.last_used_ms: int = now_ms
         self.partitions: dict[PartitionKey, SessionPartition] = {}
@@ -167,10 +166,10 @@ class FetchSessions:
 
     def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
         """Find out what a request is about, and move its session on (trap 28)."""
-        uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
+        uses_topic_ids = api_version >= FETCH_TOPIC_ID_MIN_VERSION
         if api_version < SESSION_MIN_VERSION or request.session_epoch in (
-            INITIAL_EPOCH,
-            FINAL_EPOCH,
+            INITIAL_SESSION_EPOCH,
+            FINAL_SESSION_EPOCH,
         ):
             if request.session_id != NO_SESSION:
                 self._sessions.pop(request.session_id, None)
@@ -178,7 +177,7 @@ class FetchSessions:
                 # A partition that is named again counts once, as last named.
                 list(dict(requested_partitions(request, uses_topic_ids)).items()),
                 wants_session=api_version >= SESSION_MIN_VERSION
-                and request.session_epoch == INITIAL_EPOCH,
+                and request.session_epoch == INITIAL_SESSION_EPOCH,
             )
         session = self._sessions.get(request.session_id)
         if session is None:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic
 
+NODES_MAX = 100
+"""Most nodes of one broker; each has listeners of its own."""
+
 NO_LEADER = -1
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.log.log_config import PARTITIONS_MAX
 from onceflow.broker_lite.settings.topic_config import log_config
 from onceflow.broker_lite.slices import finished
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 from onceflow.sdk.model.topic_names import topic_name_fault
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from onceflow.sdk import AdminConfig, ConsumerConfig
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import BROKER_DEFAULT
 from onceflow.sdk.settings.config import NamedAssignor
 from onceflow.sdk.settings.declare import instance, switch, text, whole, words
 from onceflow.transactions.config import SessionConfig, SessionSettings
 
 if TYPE_CHECKING:
     from onceflow.processors.keywords import AppKeywords
-
-BROKER_DEFAULT: Final = -1
-"""Partition count or replication that is left to the broker."""
 
 NOT_OF_APPS: Final[Mapping[str, str]] = {
     "transactional_id": "it is made of the application's name and slot, one for each worker",

@@ -23,6 +23,7 @@ from onceflow.sdk import (
     TopicPartition,
 )
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.sdk.settings.declare import INT64_MAX, switch, text, whole
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration.client_options import (
@@ -34,9 +35,6 @@ from onceflow.spark_integration.client_options import (
 
 PartitionOffsets = dict[TopicPartition, int]
 """An offset (or a time in milliseconds) for each named partition."""
-
-EARLIEST = -2
-LATEST = -1
 
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Default of ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
@@ -246,7 +244,7 @@ class Bound:
         if not text.lstrip().startswith("{"):
             raise ConfigError(name, text, f"give {', '.join(allowed)} or JSON by partition")
         values = parse_partition_map(name, text)
-        lowest = EARLIEST if side == "starting" else LATEST
+        lowest = EARLIEST_TIMESTAMP if side == "starting" else LATEST_TIMESTAMP
         for tp, offset in values.items():
             if offset < lowest:
                 raise ConfigError(name, f"{tp}: {offset}", f"offsets are {lowest} or greater")

@@ -15,20 +15,14 @@ import tenacity
 
 from onceflow.sdk import IsolationLevel, TopicPartition
 from onceflow.sdk.errors import ConfigError, KafkaError
-from onceflow.spark_integration.options import (
-    EARLIEST,
-    LATEST,
-    Bound,
-    PartitionOffsets,
-    SourceOptions,
-    Subscription,
-)
+from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.spark_integration.options import Bound, PartitionOffsets, SourceOptions, Subscription
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin
 
 T = TypeVar("T")
-ATTEMPTS_MAX = 5
+LISTING_ATTEMPTS_MAX = 5
 """How often an answer that misses something is asked for again, with growing waits."""
 
 
@@ -38,7 +32,7 @@ class MissingPartitionsError(Exception):
 
 def _retrying(call: Callable[[], T]) -> T:
     retry = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(ATTEMPTS_MAX),
+        stop=tenacity.stop_after_attempt(LISTING_ATTEMPTS_MAX),
         wait=tenacity.wait_exponential(multiplier=0.1, max=2) + tenacity.wait_random(0, 0.1),
         retry=tenacity.retry_if_exception(
             lambda e: (
@@ -139,8 +133,12 @@ class PositionFinder:
         self._check_complete(bound, partitions)
         if bound.kind == "timestamps":
             return self._at_times(bound.values)
-        special = {tp: "earliest" for tp, offset in bound.values.items() if offset == EARLIEST}
-        special |= {tp: "latest" for tp, offset in bound.values.items() if offset == LATEST}
+        special = {
+            tp: "earliest" for tp, offset in bound.values.items() if offset == EARLIEST_TIMESTAMP
+        }
+        special |= {
+            tp: "latest" for tp, offset in bound.values.items() if offset == LATEST_TIMESTAMP
+        }
         return {**bound.values, **self._listed(special)}
 
     def _check_complete(self, bound: Bound, partitions: list[TopicPartition]) -> None:

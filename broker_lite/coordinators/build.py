@@ -14,9 +14,9 @@ from onceflow.broker_lite.coordinators.settings import GroupSettings, Transactio
 from onceflow.broker_lite.coordinators.transactions.coordinator import TransactionCoordinator
 from onceflow.broker_lite.coordinators.transactions.markers import TransactionMarkers
 from onceflow.broker_lite.coordinators.transactions.producer_ids import ProducerIds
-from onceflow.broker_lite.features import TRANSACTION_VERSION
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.topics import OFFSETS_TOPIC, PRODUCER_ID_BLOCK_FILE, TRANSACTION_TOPIC
+from onceflow.sdk.model.special_values import TRANSACTION_VERSION
 
 if TYPE_CHECKING:
     from random import Random

@@ -23,6 +23,7 @@ from onceflow.broker_lite.coordinators.group_table import Group, GroupTable
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
@@ -35,8 +36,6 @@ GENERATION_MAX = 2**31 - 1 - SKIPPED_GENERATIONS
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
 """Types of groups, as ListGroups version 5 names them."""
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class MemberDescription(NamedTuple):

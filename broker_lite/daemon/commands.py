@@ -20,6 +20,7 @@ import click
 
 from onceflow.broker_lite.daemon.daemon import DaemonOptions, Opener, PlainBroker, serve, shown
 from onceflow.broker_lite.daemon.repeated_messages import RepeatedMessages
+from onceflow.broker_lite.placement import NODES_MAX
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.kafka_settings import (
     KafkaSettings,
@@ -48,7 +49,6 @@ _DISK_TROUBLES = {
 
 EXIT_CANNOT_START = 1
 DEFAULT_LISTEN = "127.0.0.1:9092"
-NODES_MAX = 100
 FOR_TESTS = "--nodes, --control and --journal-file"
 
 

@@ -26,8 +26,8 @@ from onceflow.broker_lite.guards.access import Access, Guard, Verdict, guards, s
 from onceflow.broker_lite.guards.topics import DENIED, cluster_bits
 from onceflow.broker_lite.guards.transactions import CLUSTER_DENIED
 from onceflow.sdk.model.acl_enums import AclOperation
+from onceflow.sdk.model.admin import ResourceType
 from onceflow.sdk.protocol.api.admin import (
-    ConfigResourceType,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,
@@ -219,9 +219,9 @@ def create_partitions(access: Access, request: CreatePartitionsRequest) -> Verdi
 
 def _refusal_of(access: Access, operation: int, kind: int, name: str) -> tuple[ErrorCode, str]:
     """Why settings of a resource may not be looked at or changed; NONE if they may."""
-    if kind == ConfigResourceType.TOPIC:
+    if kind == ResourceType.TOPIC:
         allowed, code = access.topic(operation, name), DENIED
-    elif kind == ConfigResourceType.GROUP:
+    elif kind == ResourceType.GROUP:
         allowed, code = access.group(operation, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
     else:
         allowed, code = access.cluster(operation), CLUSTER_DENIED

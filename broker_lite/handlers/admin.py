@@ -21,6 +21,7 @@ from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS, validate_
 from onceflow.broker_lite.slices import in_slices
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, Topic, TopicError
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import BROKER_DEFAULT
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.services import Services
 
 
-BROKER_DEFAULT = -1
 TOPICS_BY_ID_MIN_VERSION = 6
 DELETION_DISABLED_MIN_VERSION = 3
 

@@ -11,7 +11,6 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.coordinators.coordinator_hash import coordinator_partition
-from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.purgatory import Deferred
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
@@ -26,6 +25,7 @@ from onceflow.broker_lite.topics import (
     check_topic_name,
 )
 from onceflow.sdk.model.acl_enums import AclResourceType
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 from onceflow.sdk.protocol.api.cluster import (
     NOT_REQUESTED,
     ApiVersionsRequest,

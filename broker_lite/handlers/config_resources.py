@@ -24,7 +24,6 @@ from onceflow.broker_lite.settings.dynamic_config import (
 )
 from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
-    ConfigSource,
     ConfigSynonym,
     broker_synonyms,
     effective_value,
@@ -33,7 +32,8 @@ from onceflow.broker_lite.settings.topic_config import (
 )
 from onceflow.broker_lite.topics import Topic, TopicError, check_topic_name
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.protocol.api.admin import ConfigResourceType
+from onceflow.sdk.model.admin import ResourceType
+from onceflow.sdk.model.special_values import ConfigSource
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.settings.declare import Setting
 from onceflow.sdk.settings.names import unknown_setting
@@ -300,7 +300,9 @@ class _Groups:
         for key, setting in group_settings(state.config).items():
             places = broker_synonyms([GROUP_SYNONYMS[key]], dynamic.static, dynamic.layers())
             if key in overrides:
-                places.insert(0, ConfigSynonym(key, overrides[key], ConfigSource.GROUP_CONFIG))
+                places.insert(
+                    0, ConfigSynonym(key, overrides[key], ConfigSource.DYNAMIC_GROUP_CONFIG)
+                )
             value = overrides.get(key, places[0].value)
             shown.append(ShownConfig(setting, value, places[0].source, places))
         return shown
@@ -348,7 +350,7 @@ class _ClientMetrics:
         for key, setting in CLIENT_METRICS_SETTINGS.items():
             places = []
             if key in overrides:
-                source = ConfigSource.CLIENT_METRICS_CONFIG
+                source = ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG
                 places = [ConfigSynonym(key, overrides[key], source)]
             else:
                 source = ConfigSource.DEFAULT_CONFIG
@@ -381,9 +383,9 @@ def _check_match(text: str) -> None:
 
 
 RESOURCES: dict[int, ConfigResources] = {
-    ConfigResourceType.TOPIC: _Topics(),
-    ConfigResourceType.BROKER: _Brokers(),
-    ConfigResourceType.CLIENT_METRICS: _ClientMetrics(),
-    ConfigResourceType.GROUP: _Groups(),
+    ResourceType.TOPIC: _Topics(),
+    ResourceType.BROKER: _Brokers(),
+    ResourceType.CLIENT_METRICS: _ClientMetrics(),
+    ResourceType.GROUP: _Groups(),
 }
 """Everything that has settings here, by its number on the wire."""

@@ -15,9 +15,9 @@ from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
 from onceflow.broker_lite.topics import TopicError
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.admin import ResourceType
 from onceflow.sdk.protocol.api.admin import (
     ConfigOperation,
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
@@ -120,7 +120,7 @@ def list_config_resources(
     """Names of what has settings (KIP-1142); version 0 is about client metrics only (KIP-1000)."""
     wanted: Iterable[int] = dict.fromkeys(request.resource_types) or RESOURCES
     if context.api_version < LIST_ANY_TYPE_MIN_VERSION:
-        wanted = (ConfigResourceType.CLIENT_METRICS,)
+        wanted = (ResourceType.CLIENT_METRICS,)
     if any(resource_type not in RESOURCES for resource_type in wanted):
         return ListConfigResourcesResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]

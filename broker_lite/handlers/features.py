@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.features import FeatureUpdate
-from onceflow.broker_lite.log import METADATA_TOPIC
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 from onceflow.sdk.protocol.api.admin_cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,

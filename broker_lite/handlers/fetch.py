@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.fetch_sessions import (
-    TOPIC_ID_MIN_VERSION,
+    FETCH_TOPIC_ID_MIN_VERSION,
     FetchPlan,
     PartitionKey,
 )
@@ -127,7 +127,7 @@ class _FetchAttempt:
         self._access = None if state.authorizer is None else Access(state, context)
         self._request = request
         self._plan = plan
-        self._uses_topic_ids = api_version >= TOPIC_ID_MIN_VERSION
+        self._uses_topic_ids = api_version >= FETCH_TOPIC_ID_MIN_VERSION
         self._knows_zstd = api_version >= ZSTD_MIN_VERSION
         self._committed_only = request.isolation_level == IsolationLevel.READ_COMMITTED
         self._sources = [self._source(key, asked) for key, asked in plan.partitions]

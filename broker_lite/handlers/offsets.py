@@ -14,6 +14,14 @@ from onceflow.broker_lite.log import LogError
 from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import RequestContext
 from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndTimestamp
+from onceflow.sdk.model.special_values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from onceflow.sdk.protocol.api.offsets import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -30,20 +38,13 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.handlers")
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
-
 SPECIAL_MIN_VERSION = {
-    LATEST: 1,
-    EARLIEST: 1,
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
     MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_TIERED: 9,
-    EARLIEST_PENDING_UPLOAD: 11,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 """From which version on a special timestamp may be asked for."""
 
@@ -109,11 +110,11 @@ def _list_offset(
         else IsolationLevel.READ_UNCOMMITTED
     )
     found: OffsetAndTimestamp | None
-    if timestamp_ms == LATEST:
+    if timestamp_ms == LATEST_TIMESTAMP:
         found = log.latest(level)
-    elif timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+    elif timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         found = log.earliest()
-    elif timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+    elif timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
         # There is no second tier, so nothing is stored or waits to be stored there.
         found = None
     elif timestamp_ms == MAX_TIMESTAMP:

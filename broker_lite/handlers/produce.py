@@ -43,7 +43,7 @@ OLD_LENGTH_MIN = 14
 
 ZSTD = 4
 ZSTD_MIN_VERSION = 7
-TOPIC_ID_MIN_VERSION = 13
+PRODUCE_TOPIC_ID_MIN_VERSION = 13
 IMPLICIT_ADD_MIN_VERSION = 12
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, 0, 1)
@@ -88,7 +88,7 @@ def produce(
     Raises:
         CloseConnection: With ``acks=0`` something failed: the only way to tell (trap 14).
     """
-    by_id = context.api_version >= TOPIC_ID_MIN_VERSION
+    by_id = context.api_version >= PRODUCE_TOPIC_ID_MIN_VERSION
     by_topic: list[tuple[ProduceRequest.TopicProduceData, list[_Item]]] = []
     transactional: list[_Item] = []
     for topic_data in request.topic_data:
@@ -135,7 +135,7 @@ def _judge(state: Services, context: RequestContext, acks: int, item: _Item) -> 
     """Refuse what this module refuses, and read the header of the others."""
     topic, index = item.topic, item.data.index
     if topic is None:
-        by_id = context.api_version >= TOPIC_ID_MIN_VERSION
+        by_id = context.api_version >= PRODUCE_TOPIC_ID_MIN_VERSION
         item.refuse(ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     elif not 0 <= index < len(topic.partitions):
         item.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

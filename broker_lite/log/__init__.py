@@ -1,6 +1,5 @@
 """Partition logs on disk or in memory, in Kafka's own formats."""
 
-from onceflow.broker_lite.log.checkpoints import METADATA_TOPIC
 from onceflow.broker_lite.log.log_config import LogConfig
 from onceflow.broker_lite.log.log_errors import (
     AppendError,
@@ -17,7 +16,6 @@ from onceflow.broker_lite.log.producer_state import ProducerSnapshot
 from onceflow.broker_lite.log.storage import Buffer, LogFile, RealStorage, Storage
 
 __all__ = [
-    "METADATA_TOPIC",
     "AppendError",
     "AppendResult",
     "Buffer",

@@ -12,15 +12,13 @@ import uuid
 from collections.abc import Iterable, Mapping
 
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
 CLEANER_FILE = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-METADATA_TOPIC = "__cluster_metadata"
-"""Apache Kafka's own log of what brokers, topics and users were told (KRaft)."""
-
 METADATA_FOLDER = f"{METADATA_TOPIC}-0"
 META_FILE = "meta.properties"
 LEADER_EPOCH_FILE = "leader-epoch-checkpoint"

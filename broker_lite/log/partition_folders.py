@@ -12,6 +12,7 @@ from collections.abc import Callable
 from onceflow.broker_lite.log import checkpoints
 from onceflow.broker_lite.log.removals import Removals
 from onceflow.broker_lite.log.storage import Storage
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 
 DELETED_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
@@ -49,7 +50,7 @@ class PartitionFolders:
                 self._removals.remove_folder(directory, due_ms)
                 continue
             topic, _, number = directory.rpartition("-")
-            if not topic or not number.isdecimal() or topic == checkpoints.METADATA_TOPIC:
+            if not topic or not number.isdecimal() or topic == METADATA_TOPIC:
                 continue
             data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
             content = data or b""

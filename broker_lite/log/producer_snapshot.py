@@ -11,11 +11,11 @@ import struct
 from collections.abc import Iterable
 
 from onceflow.broker_lite.log.producer_state import (
-    NO_OFFSET,
     REMEMBERED_BATCHES,
     ProducerEntry,
     RememberedBatch,
 )
+from onceflow.sdk.model.special_values import NO_OFFSET
 from onceflow.sdk.protocol.batch_header import NO_SEQUENCE, crc32c
 
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
+from onceflow.sdk.model.special_values import NO_OFFSET
 from onceflow.sdk.protocol.batch_header import NO_PRODUCER_EPOCH, NO_SEQUENCE
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
-NO_OFFSET = -1
 SEQUENCE_MAX = 2**31 - 1
 REMEMBERED_BATCHES = 5
 

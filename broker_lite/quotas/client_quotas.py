@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.broker_lite.log import DataFolderError
+from onceflow.sdk.model.special_values import QuotaMatch
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.settings.declare import INT32_MAX, INT64_MAX
 
@@ -43,10 +44,8 @@ KEYS_OF_CLIENTS = frozenset(
 )
 KEYS_OF_ADDRESSES = frozenset({CONNECTION_CREATION_RATE})
 
-MATCH_EXACT, MATCH_DEFAULT, MATCH_SPECIFIED = MATCHES = range(3)
-"""How a filter compares, as numbered on the wire."""
 
-LOOKUPS_MAX = 10_000
+KNOWN_LIMITS_MAX = 10_000
 """Answers that are remembered between two changes."""
 
 
@@ -223,7 +222,7 @@ class ClientQuotas:
         asked = (key, user, client_id)
         if asked in self._lookups:
             return self._lookups[asked]
-        if len(self._lookups) >= LOOKUPS_MAX:
+        if len(self._lookups) >= KNOWN_LIMITS_MAX:
             self._lookups.clear()
         found = self._look_up(key, user, client_id)
         self._lookups[asked] = found
@@ -264,7 +263,7 @@ def _matches(
     for kind, wanted in by_type.items():
         if kind not in parts:
             return False
-        if wanted.match != MATCH_SPECIFIED and parts[kind] != wanted.name:
+        if wanted.match != QuotaMatch.SPECIFIED and parts[kind] != wanted.name:
             return False
     return True
 
@@ -277,9 +276,9 @@ def _checked_filters(filters: Iterable[QuotaFilter]) -> dict[str, QuotaFilter]:
             raise QuotaError("A filter names no type of entity.")
         if kind in by_type:
             raise QuotaError(f"The filter has {kind} more than once.")
-        if wanted.match not in MATCHES:
+        if wanted.match not in tuple(QuotaMatch):
             raise QuotaError(f"There is no match of type {wanted.match}.")
-        if (wanted.match == MATCH_EXACT) != (wanted.name is not None):
+        if (wanted.match == QuotaMatch.EXACT) != (wanted.name is not None):
             raise QuotaError("A name is for exact matches, and these need one.")
         if kind not in ENTITY_TYPES:
             raise QuotaError(f"There is no entity of type {kind!r}.", ErrorCode.UNSUPPORTED_VERSION)

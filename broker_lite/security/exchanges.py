@@ -26,8 +26,6 @@ from onceflow.sdk.protocol.scram import (
     server_signature,
 )
 
-NONCE_BYTES = 24
-
 KeysOf = Callable[[str, str], ScramKeys | None]
 """``keys_of(mechanism, user)``; None for a user that there is not."""
 

@@ -27,7 +27,7 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 KEYS_BYTES_MAX = 1_048_576
-READ_BYTES = 65_536
+HTTP_READ_BYTES = 65_536
 FETCH_TIMEOUT_SECONDS = 10.0
 MISSING_KEY_PAUSE_MS = 10_000
 """A token with an unknown key makes a URL be read again, but not more often than this."""
@@ -184,7 +184,7 @@ def _fetched(url: str) -> bytes:
     data = b""
     try:
         with http.build_opener(*handlers).open(asked, timeout=FETCH_TIMEOUT_SECONDS) as answer:  # type: ignore[arg-type] # a class or an instance
-            while len(data) <= KEYS_BYTES_MAX and (part := answer.read1(READ_BYTES)):
+            while len(data) <= KEYS_BYTES_MAX and (part := answer.read1(HTTP_READ_BYTES)):
                 data += part
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not read after {FETCH_TIMEOUT_SECONDS:g} s")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from onceflow.broker_lite.settings.listeners import Listener, ssl_client_auth
 from onceflow.broker_lite.settings.security_settings import Value
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.protocol.scram import NONCE_BYTES
 
 if TYPE_CHECKING:
     import ssl
@@ -205,7 +206,7 @@ class ListenerSecurity:
             return TokenExchange(
                 self._token_rules, lambda why: logger.warning("a token was refused: %s", why)
             )
-        nonce = secrets.token_bytes(exchanges.NONCE_BYTES)
+        nonce = secrets.token_bytes(NONCE_BYTES)
         users = self._broker.scram_users
         return exchanges.ScramExchange(mechanism, users.keys, nonce, self._secret)
 

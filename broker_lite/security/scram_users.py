@@ -7,13 +7,13 @@ it counts.
 from __future__ import annotations
 
 import base64
-import enum
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from onceflow.broker_lite.cluster_metadata import SCRAM_SECTION
 from onceflow.broker_lite.security.plain import parse_credentials
+from onceflow.sdk.model.special_values import ScramMechanism
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.scram import (
     HASHES,
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
 CREDENTIALS_SETTING = "onceflow.sasl.scram.credentials"
 SALT_BYTES = 20
 USERS_MAX = 100_000
-
-
-class ScramMechanism(enum.IntEnum):
-    """Mechanisms as numbered in requests."""
-
-    SCRAM_SHA_256 = 1
-    SCRAM_SHA_512 = 2
-
-    @property
-    def label(self) -> str:
-        """The mechanism's name."""
-        return self.name.replace("_", "-")
 
 
 class Refusal(NamedTuple):

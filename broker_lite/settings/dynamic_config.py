@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, cast
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.connection_overrides import parse_overrides
-from onceflow.broker_lite.settings.topic_config import ConfigLayer, ConfigSource
+from onceflow.broker_lite.settings.topic_config import ConfigLayer
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import ConfigSource
 from onceflow.sdk.settings.declare import INT64_MAX, Kind, Setting, plain
 from onceflow.sdk.settings.names import unknown_setting
 

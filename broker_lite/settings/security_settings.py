@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import cast
 
+from onceflow.sdk.model.special_values import SASL_MECHANISMS
 from onceflow.sdk.settings.declare import (
     INT32_MAX,
     Settings,
@@ -27,7 +28,6 @@ Value = bool | int | float | str | tuple[str, ...] | None
 """The value of a property."""
 
 STORE_TYPES = ("PEM", "PKCS12")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 LISTENER_ONLY = ("sasl.jaas.config",)
@@ -130,7 +130,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
 
     # --- SASL
     sasl_enabled_mechanisms: tuple[str, ...] = words(
-        (), "Mechanisms that clients may authenticate by.", choices=MECHANISMS
+        (), "Mechanisms that clients may authenticate by.", choices=SASL_MECHANISMS
     )
     onceflow_sasl_plain_credentials: str = secret(
         "", "Users of SASL PLAIN as NAME:PASSWORD, separated by commas."
@@ -202,7 +202,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
         for listener, overrides in self.listener_overrides.items():
             for name, given in overrides.items():
                 prop = name
-                for mechanism in MECHANISMS:
+                for mechanism in SASL_MECHANISMS:
                     prop = prop.removeprefix(f"{mechanism.lower()}.")
                 if prop in known:
                     known[prop].read(given)

@@ -6,7 +6,6 @@ values CreateTopics and IncrementalAlterConfigs accept. What a setting does is t
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,23 +14,11 @@ from typing import NamedTuple
 from onceflow.broker_lite.log.log_config import LogConfig, TopicConfig
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import ConfigSource
 from onceflow.sdk.settings.declare import INT64_MAX, Setting, plain
 from onceflow.sdk.settings.names import unknown_setting
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.topics")
-
-
-class ConfigSource(enum.IntEnum):
-    """Where a value comes from, numbered as in DescribeConfigs answers."""
-
-    TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    CLIENT_METRICS_CONFIG = 7
-    GROUP_CONFIG = 8
 
 
 TOPIC_SETTINGS: dict[str, Setting] = {each.name: each for each in TopicConfig.declared.values()}
@@ -154,7 +141,7 @@ def synonyms(
     """
     found = broker_synonyms(TOPIC_SETTINGS[name].aliases, config, layers)
     if name in overrides:
-        found.insert(0, ConfigSynonym(name, overrides[name], ConfigSource.TOPIC_CONFIG))
+        found.insert(0, ConfigSynonym(name, overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
     return found
 
 

@@ -15,8 +15,7 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.codec import Migration, ValueCodec
 from onceflow.processors.state.keys import Packer, Unpacker, key_packing
 from onceflow.processors.state.type_text import type_text
-
-TOPIC_NAME_MAX = 249
+from onceflow.sdk.model.topic_names import TOPIC_NAME_MAX
 
 
 class StoreKind(enum.Enum):

@@ -7,23 +7,16 @@ and answers a ``Sleep`` with None. This module decides the shape only, not what 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from onceflow.sdk.errors import RemoteProtocolError
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.schema import Request, Response
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
-
-
-class CoordinatorType(enum.IntEnum):
-    """What FindCoordinator looks for (``key_type`` in the protocol)."""
-
-    GROUP = 0
-    TRANSACTION = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,11 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, is_retriable
 JITTER = 0.2
 """Waits vary by this share in both directions, so that clients do not move in step (KIP-580)."""
 
+CONCURRENT_FIRST_MS = 2
+CONCURRENT_LONGEST_MS = 20
+"""Waits while the last transaction's markers are being written: milliseconds on a healthy broker,
+so Kafka's ``retry.backoff.ms`` of 100 would be most of a transaction's time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:

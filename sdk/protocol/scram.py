@@ -18,6 +18,8 @@ from onceflow.sdk.errors import RemoteProtocolError
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
 MESSAGE_BYTES_MAX: Final = 8_192
+NONCE_BYTES: Final = 24
+"""Random bytes of a nonce, on either side."""
 GS2_HEADER: Final = "n,,"
 """No channel binding, no other identity."""
 

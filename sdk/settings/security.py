@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import SASL_MECHANISMS
 from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, secret, switch, text
 from onceflow.sdk.settings.foreign_names import MECHANISM_REMEDIES, NOT_OFFERED
 
 __all__ = ["OAuthToken", "SecurityConfig", "TokenFunction"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -34,9 +34,9 @@ def check_mechanism(mechanism: object) -> None:
     Raises:
         ConfigError: It is missing or unknown.
     """
-    if mechanism in MECHANISMS:
+    if mechanism in SASL_MECHANISMS:
         return
-    choices = ", ".join(MECHANISMS)
+    choices = ", ".join(SASL_MECHANISMS)
     if mechanism is None:
         raise ConfigError("sasl_mechanism", None, f"choose one of {choices}")
     remedy = MECHANISM_REMEDIES.get(str(mechanism), f"choose one of {choices}")
@@ -117,7 +117,7 @@ class SecurityConfig(Settings):
         kafka="ssl.endpoint.identification.algorithm",
     )
     sasl_mechanism: str | None = text(
-        None, f"How to authenticate: {', '.join(MECHANISMS)}.", aliases=("sasl.mechanisms",)
+        None, f"How to authenticate: {', '.join(SASL_MECHANISMS)}.", aliases=("sasl.mechanisms",)
     )
     sasl_username: str | None = text(
         None, "User name for PLAIN and SCRAM.", kafka="", aliases=("sasl.plain.username",)

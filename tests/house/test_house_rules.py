@@ -14,6 +14,8 @@ import house_rules
 import pytest
 import suite_order
 
+import onceflow
+
 RATCHET = Path(__file__).with_name("ratchet.json")
 FILES = list(house_rules.source_files())
 
@@ -44,6 +46,29 @@ def test_sizes_stay_within_the_ratchet(measure: Callable[[str, str], dict[str, i
 def test_rule_holds_in_every_source_file(rule: Callable[[str, str], list[str]]) -> None:
     findings = [f for path in FILES for f in rule(house_rules.name_of(path), path.read_text())]
     assert findings == []
+
+
+def test_each_constant_has_one_home() -> None:
+    texts = {house_rules.name_of(path): path.read_text() for path in FILES}
+    assert house_rules.second_spellings(texts) == []
+    texts["pyproject.toml"] = (house_rules.ROOT / "pyproject.toml").read_text()
+    version = f'"{onceflow.__version__}"'
+    assert [name for name, text in texts.items() if version in text] == ["src/onceflow/__init__.py"]
+    zero = "UUID(int=0)"
+    assert [name for name, text in texts.items() if zero in text] == ["sdk/protocol/primitives.py"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("NAME_MAX = 249", "_NAME_MAX: Final = 249"),
+        ("ZERO_UUID = UUID(int=0)", "ZERO_UUID: UUID = UUID(int=0)"),
+        ("class A(IntEnum):\n    B = 1\n    C = 2", "class D(enum.IntEnum):\n    C = 2\n    B = 1"),
+    ],
+)
+def test_a_second_spelling_is_found(first: str, second: str) -> None:
+    assert house_rules.second_spellings({"a.py": first, "b.py": second}) != []
+    assert house_rules.second_spellings({"a.py": first, "b.py": "NAME_MAX = 250"}) == []
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -27,6 +27,7 @@ import build_backend
 import house_rules
 import pytest
 
+import onceflow
 from onceflow.sdk.protocol import record_kernel
 
 ROOT = house_rules.ROOT
@@ -296,7 +297,7 @@ def test_the_command_tells_which_engine_is_in_use() -> None:
         timeout=60,
     )
     engine = "compiled" if record_kernel.COMPILED else "plain Python"
-    assert done.stdout.startswith(f"onceflow, version {PROJECT['version']} ({engine}, ")
+    assert done.stdout.startswith(f"onceflow, version {onceflow.__version__} ({engine}, ")
 
 
 def loaded_after(statement: str) -> set[str]:

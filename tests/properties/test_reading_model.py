@@ -15,7 +15,6 @@ from consumer_logs import LogBuilder
 from mixed_logs import MixedLog, Visible
 
 from onceflow.sdk.core.connection.metadata import (
-    ZERO_UUID,
     ClusterMetadata,
     Node,
     PartitionMetadata,
@@ -31,6 +30,7 @@ from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchResponse
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.serde import LookupNeeded
 
 TOPIC = "t"

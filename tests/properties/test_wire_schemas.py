@@ -14,7 +14,8 @@ import pytest
 from wire_foreign import kafka_python_fields, kafka_python_type
 from wire_values import all_messages
 
-from onceflow.sdk.protocol.schema import REQUIRED, ZERO_UUID, Field, Message
+from onceflow.sdk.protocol.primitives import ZERO_UUID
+from onceflow.sdk.protocol.schema import REQUIRED, Field, Message
 
 Range = tuple[int, int]
 

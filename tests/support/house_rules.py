@@ -13,6 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
@@ -28,6 +29,10 @@ BANNED_NAMES = {
     "leo": "log_end_offset",
     "hwm": "high_watermark",
     "required_acks": "acks",
+}
+_LITERAL = {
+    *(ast.Constant, ast.Tuple, ast.Load, ast.UnaryOp, ast.USub, ast.BinOp, ast.Mult, ast.Pow),
+    *(ast.Sub, ast.LShift, ast.Call, ast.Name, ast.keyword),
 }
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
@@ -63,6 +68,59 @@ def long_modules(name: str, text: str) -> dict[str, int]:
     """The module itself when it is over the limit: path -> lines."""
     lines = text.count("\n")
     return {name: lines} if lines > MODULE_LINES_MAX else {}
+
+
+def second_spellings(files: Mapping[str, str]) -> list[str]:
+    """Constants and numbered enums that a second module spells out instead of importing them.
+
+    A constant counts when name (without the leading underscore) and value are the same in two
+    modules; an enum when two of its members have the name and the number of another's.
+
+    Args:
+        files: Texts by path.
+    """
+    constants: dict[tuple[str, str], list[str]] = {}
+    enums: list[tuple[str, set[tuple[str, str]]]] = []
+    for name, text in files.items():
+        for node in parsed(text).body:
+            if isinstance(node, ast.ClassDef) and any("IntEnum" in ast.dump(b) for b in node.bases):
+                enums.append((f"{name}::{node.name}", _members(node)))
+            for constant in _constants(node):
+                constants.setdefault(constant, []).append(name)
+    findings = [
+        f"{places[-1]} {name} = {value} is spelt in {places[0]} too"
+        for (name, value), places in constants.items()
+        if len(places) > 1
+    ]
+    findings += [
+        f"{place} repeats members of {other}"
+        for number, (place, members) in enumerate(enums)
+        for other, known in enums[:number]
+        if len(members & known) > 1
+    ]
+    return findings
+
+
+def _constants(node: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Name and value of a constant that a module's statement makes of literals."""
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        targets = [node.target]
+    for target in targets:
+        if isinstance(target, ast.Name) and target.id.isupper():
+            value = cast("ast.Assign | ast.AnnAssign", node).value
+            made = {type(part) for part in ast.walk(cast("ast.expr", value))}
+            if ast.Constant in made and made <= _LITERAL and "TypeVar" not in ast.dump(value):
+                yield target.id.lstrip("_"), ast.unparse(cast("ast.expr", value))
+
+
+def _members(enum: ast.ClassDef) -> set[tuple[str, str]]:
+    return {
+        (ast.unparse(target), ast.unparse(node.value))
+        for node in enum.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
 
 
 def over_ratchet(found: Mapping[str, int], ratchet: Mapping[str, int]) -> list[str]:

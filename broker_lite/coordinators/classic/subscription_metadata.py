@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import SUBSCRIPTION_VERSION
 from onceflow.sdk.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -19,7 +20,6 @@ from onceflow.sdk.protocol.consumer_protocol import (
 from onceflow.sdk.protocol.schema import Message, array, string
 
 _VERSION = struct.Struct(">h")
-NEWEST_VERSION = 3
 
 
 class _TopicsOnly(Message, versions="0"):
@@ -46,7 +46,7 @@ def _layout(data: bytes) -> int | None:
     if len(data) < _VERSION.size:
         return None
     version: int = _VERSION.unpack_from(data)[0]
-    return None if version < 0 else min(version, NEWEST_VERSION)
+    return None if version < 0 else min(version, SUBSCRIPTION_VERSION)
 
 
 def read_subscription(data: bytes) -> Subscription | None:

@@ -34,10 +34,11 @@ from onceflow.broker_lite.coordinators.consumer.member import (
     ConsumerMember,
     plain,
 )
-from onceflow.broker_lite.coordinators.consumer.migration import CONSUMER_PROTOCOL_TYPE, Migration
+from onceflow.broker_lite.coordinators.consumer.migration import Migration
 from onceflow.broker_lite.coordinators.consumer.requests import GroupError
 from onceflow.broker_lite.coordinators.consumer.states import MemberState
 from onceflow.broker_lite.coordinators.state_log import StateLogError
+from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 

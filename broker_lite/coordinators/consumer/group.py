@@ -18,13 +18,10 @@ from onceflow.broker_lite.coordinators.consumer.member import (
     ConsumerMember,
     Owned,
 )
-from onceflow.broker_lite.coordinators.consumer.states import (
-    LEAVE_STATIC_EPOCH,
-    ConsumerGroupState,
-    MemberState,
-)
+from onceflow.broker_lite.coordinators.consumer.states import ConsumerGroupState, MemberState
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
 from onceflow.broker_lite.purgatory import Timer
+from onceflow.sdk.model.special_values import LEAVE_STATIC_EPOCH
 
 FIRST_EPOCH = 1
 """Epoch of a new group, so that no member ever reaches epoch 0, by which a heartbeat joins."""

@@ -30,12 +30,7 @@ from onceflow.broker_lite.coordinators.consumer.requests import (
     HeartbeatAnswer,
     check_heartbeat,
 )
-from onceflow.broker_lite.coordinators.consumer.states import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-    MemberState,
-)
+from onceflow.broker_lite.coordinators.consumer.states import MemberState
 from onceflow.broker_lite.coordinators.consumer.steps import ConsumerSteps, assignment_changed
 from onceflow.broker_lite.coordinators.consumer.topic_regex import (
     RegexEngineMissingError,
@@ -45,6 +40,7 @@ from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.broker_lite.coordinators.state_log import StateLogError
 from onceflow.broker_lite.purgatory import Timer, Timers
+from onceflow.sdk.model.special_values import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")

@@ -44,11 +44,10 @@ from onceflow.broker_lite.coordinators.group_records import group_tombstone
 from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.settings import GroupSettings
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
-
-CONSUMER_PROTOCOL_TYPE = "consumer"
 
 UPGRADE_POLICIES = ("upgrade", "bidirectional")
 DOWNGRADE_POLICIES = ("downgrade", "bidirectional")

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from onceflow.broker_lite.coordinators.consumer.member import Assignment
-from onceflow.broker_lite.coordinators.consumer.states import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_STATIC_EPOCH,
-)
+from onceflow.sdk.model.special_values import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 CLIENT_MADE_ID_FROM = 1

@@ -31,13 +31,3 @@ class MemberState(enum.IntEnum):
     """It has to give something up before it goes on."""
     UNRELEASED_PARTITIONS = 2
     """It waits for partitions that others still own."""
-
-
-JOIN_EPOCH = 0
-"""Member epoch of a heartbeat that joins (trap 58)."""
-
-LEAVE_EPOCH = -1
-"""Member epoch of a heartbeat that leaves for good (trap 58)."""
-
-LEAVE_STATIC_EPOCH = -2
-"""Member epoch of a static member that will be back (trap 58)."""

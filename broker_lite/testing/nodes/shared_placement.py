@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.broker_lite.placement import (
     NO_LEADER,
+    NODES_MAX,
     Node,
     PlacementError,
     check_factor,
@@ -21,9 +22,6 @@ from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic, TopicRegistry
-
-NODES_MAX = 100
-"""Most nodes of one broker; each has listeners of its own."""
 
 OnMoved = Callable[["Topic", int, int], None]
 """``on_moved(topic, partition, now_ms)``, after another node leads a partition, or none."""

@@ -40,7 +40,7 @@ from onceflow.sdk.core.arguments import (
     partition_of,
     refuse_positional,
 )
-from onceflow.sdk.core.flow import CoordinatorType, Flow
+from onceflow.sdk.core.flow import Flow
 from onceflow.sdk.errors import (
     ConfigError,
     IllegalStateError,
@@ -66,6 +66,7 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import AdminConfig
 from onceflow.sdk.settings.keywords import AdminKeywords

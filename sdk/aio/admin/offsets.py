@@ -16,7 +16,7 @@ from onceflow.sdk.core.arguments import (
     offsets_by_partition,
     partition_list,
 )
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType
+from onceflow.sdk.core.flow import Coordinator
 from onceflow.sdk.errors import ConfigError, OffsetOutOfRangeError, UnknownMemberIdError
 from onceflow.sdk.model.admin_cluster import OffsetReset
 from onceflow.sdk.model.partitions import (
@@ -25,6 +25,7 @@ from onceflow.sdk.model.partitions import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 
 OFFSET_SPECS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 """Words for ListOffsets besides timestamps (KIP-734 for the last one)."""

@@ -24,10 +24,9 @@ from onceflow.sdk.core.connection.sasl import (
 )
 from onceflow.sdk.core.flow import Flow
 from onceflow.sdk.errors import BrokerConnectionError, KafkaError
+from onceflow.sdk.protocol.scram import NONCE_BYTES
 from onceflow.sdk.settings.config import ClientConfig
 from onceflow.sdk.settings.security import OAuthToken
-
-NONCE_BYTES: Final = 24
 
 CLOSE_GRACE_S: Final = 0.5
 """How long a token provider may take to notice that it is cancelled."""

@@ -14,7 +14,7 @@ from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.admin.topics import Outcomes
 from onceflow.sdk.core.arguments import limit_of, partition_list
 from onceflow.sdk.core.consume.offset_lookup import by_leader
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow
+from onceflow.sdk.core.flow import Coordinator, Flow
 from onceflow.sdk.core.retry import Recovery, recovery_for
 from onceflow.sdk.errors import (
     KafkaError,
@@ -24,6 +24,7 @@ from onceflow.sdk.errors import (
     UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 K = TypeVar("K")

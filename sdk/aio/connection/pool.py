@@ -21,7 +21,7 @@ from onceflow.sdk.core.arguments import limit_of, wait_ms
 from onceflow.sdk.core.connection.coordinator_search import coordinator_request, read_coordinator
 from onceflow.sdk.core.connection.handshake import BrokerVersions
 from onceflow.sdk.core.connection.metadata import ClusterMetadata, Node
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Send, Sleep
+from onceflow.sdk.core.flow import Coordinator, Flow, Forget, Send, Sleep
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for
 from onceflow.sdk.errors import (
     BrokerConnectionError,
@@ -32,6 +32,7 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
 )
 from onceflow.sdk.protocol.api.cluster import (
+    CoordinatorType,
     MetadataRequest,
     MetadataResponse,
 )

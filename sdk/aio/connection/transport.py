@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+from onceflow import __version__
 from onceflow.sdk.aio.connection.authentication import Authenticator, renewal_delay_ms
 from onceflow.sdk.aio.connection.sockets import connect_socket, describe, speaks_tls
 from onceflow.sdk.core.connection.connection import Connection
@@ -37,8 +38,6 @@ from onceflow.sdk.protocol.schema import Request, Response
 from onceflow.sdk.settings.config import ClientConfig
 
 log: logging.Logger = logging.getLogger("onceflow.connection")
-
-SOFTWARE_VERSION = "0.1.0"
 
 
 def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
@@ -246,7 +245,7 @@ class BrokerConnection(asyncio.Protocol):
         Raises:
             KafkaError: The broker refused, or the connection broke.
         """
-        self.versions = await self._drive(negotiate_versions(SOFTWARE_VERSION))
+        self.versions = await self._drive(negotiate_versions(__version__))
         if self._config.security.uses_sasl:
             self._authenticated(await self._drive(await self._authenticator.begin()))
 

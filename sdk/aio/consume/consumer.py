@@ -31,7 +31,6 @@ from onceflow.sdk.core.arguments import (
     times_by_partition,
     topic_list,
 )
-from onceflow.sdk.core.consume.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import (
@@ -41,6 +40,7 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.config import ConsumerConfig
 from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords

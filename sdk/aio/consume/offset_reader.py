@@ -15,7 +15,7 @@ from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.consume import offset_lookup
 from onceflow.sdk.core.consume.offset_lookup import CommittedOffset, EpochEnd, FoundOffset
-from onceflow.sdk.core.flow import CoordinatorType, Flow
+from onceflow.sdk.core.flow import Flow
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.errors import (
     KafkaError,
@@ -29,6 +29,7 @@ from onceflow.sdk.model.partitions import (
     OffsetAndMetadata,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import OffsetFetchRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 

@@ -20,13 +20,13 @@ from onceflow.sdk.core.arguments import limit_of, offsets_by_partition
 from onceflow.sdk.core.consume import offset_lookup
 from onceflow.sdk.core.consume.subscription import Subscription
 from onceflow.sdk.core.consume.topic_change import forget_old_positions, gone
-from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.group.commit_order import CommitOrder, PendingCommit
 from onceflow.sdk.core.group.membership import EXPELLED
 from onceflow.sdk.core.retry import Recovery, recovery_for, recovery_for_code
 from onceflow.sdk.errors import CommitFailedError, KafkaError, RequestTimedOutError
 from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.observe.meters import ConsumerCounters
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import ConsumerConfig
 

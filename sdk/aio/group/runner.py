@@ -16,7 +16,6 @@ from typing import Final
 from onceflow.sdk.aio import unclosed
 from onceflow.sdk.aio.connection.pool import COORDINATOR, ConnectionPool
 from onceflow.sdk.aio.waker import Waker
-from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.core.group.classic_member import GroupMember
 from onceflow.sdk.core.group.consumer_member import ConsumerMember
 from onceflow.sdk.core.group.membership import EXPELLED, Membership
@@ -32,6 +31,7 @@ from onceflow.sdk.core.group.steps import (
 )
 from onceflow.sdk.errors import BrokerConnectionError, CommitFailedError, KafkaError
 from onceflow.sdk.model.partitions import ConsumerGroupMetadata
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.consumer_groups import ConsumerGroupHeartbeatResponse
 from onceflow.sdk.protocol.api.groups import HeartbeatResponse, LeaveGroupRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onceflow.sdk.core.arguments import limit_of
-from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata
+from onceflow.sdk.core.connection.metadata import ClusterMetadata
 from onceflow.sdk.core.produce.accumulator import PartitionQueue, TopicState
 from onceflow.sdk.core.produce.batch import DeliveryHandle
 from onceflow.sdk.core.produce.errors import topic_made_anew
@@ -18,6 +18,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model.record_checks import check_topic_name
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from onceflow.sdk.aio.produce.engine import ProducerEngine

@@ -20,7 +20,7 @@ from onceflow.sdk.core.arguments import (
     partition_list,
     whole_ms,
 )
-from onceflow.sdk.core.flow import CoordinatorType, Flow
+from onceflow.sdk.core.flow import Flow
 from onceflow.sdk.core.produce.batch import DeliveryHandle
 from onceflow.sdk.core.produce.transaction_flows import (
     FENCED,
@@ -52,6 +52,7 @@ from onceflow.sdk.model.partitions import (
     ProducerIdentity,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 

@@ -20,6 +20,7 @@ from onceflow.sdk.model.admin_cluster import (
     ReplicaInfo,
 )
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import METADATA_TOPIC
 from onceflow.sdk.protocol.api.admin_cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -48,8 +49,6 @@ from onceflow.sdk.protocol.api.admin_replicas import (
 )
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
-
-METADATA_TOPIC = "__cluster_metadata"
 
 
 def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:

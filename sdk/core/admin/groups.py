@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, outcome
 from onceflow.sdk.core.consume.offset_lookup import commit_offsets
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
-from onceflow.sdk.core.group.classic_member import PROTOCOL_TYPE
+from onceflow.sdk.core.flow import Coordinator, Flow, ask
 from onceflow.sdk.core.group.consumer_protocol import decode_assignment
 from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
 from onceflow.sdk.model.admin import (
@@ -24,6 +23,8 @@ from onceflow.sdk.model.partitions import (
     OffsetAndMetadata,
     TopicPartition,
 )
+from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -125,7 +126,7 @@ def _describe_consumer(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
         description = GroupDescription(
             group.group_id,
             group.group_state,
-            PROTOCOL_TYPE,
+            CONSUMER_PROTOCOL_TYPE,
             group.assignor_name,
             members,
             "Consumer",
@@ -139,7 +140,7 @@ def _member(
     protocol_type: str, member: DescribeGroupsResponse.DescribedGroupMember
 ) -> MemberDescription:
     assignment: Iterable[TopicPartition] = ()
-    if protocol_type == PROTOCOL_TYPE:
+    if protocol_type == CONSUMER_PROTOCOL_TYPE:
         try:
             assignment = decode_assignment(member.member_assignment)
         except RemoteProtocolError:

@@ -23,12 +23,12 @@ from onceflow.sdk.model.admin_cluster import (
     ScramDeletion,
     ScramUpsertion,
 )
+from onceflow.sdk.model.special_values import QuotaMatch, ScramMechanism
 from onceflow.sdk.protocol.api.admin_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    QuotaMatch,
 )
 from onceflow.sdk.protocol.api.security_admin import (
     AlterUserScramCredentialsRequest,
@@ -45,7 +45,7 @@ from onceflow.sdk.protocol.api.security_admin import (
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.scram import salted_password
 
-SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+SCRAM_MECHANISMS: Final[Mapping[str, int]] = {each.label: each for each in ScramMechanism}
 """Mechanisms by name, as numbered on the wire."""
 
 QuotaEntity = tuple[tuple[str, str | None], ...]

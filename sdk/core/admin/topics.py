@@ -20,9 +20,9 @@ from onceflow.sdk.model.admin import (
     ResourceType,
 )
 from onceflow.sdk.model.partitions import NewTopic, TopicPartition
+from onceflow.sdk.model.special_values import ConfigSource
 from onceflow.sdk.protocol.api.admin import (
     ConfigOperation,
-    ConfigSource,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicsRequest,

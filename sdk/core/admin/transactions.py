@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, outcome
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.core.flow import Coordinator, Flow, ask
 from onceflow.sdk.core.produce.transaction_flows import init_producer_id
 from onceflow.sdk.core.retry import Backoff
 from onceflow.sdk.model.admin import (
@@ -20,6 +20,7 @@ from onceflow.sdk.model.admin import (
     TransactionListing,
 )
 from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,

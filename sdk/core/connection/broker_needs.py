@@ -11,10 +11,8 @@ from typing import Any, Final
 
 from onceflow.sdk.core.connection.handshake import served_since
 from onceflow.sdk.errors import UnsupportedVersionError
+from onceflow.sdk.model.special_values import BROKER_DEFAULT, MAX_TIMESTAMP
 from onceflow.sdk.protocol.schema import Field, Message, Request
-
-MAX_TIMESTAMP: Final = -3
-BROKERS_DEFAULT: Final = -1
 
 _LIST_OFFSETS, _TXN_OFFSET_COMMIT, _LIST_CONFIG_RESOURCES = 2, 28, 74
 _LIST_GROUPS, _CREATE_TOPICS = 16, 19
@@ -89,8 +87,7 @@ def _asks_for_max_timestamp(request: Any) -> bool:
 
 def _leaves_numbers_to_the_broker(request: Any) -> bool:
     return any(
-        BROKERS_DEFAULT in (topic.num_partitions, topic.replication_factor)
-        and not topic.assignments
+        BROKER_DEFAULT in (topic.num_partitions, topic.replication_factor) and not topic.assignments
         for topic in request.topics
     )
 

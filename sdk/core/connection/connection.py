@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from onceflow.sdk.core.connection.broker_needs import check_values, lacking_field
 from onceflow.sdk.errors import LocalProtocolError, RemoteProtocolError
+from onceflow.sdk.model.special_values import API_VERSIONS_KEY
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.frame import FrameSplitter, decode_response_header, encode_request
 from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import AbsentFieldError, Request, Response
 
-API_VERSIONS_KEY = 18
 IN_FLIGHT_MAX = 10_000
 """Unanswered requests that one connection holds; more means that the caller has no bound."""
 

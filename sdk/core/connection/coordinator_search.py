@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from onceflow.sdk.core.connection.handshake import BrokerVersions
 from onceflow.sdk.core.connection.metadata import Node
-from onceflow.sdk.core.flow import CoordinatorType
 from onceflow.sdk.errors import BrokerConnectionError
-from onceflow.sdk.protocol.api.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from onceflow.sdk.protocol.api.cluster import (
+    CoordinatorType,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from onceflow.sdk.protocol.error_codes import error_for
 from onceflow.sdk.protocol.schema import Response
 

@@ -12,13 +12,12 @@ from typing import Final
 
 from onceflow.sdk.core.flow import Flow, ask
 from onceflow.sdk.errors import RemoteProtocolError, UnsupportedVersionError
+from onceflow.sdk.model.special_values import TRANSACTION_VERSION
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Request
 
 SOFTWARE_NAME = "onceflow"
-TRANSACTION_VERSION = "transaction.version"
-
 TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 """How a TLS alert and a TLS handshake message begin (RFC 8446, section 5.1)."""
 

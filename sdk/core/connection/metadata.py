@@ -14,8 +14,8 @@ from uuid import UUID
 from onceflow.sdk.model.partitions import PartitionInfo, TopicPartition
 from onceflow.sdk.protocol.api.cluster import MetadataResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
-ZERO_UUID = UUID(int=0)
 STALE_ANSWERS_MAX = 20
 """How many answers in a row must name an older leader epoch before it is believed. A broker that
 lags behind the others is refuted long before; a cluster that lost what it knew in a power loss

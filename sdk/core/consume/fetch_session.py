@@ -12,11 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import INITIAL_SESSION_EPOCH
 from onceflow.sdk.protocol.api.fetch import FetchRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
-
-INITIAL_EPOCH: Final = 0
-"""Session epoch of a full request that asks for a new session."""
 
 _EPOCH_LIMIT: Final = 2**31 - 1
 
@@ -60,7 +58,7 @@ class FetchSession:
 
     def __init__(self) -> None:
         self.session_id: int = 0
-        self._epoch = INITIAL_EPOCH
+        self._epoch = INITIAL_SESSION_EPOCH
         self._partitions: dict[TopicPartition, FetchTarget] = {}
 
     def request(self, wanted: Mapping[TopicPartition, FetchTarget]) -> SessionRequest:
@@ -73,9 +71,9 @@ class FetchSession:
             What the request names and takes back. The session then expects that the request is
             sent; if it fails, `restart` must be called.
         """
-        if self._epoch == INITIAL_EPOCH:
+        if self._epoch == INITIAL_SESSION_EPOCH:
             self._partitions = dict(wanted)
-            return SessionRequest(self.session_id, INITIAL_EPOCH, wanted)
+            return SessionRequest(self.session_id, INITIAL_SESSION_EPOCH, wanted)
         known = self._partitions
         forgotten = {
             partition: target.topic_id
@@ -107,7 +105,7 @@ class FetchSession:
                 self.session_id = 0
             self.restart()
             return False
-        if self._epoch == INITIAL_EPOCH:
+        if self._epoch == INITIAL_SESSION_EPOCH:
             self.session_id = session_id
             if session_id == 0:
                 return True  # The broker has no slot for us: go on with full requests.
@@ -120,7 +118,7 @@ class FetchSession:
 
     def restart(self) -> None:
         """Begin a new session with the next request, and have the old one closed."""
-        self._epoch = INITIAL_EPOCH
+        self._epoch = INITIAL_SESSION_EPOCH
         self._partitions = {}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata
+from onceflow.sdk.core.connection.metadata import ClusterMetadata
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
 from onceflow.sdk.core.consume.fetch_buffer import (
     FetchedData,
@@ -44,6 +44,7 @@ from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
 from onceflow.sdk.protocol.api.fetch import FetchRequest, FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.serde import LookupNeeded
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from onceflow.sdk.core.connection.metadata import ClusterMetadata
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.core.flow import Coordinator, Flow, ask
 from onceflow.sdk.errors import BrokerConnectionError
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
@@ -18,6 +18,7 @@ from onceflow.sdk.model.partitions import (
     OffsetAndMetadata,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,

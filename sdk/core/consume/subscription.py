@@ -24,17 +24,10 @@ from onceflow.sdk.errors import (
     NoOffsetForPartitionError,
 )
 from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.subscription")
-
-UNKNOWN_TOPIC_ID: Final = UUID(int=0)
-"""Topic id while nobody named one, and on brokers without topic ids."""
-
-LATEST_TIMESTAMP: Final = -1
-"""ListOffsets target: the end of what may be read (high watermark or last stable offset)."""
-
-EARLIEST_TIMESTAMP: Final = -2
-"""ListOffsets target: the log start offset."""
 
 DURATION_AGO: Final = -(2**62)
 """Stands for the moment that ``auto.offset.reset=by_duration:...`` counts back to; whoever asks the
@@ -135,7 +128,7 @@ class PartitionState:
         self.retry_at_ms: int = 0
         self.preferred_replica: int | None = None
         self.preferred_until_ms: int = 0
-        self.topic_id: UUID | None = UNKNOWN_TOPIC_ID
+        self.topic_id: UUID | None = ZERO_UUID
 
     @property
     def has_position(self) -> bool:

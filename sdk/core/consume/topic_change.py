@@ -11,9 +11,10 @@ import logging
 from typing import Final
 
 from onceflow.sdk.core.connection.metadata import ClusterMetadata
-from onceflow.sdk.core.consume.subscription import UNKNOWN_TOPIC_ID, Subscription
+from onceflow.sdk.core.consume.subscription import Subscription
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 logger: Final = logging.getLogger("onceflow.sdk.consumer")
 
@@ -35,10 +36,10 @@ def forget_old_positions(subscription: Subscription, cluster: ClusterMetadata) -
         topic = cluster.topic(name)
         if former is None or topic is None or topic.topic_id is former:
             continue
-        if topic.topic_id == UNKNOWN_TOPIC_ID:
+        if topic.topic_id == ZERO_UUID:
             continue
         state.topic_id = topic.topic_id
-        if former in (UNKNOWN_TOPIC_ID, topic.topic_id):
+        if former in (ZERO_UUID, topic.topic_id):
             continue
         if name not in warned:
             warned.add(name)
@@ -60,7 +61,7 @@ def gone(subscription: Subscription, cluster: ClusterMetadata) -> list[TopicPart
     missing = []
     for state in subscription:
         topic = cluster.topics.get(state.topic_partition.topic)
-        if state.topic_id in (None, UNKNOWN_TOPIC_ID):
+        if state.topic_id in (None, ZERO_UUID):
             continue
         if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             missing.append(state.topic_partition)

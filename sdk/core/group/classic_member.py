@@ -33,6 +33,7 @@ from onceflow.sdk.core.group.steps import (
 )
 from onceflow.sdk.errors import KafkaError, RemoteProtocolError, UnsupportedVersionError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
 from onceflow.sdk.protocol.api.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -48,8 +49,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Response
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
-
-PROTOCOL_TYPE = "consumer"
 
 JOIN_GRACE_MS = 5_000
 """How much longer than the rebalance timeout a JoinGroup answer is waited for, as in Kafka."""
@@ -295,7 +294,7 @@ class GroupMember(Membership):
             rebalance_timeout_ms=settings.max_poll_interval_ms,
             member_id=self.member_id,
             group_instance_id=settings.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocols=protocols,
             reason=reason,
         )
@@ -361,7 +360,7 @@ class GroupMember(Membership):
             generation_id=self.generation_id,
             member_id=self.member_id,
             group_instance_id=self._settings.group_instance_id,
-            protocol_type=PROTOCOL_TYPE,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=join.protocol_name,
             assignments=self._sync_assignments,
         )

@@ -27,6 +27,7 @@ from onceflow.sdk.core.group.steps import (
 )
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from onceflow.sdk.protocol.api.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -35,10 +36,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.protocol.schema import Response
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
-
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
-LEAVE_STATIC_EPOCH: Final = -2
 
 UNRELEASED_PAUSE_MS: Final = 1_000
 """How often a static member asks whether its predecessor's session is over."""

@@ -15,13 +15,12 @@ from typing import Final
 from onceflow.sdk.core.group.assignors import MemberSubscription
 from onceflow.sdk.errors import RemoteProtocolError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import SUBSCRIPTION_VERSION
 from onceflow.sdk.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
 )
 from onceflow.sdk.protocol.schema import Message, Struct, array, int32, string
-
-NEWEST_VERSION: Final = 3
 
 _VERSION: Final = struct.Struct(">h")
 
@@ -44,7 +43,7 @@ def encode_subscription(
     *,
     rack: str | None = None,
     sticky_memory: Iterable[TopicPartition] | None = None,
-    version: int = NEWEST_VERSION,
+    version: int = SUBSCRIPTION_VERSION,
 ) -> bytes:
     """Metadata of one protocol in JoinGroup.
 
@@ -105,7 +104,9 @@ def decode_subscription(
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition], version: int = NEWEST_VERSION) -> bytes:
+def encode_assignment(
+    partitions: Iterable[TopicPartition], version: int = SUBSCRIPTION_VERSION
+) -> bytes:
     """One member's assignment in SyncGroup."""
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
@@ -139,7 +140,7 @@ def _read_version(data: bytes, what: str) -> tuple[int, int]:
     version: int = _VERSION.unpack_from(data)[0]
     if version < 0:
         raise RemoteProtocolError(f"a consumer protocol {what} has the version {version}")
-    return min(version, NEWEST_VERSION), _VERSION.size
+    return min(version, SUBSCRIPTION_VERSION), _VERSION.size
 
 
 def _read_sticky_memory(user_data: bytes) -> tuple[list[TopicPartition], int]:

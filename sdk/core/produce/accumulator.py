@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Final, Generic, Protocol, TypeVar
 
-from onceflow.sdk.core.connection.metadata import ZERO_UUID
 from onceflow.sdk.core.produce.batch import DeliveryHandle, HandleMaker, ProducerBatch
 from onceflow.sdk.core.produce.key_hash import murmur2_partition
 from onceflow.sdk.core.produce.partitioner import StickyPartition
 from onceflow.sdk.errors import KafkaError, RecordTooLargeError, SerializationError
 from onceflow.sdk.model.record_checks import RecordHeaders
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 D = TypeVar("D", bound=DeliveryHandle)
 

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from onceflow.sdk.errors import IllegalStateError, KafkaError
 from onceflow.sdk.model.partitions import RecordMetadata
 from onceflow.sdk.model.record_checks import RecordHeaders
+from onceflow.sdk.model.special_values import NO_OFFSET
 from onceflow.sdk.protocol.batch_building import RecordBatchBuilder
+from onceflow.sdk.protocol.batch_header import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from onceflow.sdk.protocol.record_kernel import RecordWriter
 
 D = TypeVar("D", bound="DeliveryHandle")
-
-NO_OFFSET = -1
-NO_SEQUENCE = -1
 
 
 class ProducerBatch:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onceflow.sdk.core.connection.metadata import ZERO_UUID, ClusterMetadata, Node
+from onceflow.sdk.core.connection.metadata import ClusterMetadata, Node
 from onceflow.sdk.core.produce.accumulator import PartitionQueue
 from onceflow.sdk.core.produce.batch import ProducerBatch
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 CLASSIC_TRANSACTIONS_MAX = 11
 """Highest version that needs partitions to be announced to the coordinator first."""

@@ -24,7 +24,13 @@ from onceflow.sdk.core.produce.messages import (
     read_response,
 )
 from onceflow.sdk.core.produce.transaction_manager import TransactionManager
-from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for_code
+from onceflow.sdk.core.retry import (
+    CONCURRENT_FIRST_MS,
+    CONCURRENT_LONGEST_MS,
+    Backoff,
+    Recovery,
+    recovery_for_code,
+)
 from onceflow.sdk.errors import (
     KafkaError,
     TransactionAbortedError,
@@ -41,9 +47,6 @@ PARTITION_IN_FLIGHT_MAX = 5
 KNOWN_FOR_MS = 600_000
 """How long after an acknowledgement a broker is sure to know the producer (its own limit is
 ``producer.id.expiration.ms``, a day by default)."""
-CONCURRENT_FIRST_MS = 2
-CONCURRENT_LONGEST_MS = 20
-
 _LOST_SEQUENCE = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,

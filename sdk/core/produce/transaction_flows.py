@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Sleep, ask
+from onceflow.sdk.core.flow import Coordinator, Flow, Forget, Sleep, ask
 from onceflow.sdk.core.produce.transaction_manager import EndProgress, fenced_error
-from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for
+from onceflow.sdk.core.retry import (
+    CONCURRENT_FIRST_MS,
+    CONCURRENT_LONGEST_MS,
+    Backoff,
+    Recovery,
+    recovery_for,
+)
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     ConcurrentTransactionsError,
@@ -29,6 +35,7 @@ from onceflow.sdk.model.partitions import (
     ProducerIdentity,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -47,10 +54,6 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 
 T = TypeVar("T")
 
-CONCURRENT_FIRST_MS = 2
-CONCURRENT_LONGEST_MS = 20
-"""Waits while the last transaction's markers are being written: milliseconds on a healthy broker,
-so Kafka's ``retry.backoff.ms`` of 100 would be most of a transaction's time."""
 _MAYBE_WRITTEN = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import enum
 
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, ask
+from onceflow.sdk.core.flow import Coordinator, Flow, ask
 from onceflow.sdk.core.produce.transaction_flows import retrying
 from onceflow.sdk.core.retry import Backoff, Recovery, recovery_for_code
 from onceflow.sdk.errors import UnsupportedVersionError
 from onceflow.sdk.model.partitions import ProducerIdentity
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,

@@ -11,7 +11,6 @@ AlterClientQuotas (key 49), versions 0-1, flexible from 1
 
 from __future__ import annotations
 
-import enum
 from typing import TypeAlias
 
 from onceflow.sdk.protocol.schema import (
@@ -26,14 +25,6 @@ from onceflow.sdk.protocol.schema import (
     int32,
     string,
 )
-
-
-class QuotaMatch(enum.IntEnum):
-    """How a component of a filter selects entities."""
-
-    EXACT = 0
-    DEFAULT = 1
-    SPECIFIED = 2
 
 
 class DescribeClientQuotasRequest(Request, api_key=48, versions="0-1", flexible="1+"):

@@ -23,7 +23,7 @@ OffsetForLeaderEpoch (key 23), versions 2-4, flexible from 4:
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from onceflow.sdk.protocol.schema import (
     Request,
@@ -36,19 +36,6 @@ from onceflow.sdk.protocol.schema import (
     int64,
     string,
 )
-
-LATEST_TIMESTAMP: Final = -1
-"""Asks ListOffsets for the end of the log (as far as the isolation level lets one see)."""
-EARLIEST_TIMESTAMP: Final = -2
-"""Asks for the start of the log."""
-MAX_TIMESTAMP: Final = -3
-"""Asks for the record with the largest timestamp (KIP-734)."""
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-"""Asks for the start of what lies on the broker's own disk (KIP-405)."""
-LATEST_TIERED_TIMESTAMP: Final = -5
-"""Asks for the end of what lies in tiered storage (KIP-1005)."""
-EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
-"""Asks for the first offset that waits for tiered storage (KIP-1023)."""
 
 
 class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+"):

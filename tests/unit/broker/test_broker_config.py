@@ -10,7 +10,6 @@ import pytest
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
-    ConfigSource,
     effective_value,
     log_config,
     synonyms,
@@ -18,6 +17,7 @@ from onceflow.broker_lite.settings.topic_config import (
 )
 from onceflow.broker_lite.testing.in_process_defaults import IN_PROCESS_DEFAULTS
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.special_values import ConfigSource
 
 
 def test_defaults_are_kafkas() -> None:
@@ -120,7 +120,7 @@ def test_topic_override_wins_over_broker_and_default() -> None:
     config = BrokerConfig.from_properties({"message.max.bytes": 2000})
     places = synonyms("max.message.bytes", {"max.message.bytes": "1000"}, config)
     assert [(place.name, place.value, place.source) for place in places] == [
-        ("max.message.bytes", "1000", ConfigSource.TOPIC_CONFIG),
+        ("max.message.bytes", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
         ("message.max.bytes", "2000", ConfigSource.STATIC_BROKER_CONFIG),
         ("message.max.bytes", "1048588", ConfigSource.DEFAULT_CONFIG),
     ]

@@ -15,9 +15,10 @@ from broker_wire import batch
 from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaFilter
-from onceflow.broker_lite.quotas.client_quotas import MATCH_EXACT, make_entity
+from onceflow.broker_lite.quotas.client_quotas import make_entity
 from onceflow.broker_lite.quotas.rates import TokenBucket, WindowedRate
 from onceflow.broker_lite.request_context import RequestContext
+from onceflow.sdk.model.special_values import QuotaMatch
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest, CreateTopicsResponse
 from onceflow.sdk.protocol.api.admin_quotas import AlterClientQuotasResponse
 from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse
@@ -278,7 +279,7 @@ def test_measures_of_any_number_of_clients_are_bounded(
     broker: SocketlessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("onceflow.broker_lite.quotas.enforcement.MEASURES_MAX", 10)
-    monkeypatch.setattr("onceflow.broker_lite.quotas.client_quotas.LOOKUPS_MAX", 10)
+    monkeypatch.setattr("onceflow.broker_lite.quotas.client_quotas.KNOWN_LIMITS_MAX", 10)
     allow(broker, [("client-id", None)], RATE, 10.0)
     context = RequestContext(9, "", 1, "/1", "User:u", "PLAINTEXT", broker.connection)
     measured = broker.state.quotas
@@ -293,6 +294,6 @@ def test_a_strict_filter_leaves_out_what_has_more_parts() -> None:
     alone, both = make_entity([("user", "u")]), make_entity([("user", "u"), ("client-id", "c")])
     for entity in (alone, both):
         found.alter(entity, {RATE: 5.0})
-    wanted = [QuotaFilter("user", MATCH_EXACT, "u")]
+    wanted = [QuotaFilter("user", QuotaMatch.EXACT, "u")]
     assert [entity for entity, _ in found.matching(wanted, strict=True)] == [alone]
     assert [entity for entity, _ in found.matching(wanted, strict=False)] == [alone, both]

@@ -15,7 +15,7 @@ from producer_peer import Fate, ScriptedBroker, scripted_broker
 
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.core.connection.metadata import ClusterMetadata
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Flow, Forget, Sleep, ask
+from onceflow.sdk.core.flow import Coordinator, Flow, Forget, Sleep, ask
 from onceflow.sdk.errors import (
     BrokerConnectionError,
     ClientClosedError,
@@ -29,6 +29,7 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.protocol.api.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
+    CoordinatorType,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,

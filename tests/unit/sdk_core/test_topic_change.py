@@ -20,17 +20,13 @@ from onceflow.sdk.core.connection.metadata import (
 )
 from onceflow.sdk.core.consume.fetch_plan import FetchPlan, FetchSettings
 from onceflow.sdk.core.consume.fetcher import Fetcher
-from onceflow.sdk.core.consume.subscription import (
-    EARLIEST_TIMESTAMP,
-    UNKNOWN_TOPIC_ID,
-    PartitionPhase,
-    PartitionState,
-    Subscription,
-)
+from onceflow.sdk.core.consume.subscription import PartitionPhase, PartitionState, Subscription
 from onceflow.sdk.core.consume.topic_change import gone
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP
 from onceflow.sdk.protocol.api.fetch import FetchResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 OLD, NEW = UUID(int=7), UUID(int=8)
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -113,8 +109,8 @@ def test_an_answer_of_the_old_topic_is_not_taken_for_one_of_the_new() -> None:
 def test_a_topic_that_is_gone_or_has_no_id_resets_nothing() -> None:
     rig = Rig()
     rig.answer(rig.plan(OLD), nothing_new())
-    rig.plan(UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    rig.plan(UNKNOWN_TOPIC_ID)
+    rig.plan(ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    rig.plan(ZERO_UUID)
     rig.plan(OLD)
     assert rig.phases() == [PartitionPhase.READY] * 2
     rig.plan(NEW)
@@ -128,7 +124,7 @@ def test_an_id_that_becomes_known_late_resets_nothing() -> None:
     rig.subscription, rig.version = subscription, 12
     rig.fetcher = Fetcher(FetchSettings(), subscription)
     subscription.apply_position(P0, rig.p0.stamp, 0)
-    rig.answer(rig.plan(UNKNOWN_TOPIC_ID), some_records())
+    rig.answer(rig.plan(ZERO_UUID), some_records())
     rig.plan(OLD)
     assert rig.phases() == [PartitionPhase.READY]
     rig.plan(NEW)
@@ -176,7 +172,7 @@ def test_a_reset_by_policy_begins_again_with_the_same_target() -> None:
 def test_a_topic_counts_as_gone_when_it_had_an_id_and_is_missing() -> None:
     """Its offsets are not committed by the consumer itself: a commit names the topic."""
     rig = Rig()
-    missing = TopicMetadata("t", UNKNOWN_TOPIC_ID, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})
+    missing = TopicMetadata("t", ZERO_UUID, False, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, {})
     leaderless = TopicMetadata("t", OLD, False, ErrorCode.LEADER_NOT_AVAILABLE, {})
     assert gone(rig.subscription, ClusterMetadata(topics={"t": leaderless})) == []
     rig.subscription.seek(P0, 3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from producer_flows import play
 
-from onceflow.sdk.core.flow import Coordinator, CoordinatorType, Forget, Send, Sleep
+from onceflow.sdk.core.flow import Coordinator, Forget, Send, Sleep
 from onceflow.sdk.core.produce.transaction_flows import (
     add_partitions,
     check_group,
@@ -46,6 +46,7 @@ from onceflow.sdk.model.partitions import (
     ProducerIdentity,
     TopicPartition,
 )
+from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,

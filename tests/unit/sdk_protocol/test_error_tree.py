@@ -14,6 +14,9 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from onceflow.sdk import errors
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for, is_retriable
 
+WORTH_ANOTHER_CALL = {ErrorCode.REBALANCE_IN_PROGRESS}
+"""Kafka's own client calls this one final, although the same commit succeeds after a poll."""
+
 CODES = [code for code in ErrorCode if code != ErrorCode.NONE]
 
 
@@ -35,7 +38,7 @@ def test_each_code_has_an_exception_of_its_name(code: ErrorCode) -> None:
 def test_names_and_retriability_agree_with_kio(foreign: KioErrorCode) -> None:
     code = ErrorCode(int(foreign))
     assert code.name == foreign.name.upper()
-    assert is_retriable(code) == foreign.retriable
+    assert is_retriable(code) == (foreign.retriable or code in WORTH_ANOTHER_CALL)
 
 
 @pytest.mark.parametrize("code", CODES)

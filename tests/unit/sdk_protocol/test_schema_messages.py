@@ -18,8 +18,8 @@ from onceflow.sdk.errors import (
     RemoteProtocolError,
     UnsupportedVersionError,
 )
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.protocol.schema import (
-    ZERO_UUID,
     Message,
     Struct,
     array,
