@@ -40,6 +40,7 @@ check-types:
 check-rules:
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python tools/blocking_faces.py --check
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/pytest -q tests/house -m "not slow and not spark" -p no:randomly
 
@@ -47,6 +48,7 @@ fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(BIN)/python tools/settings_keywords.py
+	@$(BIN)/python tools/blocking_faces.py
 	@$(BIN)/python tools/declared_types.py
 	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
 

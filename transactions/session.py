@@ -29,13 +29,14 @@ from onceflow.transactions.listener import (
     SessionClients,
     SessionListener,
 )
+from onceflow.transactions.session_calls import SessionCalls
 from onceflow.transactions.session_core import SessionCore
 
 if TYPE_CHECKING:
     from onceflow.transactions.keywords import SessionKeywords, SessionRest
 
 
-class TransactionSession(Generic[KeyT_co, ValueT_co]):
+class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
     """A blocking consume-transform-produce session.
 
     Its parameters are the types of the keys and values that it reads, which follow from the
@@ -111,30 +112,6 @@ class TransactionSession(Generic[KeyT_co, ValueT_co]):
         self._core = SessionCore(checked, clients, listener or NoListener())
         run_blocking(self._core.start())
 
-    @property
-    def config(self) -> AnySessionConfig:
-        """The settings that the session was made with."""
-        return self._core.config
-
-    @property
-    def last_abort(self) -> Abort | None:
-        """Why the latest abort happened; None as long as there was none."""
-        return self._core.last_abort
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return self._core.in_transaction
-
-    @property
-    def commit_due(self) -> bool:
-        """Whether uncommitted work is older than ``commit_interval_ms``."""
-        return self._core.commit_due
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the session owns at the moment."""
-        return frozenset(self._core.consumer.assignment())
-
     def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
@@ -172,20 +149,6 @@ class TransactionSession(Generic[KeyT_co, ValueT_co]):
         """
         result = run_blocking(self._core.poll_result(timeout_ms, max_records))
         return cast("PollResult[KeyT_co, ValueT_co]", result)
-
-    def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside the committed offset at which a partition began.
-
-        Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
-        in the group, so the next owner of the partition reads them.
-
-        Args:
-            partition: An assigned partition.
-
-        Returns:
-            None when nothing is committed, or another program committed it.
-        """
-        return self._core.note(partition)
 
     def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         """All records one by one, without end, with a commit whenever one is due.
@@ -268,50 +231,6 @@ class TransactionSession(Generic[KeyT_co, ValueT_co]):
             raise
         return cast(SentRun, sent)
 
-    def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until all that was sent is acknowledged; ``commit`` does it by itself.
-
-        Args:
-            timeout_ms: Limit, ``max_block_ms`` of the producer by default.
-
-        Raises:
-            KafkaError: A record was not delivered; the next commit becomes an abort.
-        """
-        run_blocking(self._core.flush(timeout_ms))
-
-    def commit(self, offsets: Offsets | None = None) -> bool:
-        """Commit outputs and offsets together.
-
-        Args:
-            offsets: Next offset by partition when only a part of what was polled is processed; an
-                ``OffsetAndMetadata`` carries a note of at most 4,000 bytes, see ``note``. A
-                partition without uncommitted work makes the commit an abort: its records were
-                read under an earlier assignment, and their outputs must not become visible.
-
-        Returns:
-            True when committed. False when it became an abort: the consumer is back at the
-            committed offsets, the same records come again, and ``last_abort`` says why.
-
-        Raises:
-            RecordError: A record can never be delivered; the transaction is aborted, and the same
-                records would fail again.
-            CommitOutcomeUnknownError: Not even the committed offsets could be read.
-            TransactionalIdInUseError: Another live process uses the same slot.
-        """
-        return run_blocking(self._core.commit(offsets))
-
-    def abort(self, cause: KafkaError | None = None) -> None:
-        """Drop the outputs and go back to the committed offsets.
-
-        Args:
-            cause: What ``send``, ``send_many`` or ``flush`` raised. The session then reacts as
-                to the same error of a commit: a producer that was fenced is replaced, for example.
-
-        Raises:
-            KafkaError: The cause itself, where going on does not help (``RecordError`` for one).
-        """
-        run_blocking(self._core.abort(cause))
-
     @contextlib.contextmanager
     def unit(self) -> Iterator[None]:
         """A block that aborts when it raises; it does not commit by itself."""
@@ -320,55 +239,6 @@ class TransactionSession(Generic[KeyT_co, ValueT_co]):
         except BaseException:
             self.abort()
             raise
-
-    def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take no records of these partitions until ``resume``.
-
-        Args:
-            partitions: Assigned partitions.
-        """
-        self._core.consumer.pause(partitions)
-
-    def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take records of these partitions again.
-
-        Args:
-            partitions: Assigned partitions.
-        """
-        self._core.consumer.resume(partitions)
-
-    def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again.
-
-        For a partition that could not be read: a damaged answer may be right the next time.
-
-        Args:
-            partition: An assigned partition.
-
-        Raises:
-            KafkaError: Its position is not known.
-        """
-        run_blocking(self._core.read_again(partition))
-
-    def put_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give back what was polled of partitions and not committed: it is read again.
-
-        Args:
-            partitions: Assigned partitions.
-        """
-        run_blocking(self._core.put_back(partitions))
-
-    def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end, as far as the last answer of a broker tells.
-
-        Args:
-            partition: An assigned partition.
-        """
-        return self._core.at_end(partition)
-
-    def wakeup(self) -> None:
-        """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
-        self._core.wakeup()
 
     def close(self, timeout_ms: int = 10_000, *, leave_group: bool = True) -> None:
         """Abort what is open, leave the group, close the clients; twice is fine.
@@ -468,7 +338,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that the session owns at the moment."""
-        return frozenset(self._core.consumer.assignment())
+        return self._core.assignment()
 
     async def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
@@ -487,7 +357,17 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside a committed offset; see ``TransactionSession.note``."""
+        """The caller's note beside the committed offset at which a partition began.
+
+        Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
+        in the group, so the next owner of the partition reads them.
+
+        Args:
+            partition: An assigned partition.
+
+        Returns:
+            None when nothing is committed, or another program committed it.
+        """
         return self._core.note(partition)
 
     async def records(
@@ -570,11 +450,31 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
 
         Args:
             timeout_ms: Limit, ``max_block_ms`` of the producer by default.
+
+        Raises:
+            KafkaError: A record was not delivered; the next commit becomes an abort.
         """
         await self._core.flush(timeout_ms)
 
     async def commit(self, offsets: Offsets | None = None) -> bool:
-        """Commit outputs and offsets together; see ``TransactionSession.commit``."""
+        """Commit outputs and offsets together.
+
+        Args:
+            offsets: Next offset by partition when only a part of what was polled is processed; an
+                ``OffsetAndMetadata`` carries a note of at most 4,000 bytes, see ``note``. A
+                partition without uncommitted work makes the commit an abort: its records were
+                read under an earlier assignment, and their outputs must not become visible.
+
+        Returns:
+            True when committed. False when it became an abort: the consumer is back at the
+            committed offsets, the same records come again, and ``last_abort`` says why.
+
+        Raises:
+            RecordError: A record can never be delivered; the transaction is aborted, and the same
+                records would fail again.
+            CommitOutcomeUnknownError: Not even the committed offsets could be read.
+            TransactionalIdInUseError: Another live process uses the same slot.
+        """
         return await asyncio.shield(asyncio.ensure_future(self._commit(offsets)))
 
     async def _commit(self, offsets: Offsets | None) -> bool:
@@ -582,7 +482,15 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             return await self._core.commit(offsets)
 
     async def abort(self, cause: KafkaError | None = None) -> None:
-        """Drop the outputs and go back; see ``TransactionSession.abort``."""
+        """Drop the outputs and go back to the committed offsets.
+
+        Args:
+            cause: What ``send``, ``send_many`` or ``flush`` raised. The session then reacts as
+                to the same error of a commit: a producer that was fenced is replaced, for example.
+
+        Raises:
+            KafkaError: The cause itself, where going on does not help (``RecordError`` for one).
+        """
         await asyncio.shield(asyncio.ensure_future(self._abort(cause)))
 
     async def _abort(self, cause: KafkaError | None) -> None:
@@ -604,7 +512,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         Args:
             partitions: Assigned partitions.
         """
-        self._core.consumer.pause(partitions)
+        self._core.pause(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         """Take records of these partitions again.
@@ -612,18 +520,35 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         Args:
             partitions: Assigned partitions.
         """
-        self._core.consumer.resume(partitions)
+        self._core.resume(partitions)
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Fetch again what was not handed out; see ``TransactionSession.read_again``."""
+        """Drop what was fetched of a partition and not handed out, and fetch it again.
+
+        For a partition that could not be read: a damaged answer may be right the next time.
+
+        Args:
+            partition: An assigned partition.
+
+        Raises:
+            KafkaError: Its position is not known.
+        """
         await self._core.read_again(partition)
 
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give back what was polled; see ``TransactionSession.put_back``."""
+        """Give back what was polled of partitions and not committed: it is read again.
+
+        Args:
+            partitions: Assigned partitions.
+        """
         await self._core.put_back(partitions)
 
     def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end; see ``TransactionSession.at_end``."""
+        """Whether a partition was read to its end, as far as the last answer of a broker tells.
+
+        Args:
+            partition: An assigned partition.
+        """
         return self._core.at_end(partition)
 
     def wakeup(self) -> None:

@@ -197,6 +197,18 @@ class SessionCore:
             raise ClientClosedError(f"session {self._name} has no consumer; poll makes one")
         return self._consumer
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that the session owns at the moment."""
+        return frozenset(self.consumer.assignment())
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take no records of these partitions until ``resume``."""
+        self.consumer.pause(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take records of these partitions again."""
+        self.consumer.resume(partitions)
+
     def wakeup(self) -> None:
         """Make a waiting poll return; nothing to do while there is no consumer."""
         if self._consumer is not None:

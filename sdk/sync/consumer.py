@@ -32,9 +32,8 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.sdk.serde import Deserializer
-from onceflow.sdk.settings.config import ConsumerConfig
 from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords
-from onceflow.sdk.sync.consumer_questions import ConsumerQuestions
+from onceflow.sdk.sync.consumer_calls import ConsumerCalls
 from onceflow.sdk.sync.portal import Portal
 
 _Taken = TypeVar("_Taken", Polled, dict[TopicPartition, AnyColumns])
@@ -46,7 +45,7 @@ CLOSE_MARGIN_S: Final = 1.0
 """How much longer than its timeout closing may take to end the background loop."""
 
 
-class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
+class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
     """Reads records from topics; see `onceflow.sdk.AsyncConsumer` for the rules and the types.
 
     Use it as ``with Consumer("topic", ...) as consumer`` and poll, or iterate. Calls are for one
@@ -118,11 +117,6 @@ class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
             self._portal.close()
             raise
 
-    @property
-    def config(self) -> ConsumerConfig:
-        """The settings, defaults included."""
-        return self._engine.config
-
     def __enter__(self) -> Self:
         return self
 
@@ -167,58 +161,25 @@ class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
             IllegalStateError: No group_id, partitions were assigned by hand, or neither or both
                 of topics and pattern were given.
         """
-
         Listeners(on_assigned, on_revoked, on_lost).check_blocking()
-
-        async def subscribe() -> None:
-            self._async.subscribe(
+        self._portal.run(
+            lambda: self._async.subscribe(
                 topics,
                 pattern=pattern,
                 on_assigned=on_assigned,
                 on_revoked=on_revoked,
                 on_lost=on_lost,
             )
-
-        self._portal.call(subscribe)
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's rebalances.
-
-        Positions start at the group's committed offsets if there is a group_id, else at
-        ``auto_offset_reset``.
-
-        Args:
-            partitions: Which ones, in place of those of the last call.
-
-        Raises:
-            IllegalStateError: Topics are subscribed.
-        """
-
-        async def assign() -> None:
-            self._engine.assign(partitions)
-
-        self._portal.call(assign)
+        )
 
     def unsubscribe(self) -> None:
         """Give up all partitions and leave the group; `on_revoked` is called."""
         limit_ms = self.config.default_api_timeout_ms
         pending = self._portal.call(lambda: self._engine.begin_release(limit_ms, commit=True))
-
-        async def end() -> None:
-            self._engine.end_release()
-
         try:
             _run_callback(pending)
         finally:
-            self._portal.call(end)
-
-    def subscription(self) -> set[str]:
-        """Topics that are subscribed, or that the pattern matches at present."""
-        return self._async.subscription()
-
-    def assignment(self) -> set[TopicPartition]:
-        """Partitions that belong to this consumer now."""
-        return self._async.assignment()
+            self._portal.run(self._engine.end_release)
 
     # --- records ---
 
@@ -347,10 +308,7 @@ class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
         return being_polled()
 
     def _finish(self, event: RebalanceEvent) -> None:
-        async def finish() -> None:
-            self._engine.finish_event(event)
-
-        self._portal.call(finish)
+        self._portal.run(lambda: self._engine.finish_event(event))
 
     def __iter__(self) -> Self:
         return self
@@ -382,122 +340,6 @@ class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
         """
         self._portal.wake(self._engine.wakeup)
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume`; what was fetched is kept.
-
-        Args:
-            partitions: Assigned partitions.
-
-        Raises:
-            IllegalStateError: One of them is not assigned.
-        """
-        self._set_paused(partitions, True)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause.
-
-        Args:
-            partitions: Assigned partitions.
-
-        Raises:
-            IllegalStateError: One of them is not assigned.
-        """
-        self._set_paused(partitions, False)
-
-    def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        async def set_paused() -> None:
-            self._engine.set_paused(partitions, paused)
-
-        self._portal.call(set_paused)
-
-    def paused(self) -> set[TopicPartition]:
-        """Partitions that are paused."""
-        return self._async.paused()
-
-    # --- positions ---
-
-    def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """Offset of the next record to be returned; it steps over transaction markers.
-
-        Args:
-            partition: An assigned partition.
-            timeout_ms: Longest wait for the position, default ``default_api_timeout_ms``.
-
-        Raises:
-            IllegalStateError: The partition is not assigned.
-            NoOffsetForPartitionError: There is none, and ``auto_offset_reset`` is "none".
-            RequestTimedOutError: It was not known in time.
-        """
-        return self._portal.call(lambda: self._engine.position(partition, timeout_ms))
-
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at an offset; records fetched before are dropped.
-
-        Args:
-            partition: An assigned partition.
-            offset: Offset of the next record, with its leader epoch if known.
-
-        Raises:
-            IllegalStateError: The partition is not assigned.
-            ConfigError: The offset is negative, or no whole number.
-        """
-
-        async def seek() -> None:
-            self._async.seek(partition, offset)
-
-        self._portal.call(seek)
-
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record; None means all assigned partitions.
-
-        Args:
-            partitions: Assigned ones; None means all.
-
-        Raises:
-            IllegalStateError: One is not assigned, or none is yet.
-        """
-
-        async def seek() -> None:
-            self._async.seek_to_beginning(partitions)
-
-        self._portal.call(seek)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end: under read_committed, at the first offset of an open transaction.
-
-        Args:
-            partitions: Assigned ones; None means all.
-
-        Raises:
-            IllegalStateError: One is not assigned, or none is yet.
-        """
-
-        async def seek() -> None:
-            self._async.seek_to_end(partitions)
-
-        self._portal.call(seek)
-
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        *,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Commit offsets to the group.
-
-        Args:
-            offsets: Offset of the next record to be processed, by partition; None commits the
-                positions of all partitions, that is everything that polls returned.
-            timeout_ms: Limit, default ``default_api_timeout_ms``.
-
-        Raises:
-            CommitFailedError: The group went on without this member; others own the partitions.
-            RebalanceInProgressError: The group is dividing its partitions; poll, then commit.
-            RequestTimedOutError: Time ran out; the offsets may or may not be stored.
-            IllegalStateError: There is no group_id.
-        """
-        self._portal.call(lambda: self._engine.commit(offsets, timeout_ms))
-
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
     ) -> None:
@@ -510,11 +352,7 @@ class Consumer(ConsumerQuestions, Generic[KeyT_co, ValueT_co]):
             CommitFailedError: A partition does not belong to this consumer.
             IllegalStateError: There is no group_id.
         """
-
-        async def start() -> None:
-            self._engine.commit_in_background(offsets)
-
-        self._portal.call(start)
+        self._portal.run(lambda: self._engine.commit_in_background(offsets))
 
     # --- the end ---
 

@@ -152,6 +152,21 @@ class Portal:
                 # not go on behind the caller's back.
                 self.wake(call.cancel)
 
+    def run(self, function: Callable[[], T]) -> T:
+        """Run a plain function in the loop's thread and wait for it.
+
+        Args:
+            function: Does not wait.
+
+        Raises:
+            IllegalStateError: See ``check_usable``.
+        """
+
+        async def run() -> T:
+            return function()
+
+        return self.call(run)
+
     def _hand_over(self, callback: Callable[[], object]) -> None:
         try:
             self.loop.call_soon_threadsafe(callback)

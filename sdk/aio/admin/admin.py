@@ -6,46 +6,62 @@ requests look like, by the core.
 
 from __future__ import annotations
 
-import contextlib
-import time
+import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Never, Self, Unpack
+from typing import Final, Literal, Never, Self, Unpack
 from uuid import UUID
 
-from onceflow.sdk.aio.admin.cluster import ClusterCalls
-from onceflow.sdk.aio.admin.offsets import GroupOffsetCalls
-from onceflow.sdk.aio.admin.security import SecurityCalls
+from onceflow.sdk.aio.admin.hanging import HangingTransactions
 from onceflow.sdk.aio.connection.cluster_asker import NO_SUCH_TOPIC, ClusterAsker
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.aio.consume.offset_reader import OffsetReader
+from onceflow.sdk.core.admin import cluster as admin_cluster
 from onceflow.sdk.core.admin import groups as admin_groups
+from onceflow.sdk.core.admin import security as admin_security
 from onceflow.sdk.core.admin import topics as admin_topics
 from onceflow.sdk.core.admin import transactions as admin_transactions
 from onceflow.sdk.core.admin.arguments import (
     check_settings,
+    folders_by_partition,
+    instances,
+    isolation_of,
     name_list,
     new_topics,
     number_list,
     numbers_by_name,
     numbers_by_partition,
+    replicas_by_partition,
     resource,
+    times_or_words,
     whole_number,
+)
+from onceflow.sdk.core.admin.offset_resets import Reset
+from onceflow.sdk.core.admin.security_arguments import (
+    check_deletion,
+    check_rule,
+    check_upsertion,
+    quota_changes,
+    quota_components,
 )
 from onceflow.sdk.core.admin.topics import Outcomes
 from onceflow.sdk.core.arguments import (
+    check_choice,
     check_flag,
+    check_text,
     limit_of,
+    offsets_by_partition,
     partition_list,
     partition_of,
     refuse_positional,
 )
-from onceflow.sdk.core.flow import Flow
+from onceflow.sdk.core.connection.handshake import SOFTWARE_NAME
+from onceflow.sdk.core.flow import Coordinator, Flow
 from onceflow.sdk.errors import (
     ConfigError,
     IllegalStateError,
-    TransactionalIdNotFoundError,
-    UnknownTopicOrPartitionError,
+    UnknownMemberIdError,
 )
 from onceflow.sdk.model.admin import (
     ClusterDescription,
@@ -60,27 +76,50 @@ from onceflow.sdk.model.admin import (
     TransactionDescription,
     TransactionListing,
 )
+from onceflow.sdk.model.admin_cluster import (
+    AclBinding,
+    AclFilter,
+    AnyName,
+    ClientQuota,
+    FeatureMetadata,
+    LogDirDescription,
+    OffsetReset,
+    PartitionReassignment,
+    QuorumDescription,
+    ScramDeletion,
+    ScramUpsertion,
+)
 from onceflow.sdk.model.partitions import (
+    IsolationLevel,
     NewTopic,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
     ProducerIdentity,
     TopicPartition,
 )
 from onceflow.sdk.protocol.api.admin import DeleteTopicsRequest
+from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
+from onceflow.sdk.protocol.api.admin_replicas import ElectionType
 from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 from onceflow.sdk.settings.config import AdminConfig
 from onceflow.sdk.settings.keywords import AdminKeywords
 
-PARTITIONS_ASKED_MAX = 500
-"""Partitions of one question for producers, so that none is a burden to a broker."""
-TOPIC_GONE_TRIES = 3
-"""How often all topics are looked into anew because one of them was deleted meanwhile."""
+OFFSET_SPECS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
+"""Words for ListOffsets besides timestamps (KIP-734 for the last one)."""
+SALT_BYTES: Final = 16
+UPGRADES: Final = {
+    "upgrade": UpgradeType.UPGRADE,
+    "safe_downgrade": UpgradeType.SAFE_DOWNGRADE,
+    "unsafe_downgrade": UpgradeType.UNSAFE_DOWNGRADE,
+}
+ELECTIONS: Final = {"preferred": ElectionType.PREFERRED, "unclean": ElectionType.UNCLEAN}
 
 Resource = str | ConfigResource
 """A topic's name, or any resource."""
 
 
-class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
+class AsyncAdmin:
     """Administers a cluster.
 
     Use it as ``async with AsyncAdmin(bootstrap_servers=...) as admin``. Every call takes
@@ -459,6 +498,190 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             timeout_ms,
         )
 
+    # --- offsets: of logs, and of groups ---
+
+    async def list_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Committed offsets of a group.
+
+        Args:
+            group: Group name.
+            partitions: Which ones; None for all that have one.
+            require_stable: Wait for transactions that are about to commit offsets (KIP-447).
+            timeout_ms: Limit.
+
+        Returns:
+            Offsets by partition; partitions without one are left out.
+        """
+        check_text("group", group)
+        wanted = None if partitions is None else partition_list(partitions)
+        check_flag("require_stable", require_stable)
+        self._asker.check(timeout_ms)
+        found = await self._reader.committed(
+            group, wanted, require_stable=require_stable, timeout_ms=timeout_ms
+        )
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
+    async def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Store offsets for a group that has no members.
+
+        Args:
+            group: Group name.
+            offsets: Offset of the next record by partition.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            UnknownMemberIdError: The group has members.
+            BrokerError: Another refusal.
+        """
+        check_text("group", group)
+        wanted = offsets_by_partition(offsets)
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_groups.alter_group_offsets(group, {p: wanted[p] for p in left})
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        coordinator = Coordinator(group, CoordinatorType.GROUP)
+        await self._asker.complete(
+            wanted, ask, timeout_ms, final=NO_SUCH_TOPIC, coordinator=lambda _: coordinator
+        )
+
+    async def list_offsets(
+        self,
+        targets: Mapping[TopicPartition, str | int],
+        *,
+        isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets of partitions by time.
+
+        Args:
+            targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
+                partition.
+            isolation_level: Whether "latest" is the high watermark (read_uncommitted, the
+                default here) or the last stable offset.
+            timeout_ms: Limit.
+
+        Returns:
+            Offset by partition; -1 where no record is that late.
+
+        Raises:
+            ConfigError: A word is none of the three, or no isolation level.
+            BrokerError: A leader refused.
+        """
+        level = isolation_of(isolation_level)
+        wanted = times_or_words(targets, OFFSET_SPECS)
+        self._asker.check(timeout_ms)
+        found = await self._reader.list_offsets(wanted, level, timeout_ms)
+        return {
+            partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
+            for partition, answer in found.items()
+        }
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> None:
+        """Forget committed offsets of a group for partitions that it does not read (KIP-496).
+
+        Args:
+            group: Group name.
+            partitions: Which ones.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            GroupSubscribedToTopicError: A member of the group reads the topic.
+            GroupIdNotFoundError: There is no such group.
+        """
+        check_text("group", group)
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_groups.delete_group_offsets(group, left)
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        coordinator = Coordinator(group, CoordinatorType.GROUP)
+        await self._asker.complete(
+            dict.fromkeys(partition_list(partitions)),
+            ask,
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+            coordinator=lambda _: coordinator,
+        )
+
+    async def reset_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        to: str | int | None = None,
+        to_time_ms: int | None = None,
+        shift_by: int | None = None,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetReset]:
+        """Put a group that has no members somewhere else.
+
+        Give exactly one of ``to``, ``to_time_ms`` and ``shift_by``. Offsets outside of a log become
+        its beginning or its end.
+
+        Args:
+            group: Group name.
+            partitions: Which ones; None for all that have a committed offset.
+            to: "earliest", "latest", or an offset.
+            to_time_ms: First record at or after this time, in milliseconds since 1970; the end
+                where there is none.
+            shift_by: So many offsets on, or back if negative.
+            dry_run: Only say what would be done; fails where the real one would.
+            timeout_ms: Limit of each step.
+
+        Returns:
+            The plan, which is carried out unless ``dry_run``.
+
+        Raises:
+            ConfigError: Not exactly one place is given, a word is none of the two, a time is
+                negative, or no partitions are given and the group has committed nothing.
+            OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
+            UnknownMemberIdError: The group has members.
+        """
+        check_text("group", group)
+        check_flag("dry_run", dry_run)
+        reset = Reset(group, to, to_time_ms, shift_by)
+        given = None if partitions is None else partition_list(partitions)
+        committed = await self.list_group_offsets(group, given, timeout_ms=timeout_ms)
+        wanted = reset.wanted(given, committed)
+        first = await self.list_offsets(dict.fromkeys(wanted, "earliest"), timeout_ms=timeout_ms)
+        last = await self.list_offsets(dict.fromkeys(wanted, "latest"), timeout_ms=timeout_ms)
+        at_time: dict[TopicPartition, OffsetAndTimestamp] = {}
+        if to_time_ms is not None:
+            times = dict.fromkeys(wanted, to_time_ms)
+            at_time = await self.list_offsets(times, timeout_ms=timeout_ms)
+        plan = reset.plan(wanted, committed, first, last, at_time)
+        if dry_run:
+            await self._refuse_members(group, timeout_ms)
+        elif plan:
+            offsets = {partition: line.new for partition, line in plan.items()}
+            await self.alter_group_offsets(group, offsets, timeout_ms=timeout_ms)
+        return plan
+
+    async def _refuse_members(self, group: str, timeout_ms: int | None) -> None:
+        """Say of a group with members what the broker says when its offsets are altered."""
+        found = await self._asker.ask_coordinators(
+            [group], CoordinatorType.GROUP, admin_groups.describe_group, timeout_ms
+        )
+        if found[group].members:
+            raise UnknownMemberIdError(f"group {group!r} has members; stop them first")
+
     # --- producers and transactions ---
 
     async def describe_producers(
@@ -571,71 +794,9 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         single = None if partitions is None else partition_list(partitions)
         node_id = None if node_id is None else whole_number("node_id", node_id)
         longest_ms = whole_number("max_transaction_timeout_ms", max_transaction_timeout_ms)
-        is_everywhere = names is None and single is None
-        for tries_left in reversed(range(TOPIC_GONE_TRIES)):
-            try:
-                wanted = await self._look_into(names, single, node_id, timeout_ms)
-                candidates = await self._open_for_long(wanted, node_id, longest_ms, timeout_ms)
-                break
-            except UnknownTopicOrPartitionError:
-                if not is_everywhere or not tries_left:
-                    raise
-        known = await self._known_to_coordinators(
-            {candidate.producer.producer_id for candidate in candidates}, timeout_ms
+        return await HangingTransactions(self).search(
+            names, single, node_id, longest_ms, timeout_ms
         )
-        return sorted(c for c in candidates if admin_transactions.coordinated(c, known) is None)
-
-    async def _look_into(
-        self,
-        names: Iterable[str] | None,
-        single: Iterable[TopicPartition] | None,
-        node_id: int | None,
-        timeout_ms: int | None,
-    ) -> list[TopicPartition]:
-        """The partitions that a search names, without those that a broker has no replica of."""
-        if names is None and single is None:
-            names = await self.list_topics(timeout_ms=timeout_ms)
-        found = set(single or ())
-        described = await self.describe_topics(names or (), timeout_ms=timeout_ms)
-        found.update(
-            TopicPartition(topic.name, info.partition)
-            for topic in described.values()
-            for info in topic.partitions
-            if node_id is None or node_id in info.replicas
-        )
-        return sorted(found)
-
-    async def _open_for_long(
-        self,
-        partitions: Sequence[TopicPartition],
-        node_id: int | None,
-        longest_ms: int,
-        timeout_ms: int | None,
-    ) -> list[HangingTransaction]:
-        found: list[HangingTransaction] = []
-        for begin in range(0, len(partitions), PARTITIONS_ASKED_MAX):
-            producers = await self.describe_producers(
-                partitions[begin : begin + PARTITIONS_ASKED_MAX],
-                node_id=node_id,
-                timeout_ms=timeout_ms,
-            )
-            before_ms = int(time.time() * 1000) - longest_ms
-            found += admin_transactions.open_for_long(producers, before_ms)
-        return found
-
-    async def _known_to_coordinators(
-        self, producer_ids: Collection[int], timeout_ms: int | None
-    ) -> list[TransactionDescription]:
-        """The transactions of some producers, as their coordinators know them."""
-        if not producer_ids:
-            return []  # An empty list would ask for all of the cluster.
-        listed = await self.list_transactions(producer_ids=producer_ids, timeout_ms=timeout_ms)
-        found: list[TransactionDescription] = []
-        for listing in listed:
-            name = listing.transactional_id
-            with contextlib.suppress(TransactionalIdNotFoundError):  # It has expired meanwhile.
-                found += (await self.describe_transactions([name], timeout_ms=timeout_ms)).values()
-        return found
 
     async def abort_transaction(
         self,
@@ -676,22 +837,9 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         limit_of(timeout_ms, 0)
         if start_offset is None and producer_id is None:
             raise IllegalStateError("abort_transaction() needs start_offset or producer_id")
-        hanging = await self._open_in(where, start_offset, producer_id, timeout_ms)
-        if not force:
-            known = await self._known_to_coordinators([hanging.producer.producer_id], timeout_ms)
-            live = admin_transactions.coordinated(hanging, known)
-            if live is not None:
-                raise IllegalStateError(
-                    f"the transaction in {where} is not hanging: its coordinator knows it as "
-                    f"{live.transactional_id!r}, {live.state}. Let its producer end it, call "
-                    f"fence_producers([{live.transactional_id!r}]), or give force=True, which "
-                    "takes its records here away from a later commit"
-                )
-            # Its end may have come before the coordinator was asked, and the next one begun.
-            start = hanging.producer.transaction_start_offset
-            again = await self._open_in(where, start, hanging.producer.producer_id, timeout_ms)
-            if again.producer.producer_epoch != hanging.producer.producer_epoch:
-                raise IllegalStateError(f"the transaction in {where} has ended meanwhile")
+        hanging = await HangingTransactions(self).to_abort(
+            where, start_offset, producer_id, force=force, timeout_ms=timeout_ms
+        )
 
         def flow(
             leader: int, _: list[TopicPartition], __: int
@@ -700,24 +848,6 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
 
         await self._asker.ask_leaders([where], flow, timeout_ms)
         return hanging.producer
-
-    async def _open_in(
-        self,
-        partition: TopicPartition,
-        start_offset: int | None,
-        producer_id: int | None,
-        timeout_ms: int | None,
-    ) -> HangingTransaction:
-        """The open transaction that begins there, or is of that producer."""
-        producers = await self.describe_producers([partition], timeout_ms=timeout_ms)
-        for producer in producers[partition]:
-            if (
-                producer.transaction_start_offset is not None
-                and start_offset in (None, producer.transaction_start_offset)
-                and producer_id in (None, producer.producer_id)
-            ):
-                return HangingTransaction(partition, producer)
-        raise IllegalStateError(f"no open transaction in {partition} matches")
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
@@ -742,6 +872,184 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
             timeout_ms,
         )
 
+    # --- ACLs, users and quotas ---
+
+    async def describe_acls(
+        self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
+    ) -> list[AclBinding]:
+        """Rules that a filter matches; all without one.
+
+        Args:
+            wanted: The filter; None for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            SecurityDisabledError: The cluster has no authorizer.
+            BrokerError: Another refusal.
+        """
+        asked = AclFilter() if wanted is None else wanted
+        if not isinstance(asked, AclFilter):
+            raise ConfigError("wanted", wanted, "give an AclFilter, or None for all")
+        check_rule("wanted", asked)
+        return await self._asker.ask_controller_once(
+            lambda _, target: admin_security.describe_acls(asked, target), timeout_ms
+        )
+
+    async def create_acls(
+        self, bindings: Iterable[AclBinding], *, timeout_ms: int | None = None
+    ) -> None:
+        """Add rules; one that is there already is no error.
+
+        Args:
+            bindings: What to add; one that is there already is no error.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            ConfigError: A rule has ANY where one thing must be named.
+            SecurityDisabledError: The cluster has no authorizer.
+            BrokerError: Another refusal.
+        """
+        check = partial(check_rule, "bindings")
+        wanted = instances("bindings", bindings, AclBinding, check)
+        await self._asker.ask_controller(
+            wanted, lambda left, _, target: admin_security.create_acls(left, target), timeout_ms
+        )
+
+    async def delete_acls(
+        self, filters: Iterable[AclFilter], *, timeout_ms: int | None = None
+    ) -> dict[AclFilter, list[AclBinding]]:
+        """Remove every rule that one of the filters matches; gives what was removed.
+
+        Args:
+            filters: Each deletes every ACL that fits it.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            SecurityDisabledError: The cluster has no authorizer.
+            BrokerError: Another refusal.
+        """
+        return await self._asker.ask_controller(
+            instances("filters", filters, AclFilter, partial(check_rule, "filters")),
+            lambda left, _, target: admin_security.delete_acls(left, target),
+            timeout_ms,
+        )
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Iterations by mechanism of users with SCRAM passwords (KIP-554).
+
+        Args:
+            users: Which ones; None for all.
+            timeout_ms: Limit.
+
+        Raises:
+            ResourceNotFoundError: One has no password.
+        """
+        if users is None:
+            found = await self._asker.ask_controller_once(
+                lambda _, target: admin_security.describe_scram_users(None, target), timeout_ms
+            )
+            return {user: infos for user, infos in found.items() if isinstance(infos, dict)}
+        return await self._asker.ask_controller(
+            name_list("users", users),
+            lambda left, _, target: admin_security.describe_scram_users(left, target),
+            timeout_ms,
+        )
+
+    async def alter_user_scram_credentials(
+        self,
+        upsertions: Sequence[ScramUpsertion] = (),
+        deletions: Sequence[ScramDeletion] = (),
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set and remove passwords of users (KIP-554).
+
+        Args:
+            upsertions: Passwords to set, by user and mechanism.
+            deletions: Mechanisms to take from users.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            ConfigError: A mechanism, a number of iterations or a password that cannot work.
+            ResourceNotFoundError: A password to remove is not there.
+            BrokerError: Another refusal.
+        """
+        removed = instances("deletions", deletions, ScramDeletion, check_deletion)
+        salted = [
+            wish._replace(salt=secrets.token_bytes(SALT_BYTES)) if wish.salt is None else wish
+            for wish in instances(
+                "upsertions", upsertions, ScramUpsertion, check_upsertion, is_secret=True
+            )
+        ]
+        users = [wish.user for wish in salted] + [deletion.user for deletion in removed]
+        await self._asker.ask_controller(
+            dict.fromkeys(users),
+            lambda left, _, target: admin_security.alter_scram_users(
+                [wish for wish in salted if wish.user in left],
+                [deletion for deletion in removed if deletion.user in left],
+                target,
+            ),
+            timeout_ms,
+        )
+
+    async def describe_client_quotas(
+        self,
+        components: Mapping[str, str | AnyName | None] | None = None,
+        *,
+        strict: bool = False,
+        timeout_ms: int | None = None,
+    ) -> list[ClientQuota]:
+        """Quotas of entities (KIP-546).
+
+        Args:
+            components: What parts of an entity must be, by "user", "client-id" or "ip": a name,
+                None for the default, or `AnyName.ANY`; all entities without any.
+            strict: Leave out entities that have other parts too.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such type of entity.
+            BrokerError: A refusal.
+        """
+        wanted = quota_components(components)
+        check_flag("strict", strict)
+        return await self._asker.ask_controller_once(
+            lambda _, target: admin_security.describe_quotas(wanted, strict, target), timeout_ms
+        )
+
+    async def alter_client_quotas(
+        self,
+        changes: Iterable[tuple[Mapping[str, str | None], Mapping[str, float | None]]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set quotas of entities (KIP-546).
+
+        Args:
+            changes: Pairs of an entity, as in `ClientQuota.entity`, and its new quotas by Kafka's
+                name; None removes one.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such type of entity.
+            InvalidRequestError: A quota or value does not exist.
+        """
+        wanted = quota_changes(changes)
+        check_flag("validate_only", validate_only)
+        await self._asker.ask_controller(
+            wanted,
+            lambda left, _, target: admin_security.alter_quotas(
+                {entity: wanted[entity] for entity in left}, validate_only, target
+            ),
+            timeout_ms,
+        )
+
+    # --- replicas, folders, features, controllers ---
+
     async def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
         """Id, brokers and controller of the cluster.
 
@@ -750,3 +1058,220 @@ class AsyncAdmin(GroupOffsetCalls, SecurityCalls, ClusterCalls):
         """
         self._asker.check(timeout_ms)
         return await self._pool.run(admin_topics.describe_cluster(), timeout_ms=timeout_ms)
+
+    async def list_config_resources(
+        self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
+    ) -> list[ConfigResource]:
+        """Everything that has settings (KIP-1142), of some types or of all.
+
+        Args:
+            types: Kinds of resources; empty for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
+        wanted = instances("types", types, ResourceType)
+        found = await self._asker.ask_controller_once(
+            lambda _, target: admin_cluster.list_config_resources(wanted, target), timeout_ms
+        )
+        return sorted(found)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Folders of brokers, with sizes of replicas and room that is left (KIP-113).
+
+        Args:
+            brokers: Node ids; None for all.
+            timeout_ms: Limit.
+
+        Returns:
+            Folders by path, by node id.
+        """
+        asked = None if brokers is None else number_list("brokers", brokers)
+        self._asker.check(timeout_ms)
+        if asked is None:
+            view = await self._pool.refresh_metadata((), timeout_ms=timeout_ms)
+            asked = list(view.nodes)
+
+        async def ask(left: list[int], left_ms: int) -> Outcomes[int, dict[str, LogDirDescription]]:
+            found: Outcomes[int, dict[str, LogDirDescription]] = {}
+            for node_id in left:
+                flow = admin_cluster.describe_log_dirs(node_id)
+                found[node_id] = await self._pool.run(flow, timeout_ms=left_ms)
+            return found
+
+        return await self._asker.complete(asked, ask, timeout_ms)
+
+    async def alter_replica_log_dirs(
+        self,
+        broker: int,
+        folders: Mapping[TopicPartition, str],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Move replicas of one broker to other folders of it (KIP-113).
+
+        Args:
+            broker: Node id.
+            folders: Path by partition, as `describe_log_dirs` names them.
+            timeout_ms: Limit.
+
+        Raises:
+            LogDirNotFoundError: There is no such folder.
+            BrokerError: Another refusal.
+        """
+        broker = whole_number("broker", broker)
+        wanted = folders_by_partition(folders)
+
+        async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, None]:
+            flow = admin_cluster.alter_log_dirs(broker, {p: wanted[p] for p in left})
+            return await self._pool.run(flow, timeout_ms=left_ms)
+
+        await self._asker.complete(wanted, ask, timeout_ms, final=NO_SUCH_TOPIC)
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election_type: Literal["preferred", "unclean"] = "preferred",
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Have leaders elected (KIP-460); who leads already is no error.
+
+        Args:
+            partitions: Which ones; None for all that need it.
+            election_type: The preferred replica, or with loss of records any that is alive.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such election.
+            PreferredLeaderNotAvailableError: A preferred replica is not alive.
+            BrokerError: Another refusal.
+        """
+        check_choice("election_type", election_type, ELECTIONS)
+        kind = ELECTIONS[election_type]
+        if partitions is None:
+            found = await self._asker.ask_controller_once(
+                lambda left_ms, target: admin_cluster.elect_leaders(None, kind, left_ms, target),
+                timeout_ms,
+            )
+            for error in found.values():
+                if error is not None:
+                    raise error
+            return
+        await self._asker.ask_controller(
+            dict.fromkeys(partition_list(partitions)),
+            lambda left, left_ms, target: admin_cluster.elect_leaders(left, kind, left_ms, target),
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+        )
+
+    async def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Give partitions other replicas (KIP-455); it goes on after the call.
+
+        Args:
+            replicas: Node ids by partition, the preferred leader first; None cancels.
+            timeout_ms: Limit.
+
+        Raises:
+            InvalidReplicaAssignmentError: A node is not there, or is named twice.
+            NoReassignmentInProgressError: There is nothing to cancel.
+        """
+        wanted = replicas_by_partition(replicas)
+        await self._asker.ask_controller(
+            wanted,
+            lambda left, left_ms, target: admin_cluster.alter_reassignments(
+                {partition: wanted[partition] for partition in left}, left_ms, target
+            ),
+            timeout_ms,
+            final=NO_SUCH_TOPIC,
+        )
+
+    async def list_partition_reassignments(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Reassignments that are under way, of some partitions or of all (KIP-455).
+
+        Args:
+            partitions: Which ones; None for all.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
+        wanted = None if partitions is None else partition_list(partitions)
+        return await self._asker.ask_controller_once(
+            lambda left_ms, target: admin_cluster.list_reassignments(wanted, left_ms, target),
+            timeout_ms,
+        )
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
+        """Features that the cluster knows, and the levels in force (KIP-584).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
+        return await self._asker.ask_controller_once(
+            lambda _, target: admin_cluster.describe_features((SOFTWARE_NAME, "1"), target),
+            timeout_ms,
+        )
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: Literal["upgrade", "safe_downgrade", "unsafe_downgrade"] = "upgrade",
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Set levels of features, all or none (KIP-584).
+
+        Args:
+            levels: Level by name; 0 ends a feature.
+            upgrade_type: Whether a level may go down, and with loss of what it kept.
+            validate_only: Only check whether it could be done.
+            timeout_ms: Limit.
+
+        Raises:
+            ConfigError: There is no such upgrade.
+            InvalidUpdateVersionError: A level cannot be had.
+        """
+        wanted = numbers_by_name("levels", levels, "{'metadata.version': 20}")
+        check_choice("upgrade_type", upgrade_type, UPGRADES)
+        check_flag("validate_only", validate_only)
+        kind = UPGRADES[upgrade_type]
+        await self._asker.ask_controller_once(
+            lambda left_ms, target: admin_cluster.update_features(
+                wanted, kind, validate_only, left_ms, target
+            ),
+            timeout_ms,
+        )
+
+    async def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """The controllers, and how far each of them has come (KIP-595).
+
+        Args:
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
+        return await self._asker.ask_controller_once(
+            lambda _, target: admin_cluster.describe_quorum(target), timeout_ms
+        )
+
+    async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
+        """Have the cluster forget a broker that is gone for good.
+
+        Args:
+            broker: Node id.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            BrokerIdNotRegisteredError: There is no such broker.
+        """
+        node_id = whole_number("broker", broker)
+        await self._asker.ask_controller_once(
+            lambda _, target: admin_cluster.unregister_broker(node_id, target), timeout_ms
+        )

@@ -152,6 +152,41 @@ class ClusterAsker:
 
         return list((await self.complete(view.nodes, ask, timeout_ms)).values())
 
+    async def ask_controller(
+        self,
+        items: Iterable[K],
+        flow: Callable[[list[K], int, int], Flow[Outcomes[K, V]]],
+        timeout_ms: int | None,
+        *,
+        final: Collection[int] = (),
+    ) -> dict[K, V]:
+        """Ask a broker that takes requests for the controller about several items.
+
+        Args:
+            items: What to ask about.
+            flow: Makes the conversation about some of them, given a limit in milliseconds and the
+                node to ask.
+            timeout_ms: Limit for the whole, default ``default_api_timeout_ms``.
+            final: Error codes that are not worth another try.
+        """
+
+        async def ask(left: list[K], left_ms: int) -> Outcomes[K, V]:
+            target = await self.controller()
+            return await self._pool.run(flow(left, left_ms, target), timeout_ms=left_ms)
+
+        return await self.complete(items, ask, timeout_ms, final=final)
+
+    async def ask_controller_once(
+        self, flow: Callable[[int, int], Flow[V]], timeout_ms: int | None
+    ) -> V:
+        """Ask such a broker one question; ``flow`` gets a limit and the node to ask."""
+
+        async def ask(left: list[str], left_ms: int) -> Outcomes[str, V]:
+            target = await self.controller()
+            return {"": await self._pool.run(flow(left_ms, target), timeout_ms=left_ms)}
+
+        return (await self.complete([""], ask, timeout_ms))[""]
+
     async def complete(
         self,
         items: Iterable[K],

@@ -535,11 +535,15 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         return self._engine.state(partition).lag(self.config.isolation)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """See ``AsyncConsumer.lag``; this is the Java client's name for it (KIP-695)."""
+        """See ``AsyncConsumer.lag``; this is the Java client's name for it (KIP-695).
+
+        Args:
+            partition: An assigned partition.
+        """
         return self.lag(partition)
 
     def metrics(self) -> ConsumerMetrics:
-        """What this consumer has done so far; cheap, and also after the end."""
+        """What this consumer has done so far; cheap, from any thread, and also after the end."""
         from onceflow.sdk.aio.snapshots import consumer_metrics  # Late: most programs never ask.
 
         return consumer_metrics(self._engine)

@@ -465,7 +465,8 @@ class AsyncProducer:
         Args:
             topic: Topic name.
         """
-        return set(range((await self._engine.topic(topic)).partition_count))
+        state = await self._engine.topic(topic)
+        return set(range(state.partition_count))
 
     async def partition_infos(self, topic: str) -> list[PartitionInfo]:
         """The partitions of a topic, with leaders and replicas.
@@ -501,7 +502,7 @@ class AsyncProducer:
         return self._config
 
     def metrics(self) -> ProducerMetrics:
-        """What this producer has done so far; cheap, and also after the end."""
+        """What this producer has done so far; cheap, from any thread, and also after the end."""
         from onceflow.sdk.aio.snapshots import producer_metrics  # Late: most programs never ask.
 
         return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))

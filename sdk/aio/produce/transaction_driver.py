@@ -332,13 +332,14 @@ class TransactionDriver(Generic[D]):
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
-        manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
+        # A wrong argument is named as such, also where the transaction is broken.
         check_group_metadata(group)
         check_group(group)
         plain = offsets_by_partition(offsets)
+        deadline_ms = self._deadline_ms(timeout_ms)
+        manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
         if not plain:
             return
-        deadline_ms = self._deadline_ms(timeout_ms)
         # One call at a time: a repetition of an earlier one would overwrite a later one's offsets.
         async with self._offsets_turn:
             await self._send_offsets(plain, group, deadline_ms)

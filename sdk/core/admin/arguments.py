@@ -12,7 +12,7 @@ from typing import TypeVar
 from onceflow.sdk.core.arguments import partition_of
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
-from onceflow.sdk.model.partitions import NewTopic, TopicPartition
+from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.sdk.model.whole_numbers import is_whole
 
 T = TypeVar("T", bound=Hashable)
@@ -220,6 +220,25 @@ def times_or_words(given: object, words: Mapping[str, int]) -> dict[TopicPartiti
             raise ConfigError(f"targets of {where}", time, remedy)
         times[where] = words[time] if isinstance(time, str) else time
     return numbers_by_partition("targets", times)
+
+
+def isolation_of(given: IsolationLevel | str) -> IsolationLevel:
+    """Return an isolation level by its name in any case, or as it is.
+
+    Args:
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It is no isolation level.
+    """
+    try:
+        if isinstance(given, str):
+            return IsolationLevel[given.upper()]
+        return IsolationLevel(whole_number("isolation_level", given))
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "isolation_level", given, 'must be "read_committed" or "read_uncommitted"'
+        ) from None
 
 
 def resource(name: str, given: object) -> ConfigResource:
