@@ -120,7 +120,8 @@ def test_place_in_the_users_code_is_told(world: World, caplog: pytest.LogCapture
     assert world.cluster.values("dead")[-1] == b"no json"
     stopping = App("stops")
     stopping.processor("in", name="stops", retries=1)(called_by_the_handler)
-    with pytest.raises(ProcessingError, match=f"stops failed at in-0@0 after 2 attempts: {where}"):
+    world.cluster.put("in", b"no json", key=b"k")
+    with pytest.raises(ProcessingError, match=f"stops failed at in-0@4 after 2 attempts: {where}"):
         world.run(stopping)
     assert "places: dead letter" in caplog.text
 
