@@ -175,7 +175,7 @@ class Restorer:
         replays = dict(self._replays)
         bounds = await settle(reader.bounds(list(replays)))
         for changelog, replay in replays.items():
-            self._begin(changelog, replay.name, replay.state, bounds[changelog], not replay.end)
+            self._begin(changelog, replay.name, replay.state, bounds[changelog], replay.end is None)
 
     def drop(self, state: TaskState) -> None:
         """Forget a task whose partition is gone."""

@@ -10,7 +10,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from onceflow.processors.calls import Attempt, Calls
 from onceflow.processors.changelog import ChangelogReader
@@ -23,26 +23,42 @@ from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.sdk import Admin, Consumer
+from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer
 from onceflow.sdk.errors import KafkaError, TopicAlreadyExistsError
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, TransactionSession
+from onceflow.transactions.colour import Maybe, settle
 
 CREATE_WAIT_S = 10.0
 CREATE_CHECK_S = 0.05
 RESTORE_RECORDS_MAX = 100_000
 
+Bytes: TypeAlias = "bytes | None"
+
 
 class KafkaTopicAdmin:
-    """Topics by the SDK's ``Admin``."""
+    """Topics by the SDK's admin client, of either face.
 
-    def __init__(self, settings: AppSettings) -> None:
-        self._admin = Admin(config=settings.admin_config())
+    Args:
+        admin: The client; it is closed with this.
+        sleep: Waits for some seconds.
+        monotonic_s: Monotonic seconds.
+    """
 
-    def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    def __init__(
+        self,
+        admin: Admin | AsyncAdmin,
+        sleep: Callable[[float], Maybe[None]] = time.sleep,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._admin = admin
+        self._sleep = sleep
+        self._monotonic_s = monotonic_s
+
+    async def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
         """Facts of those topics that exist."""
-        existing = set(self._admin.list_topics())
+        existing = set(await settle(self._admin.list_topics()))
         wanted = [topic for topic in dict.fromkeys(topics) if topic in existing]
         if not wanted:
             return {}
@@ -52,57 +68,65 @@ class KafkaTopicAdmin:
                 str(found.topic_id),
                 min((len(p.replicas) for p in found.partitions), default=1),
             )
-            for name, found in self._admin.describe_topics(wanted).items()
+            for name, found in (await settle(self._admin.describe_topics(wanted))).items()
         }
 
-    def create(self, topics: Sequence[NewTopic]) -> None:
+    async def create(self, topics: Sequence[NewTopic]) -> None:
         """Create topics, and wait until all brokers' answers show them."""
         for topic in topics:
             try:
-                self._admin.create_topics([topic])
+                await settle(self._admin.create_topics([topic]))
             except TopicAlreadyExistsError:
                 continue  # Another worker was faster.
-        deadline = time.monotonic() + CREATE_WAIT_S
+        deadline_s = self._monotonic_s() + CREATE_WAIT_S
         names = {topic.name for topic in topics}
-        while not names <= set(self._admin.list_topics()):
-            if time.monotonic() > deadline:
+        while not names <= set(await settle(self._admin.list_topics())):
+            if self._monotonic_s() > deadline_s:
                 raise TopicSetupError(f"created topics do not appear: {', '.join(sorted(names))}")
-            time.sleep(CREATE_CHECK_S)
+            await settle(self._sleep(CREATE_CHECK_S))
 
-    def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    async def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """Configurations by topic."""
         return {
             str(topic): {name: entry.value or "" for name, entry in entries.items()}
-            for topic, entries in self._admin.describe_configs(list(topics)).items()
+            for topic, entries in (await settle(self._admin.describe_configs(list(topics)))).items()
         }
 
-    def broker_count(self) -> int:
+    async def broker_count(self) -> int:
         """How many brokers the cluster has."""
-        return len(self._admin.describe_cluster().nodes)
+        return len((await settle(self._admin.describe_cluster())).nodes)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release connections."""
-        self._admin.close()
+        await settle(self._admin.close())
 
 
 class KafkaChangelogReader:
-    """Changelogs by a consumer outside of any group."""
+    """Changelogs by a consumer outside of any group, of either face.
 
-    def __init__(self, settings: AppSettings) -> None:
-        self._admin = Admin(config=settings.admin_config())
-        # Without deserializers: changelogs hold bytes.
-        consumer = Consumer(config=settings.restoring_config())
-        self._consumer = cast("Consumer[bytes | None, bytes | None]", consumer)
+    Args:
+        admin: Tells the bounds; it is closed with this.
+        consumer: Reads. It needs no deserializers, since changelogs hold bytes.
+    """
 
-    def bounds(
+    def __init__(
+        self,
+        admin: Admin | AsyncAdmin,
+        consumer: Consumer[Bytes, Bytes] | AsyncConsumer[Bytes, Bytes],
+    ) -> None:
+        self._admin = admin
+        self._consumer = consumer
+
+    async def bounds(
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
         """Log start offset and high watermark of each partition."""
-        starts = self._admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-        ends = self._admin.list_offsets(
+        starts = await settle(self._admin.list_offsets(dict.fromkeys(partitions, "earliest")))
+        latest = self._admin.list_offsets(
             dict.fromkeys(partitions, "latest"),
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
         )
+        ends = await settle(latest)
         return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions}
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -111,18 +135,18 @@ class KafkaChangelogReader:
         for partition, offset in positions.items():
             self._consumer.seek(partition, offset)
 
-    def poll(self, timeout_ms: int) -> Mapping[TopicPartition, RecordColumns]:
+    async def poll(self, timeout_ms: int) -> Mapping[TopicPartition, RecordColumns]:
         """Take records."""
-        return self._consumer.poll_columns(timeout_ms, RESTORE_RECORDS_MAX)
+        return await settle(self._consumer.poll_columns(timeout_ms, RESTORE_RECORDS_MAX))
 
-    def position(self, partition: TopicPartition) -> int:
+    async def position(self, partition: TopicPartition) -> int:
         """Where reading goes on, behind markers and aborted records."""
-        return self._consumer.position(partition)
+        return await settle(self._consumer.position(partition))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release connections."""
-        self._consumer.close()
-        self._admin.close()
+        await settle(self._consumer.close())
+        await settle(self._admin.close())
 
 
 C = TypeVar("C")
@@ -165,7 +189,8 @@ class KafkaServices:
 
     def admin(self) -> TopicAdmin:
         """Access to topics."""
-        return self._made(lambda: KafkaTopicAdmin(self._settings), KafkaTopicAdmin.close)
+        admin = self._made(lambda: Admin(config=self._settings.admin_config()), Admin.close)
+        return KafkaTopicAdmin(admin)
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
         """Units are transactions."""
@@ -181,7 +206,9 @@ class KafkaServices:
 
     def changelog_reader(self) -> ChangelogReader:
         """A reader of changelogs."""
-        return KafkaChangelogReader(self._settings)
+        admin = Admin(config=self._settings.admin_config())
+        consumer = Consumer(config=self._settings.restoring_config())
+        return KafkaChangelogReader(admin, cast("Consumer[Bytes, Bytes]", consumer))
 
     def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
         """The map of a task; None while somebody else holds it."""

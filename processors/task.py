@@ -366,22 +366,26 @@ class Task:
         return True
 
     def refuse_outputs(self, partition: TopicPartition, offset: int, error: RecordError) -> None:
-        """The brokers refuse an output of a record: it is given up when it comes again."""
-        self.doomed[Doomed(partition, offset)] = error
+        """The brokers refuse an output of a record: it is given up when it comes again.
+
+        Raises:
+            ProcessingError: It was given up already, so what they refuse is its dead letter.
+        """
+        where = Doomed(partition, offset)
+        if where in self._buried:
+            raise ProcessingError(
+                f"neither the outputs of {where.partition}@{where.offset} nor its dead letter can "
+                f"be delivered: {error}",
+                partition.topic,
+                partition.partition,
+                offset,
+                1,
+            ) from error
+        self.doomed[where] = error
 
     def _give_up_outputs(self, job: _Job, error: RecordError) -> None:
         """A record whose outputs the brokers refuse: as if its functions had failed."""
         where = Doomed(job.inbox.partition, job.record.offset)
-        if where in self._buried:
-            self._job = None
-            raise ProcessingError(
-                f"neither the outputs of {where.partition}@{where.offset} nor its dead letter can "
-                f"be delivered: {error}",
-                job.record.topic,
-                job.record.partition,
-                job.record.offset,
-                1,
-            ) from error
         self._buried.add(where)
         nodes = [node for node, _ in reversed(job.agenda)]
         job.agenda.clear()

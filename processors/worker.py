@@ -49,6 +49,7 @@ from onceflow.sdk.errors import (
     NoBrokersAvailableError,
     RecordError,
     RetriableError,
+    UnreleasedInstanceIdError,
 )
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions import Abort, SessionConfig, TransactionalIdInUseError
@@ -70,8 +71,13 @@ changelog of one that was not for longer than ``delete.retention.ms``."""
 LOCK_TOLD_S = 5.0
 """Time between two log lines about a store that somebody else holds."""
 
-_BEGIN_AGAIN = (RetriableError, AbortableError, CommitOutcomeUnknownError)
-"""New clients may help."""
+_BEGIN_AGAIN = (
+    RetriableError,
+    AbortableError,
+    CommitOutcomeUnknownError,
+    UnreleasedInstanceIdError,
+)
+"""New clients may help, or time: a predecessor that was killed keeps its instance id a while."""
 
 
 class Services(Protocol):

@@ -3,12 +3,13 @@
 ``SEED=n`` replays one run and prints the history around what went wrong (all of it with
 ``ARGS=--full``). ``SEEDS=n`` runs many in two processes (``ARGS="--processes 1"`` in one), from
 ``FROM`` on; the first seed is a number from the clock by default, so that every use looks at new
-ones.
+ones. ``ARGS=--processors`` runs an application of processors in place of the other clients.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import re
 import sys
 import time
 
+from sim_processor_run import simulate_processors
 from sim_run import Result, simulate
 
 PROCESSES = 2
@@ -34,10 +36,10 @@ def fix_hash_seed() -> None:
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
-def replay(seed: int, *, full: bool) -> bool:
+def replay(seed: int, *, full: bool, processors: bool = False) -> bool:
     """Run one seed and tell; True when all is well."""
     began_s = time.process_time()
-    result = simulate(seed)
+    result = simulate_processors(seed) if processors else simulate(seed)
     cpu_s = time.process_time() - began_s
     if full:
         print("\n".join(str(event) for event in result.history.events))
@@ -57,29 +59,33 @@ def _named_in(problems: list[str]) -> list[str]:
     return sorted(set(re.findall(r"[a-z]+\d+/\d+[.-]t?\d+|[a-z]+-\d+@\d+", text)))[:4]
 
 
-def run_one(seed: int) -> tuple[int, str, list[str], dict[str, int]]:
+def run_one(seed: int, *, processors: bool) -> tuple[int, str, list[str], dict[str, int]]:
     """One seed in a process of its own."""
-    result: Result = simulate(seed)
+    result: Result = simulate_processors(seed) if processors else simulate(seed)
     return seed, result.digest, result.problems, result.counts
 
 
-def run_many(first: int, count: int, processes: int = PROCESSES) -> bool:
+def run_many(
+    first: int, count: int, processes: int = PROCESSES, *, processors: bool = False
+) -> bool:
     """Run seeds in parallel; True when all is well."""
     began_s = time.monotonic()
     failed: list[int] = []
     totals: dict[str, int] = {}
     context = multiprocessing.get_context("spawn")
     seeds = range(first, first + count)
+    run = functools.partial(run_one, processors=processors)
     with context.Pool(processes) as pool:
         for done, (seed, digest, problems, counts) in enumerate(
-            pool.imap_unordered(run_one, seeds, chunksize=4), 1
+            pool.imap_unordered(run, seeds, chunksize=4), 1
         ):
             for name, number in counts.items():
                 totals[name] = totals.get(name, 0) + number
             if problems:
                 failed.append(seed)
                 _clear_line()
-                print(f"seed {seed} ({digest}): make sim SEED={seed}", flush=True)
+                how = " ARGS=--processors" if processors else ""
+                print(f"seed {seed} ({digest}): make sim SEED={seed}{how}", flush=True)
                 for problem in problems[:SHOWN_PROBLEMS]:
                     print(f"  * {problem}")
             _progress(done, count, len(failed), began_s)
@@ -115,11 +121,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="how many to run")
     parser.add_argument("--from", type=int, dest="first", default=int(time.time()) % 10**9)
     parser.add_argument("--processes", type=int, default=PROCESSES, help="how many run at once")
+    parser.add_argument("--processors", action="store_true", help="run an application")
     parser.add_argument("--full", action="store_true", help="print the whole history")
     options = parser.parse_args()
     if options.seed is not None:
-        return not replay(options.seed, full=options.full)
-    return not run_many(options.first, options.seeds, options.processes)
+        return not replay(options.seed, full=options.full, processors=options.processors)
+    return not run_many(
+        options.first, options.seeds, options.processes, processors=options.processors
+    )
 
 
 if __name__ == "__main__":

@@ -177,6 +177,10 @@ class Simulation:
         world.run(lambda: all(worker.finished for worker in self.workers), end_us)
         world.run(lambda: sim_ending.is_settled(self), world.now_us + CALM_LIMIT_US)
 
+    def judge(self) -> list[str]:
+        """What a kind of run has to say beside the checker, once nothing moves any more."""
+        return []
+
     def end_faults(self) -> None:
         """From now on everything works."""
         self.calm = True
@@ -214,21 +218,28 @@ class Simulation:
         self.world.after(150_000, self._watch)
 
 
-def simulate(seed: object, setup: Setup | None = None, network: type[Network] = Network) -> Result:
+def simulate(
+    seed: object,
+    setup: Setup | None = None,
+    network: type[Network] = Network,
+    kind: type[Simulation] = Simulation,
+) -> Result:
     """One run.
 
     Args:
         seed: Anything that has a repr.
         setup: What takes part; drawn from the seed by default.
         network: The kind of network.
+        kind: The kind of run.
     """
-    sim = Simulation(seed, setup, network)
+    sim = kind(seed, setup, network)
     problems: list[str] = []
     with own_world(sim.world, sim.setup.segment_bytes) as logged:
         ending = Ending()
         try:
             sim.run()
             ending = sim_ending.look(sim)
+            problems += sim.judge()
         except StuckError as error:
             waiting = [worker.name for worker in sim.workers if not worker.finished]
             problems.append(f"stuck: {error}; still busy: {waiting}")

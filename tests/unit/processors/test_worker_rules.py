@@ -35,6 +35,7 @@ from onceflow.sdk.errors import (
     OffsetOutOfRangeError,
     RequestTimedOutError,
     TransactionAbortableError,
+    UnreleasedInstanceIdError,
 )
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import SessionConfig
@@ -443,6 +444,16 @@ def test_record_whose_output_is_refused_is_found_and_follows_the_policy(world: W
 OUT0 = TopicPartition("out", 0)
 
 
+def test_dead_letter_whose_transaction_is_aborted_is_sent_again(world: World) -> None:
+    """That the unit of a dead letter was aborted says nothing of the letter."""
+    world.cluster.put("in", b"big")
+    world.cluster.fail("flush", MessageTooLargeError())
+    world.cluster.fail("flush", TransactionAbortableError(), times=2)
+    world.run(flaky({}, dead_letter="dead"))
+    assert world.cluster.values("dead") == [b"big"]
+    assert world.cluster.offset("in") == 1
+
+
 def test_record_whose_dead_letter_is_refused_too_stops(world: World) -> None:
     """Trap 78: the offset does not move past it."""
     world.cluster.put("in", b"a")
@@ -459,6 +470,14 @@ def test_endless_aborts_end_with_the_cause(world: World) -> None:
     with pytest.raises(TooManyAbortsError, match="21 transactions aborted in a row"):
         world.run(flaky({}))
     assert world.cluster.offset("in") is None
+
+
+def test_instance_id_of_a_killed_predecessor_is_waited_for(world: World) -> None:
+    """It is released when the predecessor's session times out."""
+    world.cluster.put("in", b"a")
+    world.cluster.fail("poll", UnreleasedInstanceIdError(), times=3)
+    world.run(flaky({}))
+    assert world.cluster.values("out") == [b"A"]
 
 
 def test_brokers_that_come_back_are_met_again_in_place(world: World) -> None:

@@ -1,0 +1,188 @@
+"""Goal: no seed of the simulation shows an application that processes a record twice, not at all,
+out of order or with another count; and each of these would be noticed.
+
+Method: workers of one application live through kills, pauses, zombies, rebalances, retries, broker
+restarts and lost disks on virtual time; what they leave is compared with a dictionary of counts.
+Then faults are put into the product in memory, one at a time, until the checker objects.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sim_processor_run import simulate_processors
+
+from onceflow.processors.assign import Tasks
+from onceflow.processors.inbox import Inboxes
+from onceflow.processors.kafka_services import KafkaChangelogReader
+from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.notes import encode_note
+from onceflow.processors.state.faces import State
+from onceflow.processors.state.store import Layer, ValueStore
+from onceflow.processors.state.task_state import TaskState
+from onceflow.processors.task import Task
+from onceflow.processors.worker import Worker
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+
+FIXED = range(1, 13)
+FRESH = 4
+SEEDS_MAX = 60
+
+Replace = Callable[[object, str, object], None]
+
+
+def problems(seeds: Sequence[int]) -> list[str]:
+    return [f"seed {s}: {text}" for s in seeds for text in simulate_processors(s).problems]
+
+
+@pytest.mark.sim
+def test_fixed_seeds() -> None:
+    assert problems(FIXED) == []
+
+
+@pytest.mark.sim
+def test_fresh_seeds() -> None:
+    first = random.SystemRandom().randrange(10**9)
+    print(f"seeds from {first} on")
+    assert problems(range(first, first + FRESH)) == []
+
+
+@pytest.mark.sim
+def test_same_seed_gives_the_same_history() -> None:
+    first = simulate_processors(5)
+    simulate_processors(6)
+    assert simulate_processors(5).history.events == first.history.events
+
+
+# Planted faults ------------------------------------------------------------------------------
+
+
+def _inboxes_outlive_an_abort(replace: Replace) -> None:
+    clear = Inboxes.clear
+
+    def aborted(self: Task) -> None:
+        Inboxes.clear = lambda self: None  # type: ignore[method-assign]
+        try:
+            whole(self)
+        finally:
+            Inboxes.clear = clear  # type: ignore[method-assign]
+
+    whole = Task.aborted
+    replace(Task, "aborted", aborted)
+
+
+def _tasks_outlive_their_partitions(replace: Replace) -> None:
+    def release(self: Any, partitions: Sequence[TopicPartition]) -> None:
+        self._owned.difference_update(partitions)
+
+    replace(Tasks, "release", release)
+
+
+def _offsets_of_waiting_tasks_are_left_out(replace: Replace) -> None:
+    def offsets(self: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            partition: OffsetAndMetadata(
+                offset, encode_note(task.state.note(0)) if task.state else ""
+            )
+            for task in self._tasks
+            if task.waiting is None
+            for partition, offset in task.progress.items()
+        }
+
+    replace(Worker, "offsets", offsets)
+
+
+def _offsets_run_ahead(replace: Replace) -> None:
+    whole = Worker.offsets
+
+    def offsets(self: Worker) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            partition: OffsetAndMetadata(found.offset + 1, found.metadata)
+            for partition, found in whole(self).items()
+        }
+
+    replace(Worker, "offsets", offsets)
+
+
+def _state_outlives_an_abort(replace: Replace) -> None:
+    replace(ValueStore, "drop", lambda self: None)
+    replace(TaskState, "aborted", lambda self: self._sent.clear())
+
+
+def _failed_calls_keep_what_they_set(replace: Replace) -> None:
+    whole = State._finish
+    replace(State, "_finish", lambda self, keep: whole(self, True))
+
+
+def _map_writes_do_not_reach_the_record(replace: Replace) -> None:
+    replace(Layer, "merge", lambda self: None)
+
+
+def _nothing_is_restored(replace: Replace) -> None:
+    whole = KafkaChangelogReader.bounds
+
+    async def bounds(
+        self: KafkaChangelogReader, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        return dict.fromkeys(await whole(self, partitions), (0, 0))
+
+    replace(KafkaChangelogReader, "bounds", bounds)
+    replace(TaskState, "begin_restoring", lambda self, name, start, end: end)
+
+
+def _changes_are_not_logged(replace: Replace) -> None:
+    replace(TaskState, "collect", lambda self: [])
+
+
+def _records_that_fail_are_passed_over(replace: Replace) -> None:
+    replace(Failures, "retry_delay_ms", lambda self, record, error, attempt: None)
+    replace(Failures, "give_up", lambda self, record, error, attempts: None)
+
+
+TWICE = ("processed twice", "wrong count", "ahead of offsets")
+
+
+@dataclass(frozen=True)
+class Fault:
+    apply: Callable[[Replace], None]
+    rules: tuple[str, ...]
+
+
+FAULTS = {
+    "inboxes outlive an abort": Fault(_inboxes_outlive_an_abort, TWICE),
+    "tasks outlive their partitions": Fault(_tasks_outlive_their_partitions, TWICE),
+    "offsets of waiting tasks are left out": Fault(_offsets_of_waiting_tasks_are_left_out, TWICE),
+    "offsets run ahead": Fault(_offsets_run_ahead, ("not processed",)),
+    "state outlives an abort": Fault(_state_outlives_an_abort, ("wrong count", "state differs")),
+    "failed calls keep what they set": Fault(
+        _failed_calls_keep_what_they_set, ("wrong count", "state differs")
+    ),
+    "a map's writes do not reach the record": Fault(
+        _map_writes_do_not_reach_the_record, ("wrong count",)
+    ),
+    "nothing is restored": Fault(_nothing_is_restored, ("wrong count",)),
+    "changes are not logged": Fault(_changes_are_not_logged, ("state differs", "wrong count")),
+    "records that fail are passed over": Fault(
+        _records_that_fail_are_passed_over, ("not processed", "dead letter")
+    ),
+}
+
+
+@pytest.mark.sim
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    fault.apply(monkeypatch.setattr)
+    seen: list[str] = []
+    for seed in range(1, SEEDS_MAX + 1):
+        found = simulate_processors(seed).problems
+        if any(problem.startswith(fault.rules) for problem in found):
+            print(f"{name}: found by seed {seed}")
+            return
+        seen += found[:1]
+    pytest.fail(f"{name}: not found in {SEEDS_MAX} seeds; other problems: {seen[:5]}")
