@@ -45,7 +45,17 @@ class Endpoint:
             )
         return found
 
-    def close(self) -> None:
-        """Accept nothing more; connections stay."""
-        if self.acceptor is not None:
-            self.acceptor.close()
+    async def close(self) -> None:
+        """Accept nothing more; connections stay.
+
+        Connections that were accepted a moment ago get their turn first. asyncio makes their
+        transports in the next turn of the loop, and leaves them open, with nobody to close them,
+        if the listener is gone by then.
+        """
+        if self.acceptor is None:
+            return
+        loop = asyncio.get_running_loop()
+        for listening in self.acceptor.sockets:
+            loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+        self.acceptor.close()

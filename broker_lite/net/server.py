@@ -123,7 +123,7 @@ class Server:
                     await self._bind(place, node_id, security)
         except BaseException:
             for endpoint in self.endpoints:
-                endpoint.close()
+                await endpoint.close()
             raise
         self._begin_upkeep()
         for endpoint in self.endpoints:
@@ -160,11 +160,11 @@ class Server:
 
     # --- the listeners of one node, which tests stop and start by itself
 
-    def close_listeners(self, node_id: int) -> None:
+    async def close_listeners(self, node_id: int) -> None:
         """Accept no connections on the listeners of a node; those that it has stay."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
-                endpoint.close()
+                await endpoint.close()
 
     def cut_connections(self, node_id: int) -> None:
         """Cut every connection of a node."""
@@ -216,7 +216,7 @@ class Server:
         """
         self._stopped = True
         for endpoint in self.endpoints:
-            endpoint.close()
+            await endpoint.close()
         for task in self._tasks:
             task.cancel()
         if self._alarm is not None:

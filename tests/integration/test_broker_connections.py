@@ -6,8 +6,11 @@ Method: a broker on a real socket, raw bytes and raw frames, and a second client
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import socket
 import struct
+import warnings
 from collections.abc import AsyncIterator
 
 import pytest
@@ -463,3 +466,19 @@ async def test_each_listener_tells_its_own_address_and_asks_its_own_questions() 
                     FindCoordinatorRequest(coordinator_keys=["g"]), 4, FindCoordinatorResponse
                 )
                 assert [each.port for each in found.coordinators] == [int(port)]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_was_just_accepted_is_closed_by_a_stop(turns: int) -> None:
+    running = Broker()
+    await running.start_async()
+    host, port = running.bootstrap_servers.rsplit(":", 1)
+    with warnings.catch_warnings(record=True) as told, socket.socket() as client:
+        warnings.simplefilter("always", ResourceWarning)
+        client.setblocking(False)
+        client.connect_ex((host, int(port)))  # The system answers; the broker need not.
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await running.stop_async()
+        gc.collect()
+    assert [str(each.message) for each in told] == []

@@ -212,6 +212,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         host, port = args[0], args[1]
         return self._net().listen(self.process, host, port, protocol_factory)
 
+    def remove_reader(self, fd: Any) -> bool:
+        return False  # Connections are adopted in the turn in which they arrive.
+
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
         future: Awaitable[Any] = self.create_future()
         raise AssertionError(f"no threads in a simulation: {func!r} {future!r}")

@@ -196,6 +196,9 @@ class _Server:
     def getsockname(self) -> tuple[str, int]:
         return (self._listener.host, self._listener.port)
 
+    def fileno(self) -> int:
+        return -1
+
     def close(self) -> None:
         self._network.unlisten(self._listener)
 

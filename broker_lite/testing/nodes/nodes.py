@@ -80,7 +80,7 @@ class Nodes:
         Raises:
             PlacementError: There is no such node.
         """
-        server.close_listeners(node_id)
+        await server.close_listeners(node_id)
         self.placement.stop_node(node_id, server.clock())
         server.cut_connections(node_id)
         server.after_event()
