@@ -50,7 +50,7 @@ fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/python tools/settings_keywords.py
 	@$(BIN)/python tools/blocking_faces.py
 	@$(BIN)/python tools/declared_types.py
-	@for page in api config design; do $(BIN)/python tools/$${page}_docs.py; done
+	@for page in api config design tables; do $(BIN)/python tools/$${page}_docs.py; done
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m kafka -p no:randomly $(ARGS)

@@ -41,7 +41,8 @@ MAX_REQUEST_VALUES = 100_000
 Each thing that a request names costs its handler some microseconds, and all connections share one
 thread: this bounds how long one request holds up the others, to about a tenth of a second. It is
 enough for a request about every partition of the largest topic that can be made (10,000; a
-partition of Fetch has 8 fields), and for 25,000 names or numbers."""
+partition of Fetch has 8 fields), and for 25,000 names or numbers. Beyond it the connection is
+closed."""
 
 
 SHOWN_WHEN_SAFE_KEYS = frozenset((1, 2, 3, 10, 12, *OPEN_KEYS))

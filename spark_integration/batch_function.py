@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 ATTEMPTS_MAX = 5
+"""How often a micro-batch is tried, where nothing else is set."""
 
 
 def refuse_speculation(df: DataFrame) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
 
 ROWS_PER_BATCH_MAX = 10_000
+"""Most rows of an Arrow batch that goes to Spark."""
 OffsetDict = dict[str, dict[str, int]]
 """Spark's form of a position: topic -> partition as text -> offset."""
 

@@ -120,8 +120,9 @@ def _features(state: Services) -> list[tuple[str, int, int, int]]:
 # --- Metadata
 
 MADE_PARTITIONS_MAX = 100
-"""One Metadata request makes no further topic once it made so many partitions: each costs a
-millisecond or two, in which nobody else is served."""
+"""Most partitions that one Metadata request makes; the quota ``controller_mutation_rate`` bounds
+them too. Further topics are UNKNOWN_TOPIC_OR_PARTITION until the client asks again: making a
+partition takes a millisecond or two, in which no other request is served."""
 
 
 @handles(MetadataRequest)

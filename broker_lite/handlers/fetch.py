@@ -40,7 +40,7 @@ ZSTD_MIN_VERSION = 10
 
 
 UNSENT_BYTES_MAX = 128 * 1024 * 1024
-"""What answers to slow readers may hold of the memory: beyond it a Fetch is answered with its first
+"""Most memory that answers to slow readers may hold. Beyond it a Fetch is answered with its first
 batch only, so that peers which ask and do not read cannot fill it."""
 
 COUNTED_AT_ONCE_BYTES = 1_048_576

@@ -26,7 +26,8 @@ Buffer = bytes | bytearray | memoryview
 """Bytes that are passed on as they are."""
 
 OPEN_FILES_MAX = 8192
-"""Most handles that :class:`RealStorage` keeps open, and at most half of what the process may."""
+"""Most handles that :class:`RealStorage` keeps open, and at most half of what the process may. The
+least used file is closed, and opened again when it is needed."""
 
 ASIDE_FILES_MAX = 16
 """Most handles that a job keeps open beside those."""

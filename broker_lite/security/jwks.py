@@ -27,6 +27,7 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 SETTING = "sasl.oauthbearer.jwks.endpoint.url"
 KEYS_BYTES_MAX = 1_048_576
+"""Longest answer with keys that is read."""
 HTTP_READ_BYTES = 65_536
 FETCH_TIMEOUT_SECONDS = 10.0
 MISSING_KEY_PAUSE_MS = 10_000

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CREDENTIALS_SETTING = "onceflow.sasl.scram.credentials"
 SALT_BYTES = 20
 USERS_MAX = 100_000
+"""Most users with SCRAM credentials; further ones are refused."""
 
 
 class Refusal(NamedTuple):

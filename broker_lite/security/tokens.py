@@ -16,6 +16,7 @@ from typing import NamedTuple
 from onceflow.broker_lite.security.plain import AuthenticationFailed
 
 TOKEN_BYTES_MAX = 65_536
+"""Longest token of OAUTHBEARER; longer ones are refused."""
 SEPARATOR = "\x01"
 
 INVALID_TOKEN = b'{"status":"invalid_token"}'

@@ -44,10 +44,12 @@ MAX_UNPACKED_PIECE_BYTES = 64 * 1024 * 1024
 """Bound on what is unpacked at once where a codec cannot work in pieces."""
 
 MAX_UNPACKED_BYTES = 2**31 - 1
-"""Bound on what one batch unpacks to, against bombs; a Java client cannot hold more either."""
+"""Most bytes that one batch may unpack to, against bombs; a Java client cannot hold more either. A
+larger batch is refused with MESSAGE_TOO_LARGE."""
 
 MAX_RECORDS = 1024 * 1024
-"""Bound on the records of one batch: checking them takes some tenths of a second."""
+"""Most records of one batch: checking them takes some tenths of a second. A larger batch is refused
+with INVALID_RECORD."""
 
 RECORD_BYTES_MAX = 2**31 - 9
 """Bound on one record of a compressed batch, unpacked: Kafka's default, the largest Java array."""

@@ -18,6 +18,7 @@ from onceflow.sdk.errors import RemoteProtocolError
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
 MESSAGE_BYTES_MAX: Final = 8_192
+"""Longest message of SCRAM that either side reads."""
 NONCE_BYTES: Final = 24
 """Random bytes of a nonce, on either side."""
 GS2_HEADER: Final = "n,,"

@@ -21,6 +21,7 @@ from onceflow.sdk.errors import BrokerConnectionError, ConfigError
 __all__ = ["ClientCredentials"]
 
 ANSWER_BYTES_MAX = 1_048_576
+"""Longest answer of a token endpoint that is read."""
 RENEW_SHARE = 0.8
 """Part of a token's life after which another one is asked for."""
 

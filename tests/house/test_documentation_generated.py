@@ -42,6 +42,18 @@ def test_tables_of_sparks_options_are_those_that_are_declared() -> None:
     assert page == tool("config_docs").spark_page(page), "run make fix"
 
 
+def test_tables_of_what_is_served_and_of_limits_are_what_the_code_says() -> None:
+    for path, text in tool("tables_docs").pages().items():
+        assert path.read_text() == text, "run make fix"
+
+
+def test_a_limit_is_shown_with_its_unit() -> None:
+    shown = tool("tables_docs").shown
+    assert shown("A_BYTES_MAX", 128 << 20) == "128 MiB"
+    assert shown("A_MAX", 10_000) == "10,000"
+    assert shown("A_MAX_MS", 5_000) == "5,000 ms"
+
+
 def test_keyword_arguments_are_those_that_are_declared() -> None:
     keywords = tool("settings_keywords")
     for name, written in keywords.modules().items():

@@ -19,9 +19,9 @@ COMPILED: Final = not __file__.endswith(".py")
 """Whether this module runs as machine code."""
 
 REMEMBERED_KEYS_MAX: Final = 16_384
+"""Most keys whose hash plain Python remembers in a process: some megabytes, whatever is sent."""
 REMEMBERED_BYTES_MAX: Final = 64
-"""Most keys whose hash plain Python remembers in a process, and the longest of them: some
-megabytes, whatever is sent."""
+"""Longest key whose hash is remembered."""
 _SEED: Final = 0x9747_B28C
 _FACTOR: Final = 0x5BD1_E995
 _MASK: Final = 0xFFFF_FFFF
