@@ -44,13 +44,13 @@ from onceflow.sdk.settings.config import ClientConfig
 def config_for(*servers: str, **settings: int) -> ClientConfig:
     """A configuration with short waits."""
     quick = {
-        "request_timeout_ms": 300,
-        "default_api_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+        "default_api_timeout_ms": 20_000,
         "retry_backoff_ms": 5,
         "retry_backoff_max_ms": 20,
         "reconnect_backoff_ms": 5,
         "reconnect_backoff_max_ms": 20,
-        "socket_connection_setup_timeout_ms": 1_000,
+        "socket_connection_setup_timeout_ms": 5_000,
     }
     return ClientConfig(bootstrap_servers=list(servers), **{**quick, **settings})  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ async def test_a_broker_that_stays_away_is_told_now_and_then(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    pool = ConnectionPool(config_for(f"127.0.0.1:{port}", default_api_timeout_ms=400))
+    pool = ConnectionPool(config_for(f"127.0.0.1:{port}", default_api_timeout_ms=1_000))
     with caplog.at_level("DEBUG", "onceflow.pool"), pytest.raises(NoBrokersAvailableError):
         await pool.start()
     tries = [r.args[0] for r in caplog.records if r.msg.startswith("no connection") and r.args]
