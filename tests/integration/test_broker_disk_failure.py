@@ -21,21 +21,21 @@ from onceflow.sdk.errors import KafkaError
 
 END_SECONDS_MAX = 30
 INDEX = "t-0/00000000000000000000.txnindex"
-CLIENT = {"request_timeout_ms": 1_000, "max_block_ms": 2_000, "delivery_timeout_ms": 2_000}
+ABORT_MS = 2_000
 
 
 def abort_that_fails_half_way(address: str, data: Path) -> None:
     """Write what is acknowledged, then abort a transaction whose entry cannot be written."""
-    with Producer(bootstrap_servers=address, **CLIENT) as producer:
+    with Producer(bootstrap_servers=address) as producer:
         producer.send("t", b"kept").result()
-    doomed = Producer(bootstrap_servers=address, transactional_id="doomed", **CLIENT)
+    doomed = Producer(bootstrap_servers=address, transactional_id="doomed")
     doomed.begin_transaction()
     doomed.send("t", b"aborted").result()
     (data / INDEX).unlink(missing_ok=True)
     (data / INDEX).mkdir()
     with pytest.raises(KafkaError):
-        doomed.abort_transaction()
-    doomed.close()
+        doomed.abort_transaction(ABORT_MS)
+    doomed.close(0)
 
 
 def committed_values(address: str) -> list[bytes | None]:
