@@ -108,7 +108,11 @@ def judge(error: Exception) -> Verdict:
     if isinstance(error, RecordError):
         return Verdict(AbortReason.DELIVERY_FAILED, Reaction.RAISE)
     if isinstance(error, TransactionAbortedError) and isinstance(error.__cause__, Exception):
-        return judge(error.__cause__)
+        verdict = judge(error.__cause__)
+        if verdict.reason in (AbortReason.FENCED, AbortReason.INVALID_EPOCH):
+            # The producer asked the coordinator, and nobody took the id: else it says so.
+            return Verdict(AbortReason.INVALID_EPOCH, Reaction.ABORT)
+        return verdict
     if isinstance(error, FatalError):
         return Verdict(AbortReason.FAILED, Reaction.RAISE)
     if isinstance(error, AbortableError):

@@ -298,6 +298,28 @@ def test_second_fence_in_short_time_stops(cluster: FakeCluster) -> None:
         session.commit()
 
 
+@pytest.mark.parametrize("refusal", [ProducerFencedError, InvalidProducerEpochError])
+def test_refusals_of_an_id_that_is_still_ours_are_no_fences(
+    cluster: FakeCluster, refusal: type[KafkaError]
+) -> None:
+    """The producer asked the coordinator: nobody has taken its id, which it keeps."""
+    session = make_session(cluster)
+    first = consumer_of(cluster)
+    for _ in range(5):
+        step(session)
+        aborted = TransactionAbortedError("its coordinator ended it")
+        aborted.__cause__ = refusal()
+        cluster.fail("commit_transaction", aborted)
+        assert session.commit() is False
+        assert session.last_abort is not None
+        assert session.last_abort.reason is AbortReason.INVALID_EPOCH
+    assert consumer_of(cluster) is first
+    assert cluster.calls.count("init_transactions") == 1
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
 def test_transactional_id_is_stable() -> None:
     """Trap 9: group and slot, so that a restart ends the predecessor's transaction."""
     assert make_config(slot="3").own_transactional_id == "g-3"
