@@ -62,13 +62,13 @@ def _bytes_to_bytes(value: bytes) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     raise SerializationError(
-        f"bytes are needed, not {type(value).__name__}; give a serializer such as JSON.serialize"
+        f"must be bytes, not {type(value).__name__}; set a serializer such as JSON.serialize"
     )
 
 
 def _text_to_bytes(value: str) -> bytes:
     if not isinstance(value, str):
-        raise SerializationError(f"text is needed, not {type(value).__name__}")
+        raise SerializationError(f"must be a string, not {type(value).__name__}")
     try:
         return value.encode()
     except UnicodeEncodeError as error:
@@ -180,7 +180,7 @@ def model_to_mapping(value: object, *, as_json: bool = False) -> object:
     for plain in _PLAIN:
         if isinstance(value, plain):
             return plain(value)
-    raise TypeError(f"{type(value).__name__} has no form in it")
+    raise TypeError(f"{type(value).__name__} cannot be serialized")
 
 
 _model_to_json = functools.partial(model_to_mapping, as_json=True)
@@ -224,7 +224,7 @@ def struct_serde(kind: type[T], encoding: Literal["json", "msgpack"] = "json") -
 
     def serialize(value: T) -> bytes:
         if isinstance(kind, type) and not _may_be(value, kind):
-            raise SerializationError(f"{name} is needed, not {type(value).__name__}")
+            raise SerializationError(f"must be a {name}, not {type(value).__name__}")
         return encode(value)
 
     def deserialize(data: bytes) -> T:
@@ -405,4 +405,4 @@ def after_lookups(work: Callable[[], T]) -> T:
         except LookupNeeded as needed:
             load = needed.load
         load()
-    raise SerializationError(f"no end of look-ups after {LOOKUPS_MAX}")
+    raise SerializationError(f"gave up after {LOOKUPS_MAX} look-ups for one call")

@@ -36,4 +36,6 @@ def run_blocking(coroutine: Coroutine[object, None, T]) -> T:
         value: T = stop.value
         return value
     coroutine.close()
-    raise RuntimeError("asyncio clients cannot serve a blocking session; use the Async session")
+    raise RuntimeError(
+        "asyncio clients cannot serve a blocking session; use AsyncTransactionSession"
+    )

@@ -54,8 +54,8 @@ class CommitOffsets:
                     gone.append(str(partition))
             elif not progress.first <= offset <= progress.next:
                 raise IllegalStateError(
-                    f"commit of {partition} at offset {offset}: what was polled and is not "
-                    f"committed ends at {progress.next} and begins at {progress.first}"
+                    f"cannot commit offset {offset} of {partition}: its uncommitted records allow "
+                    f"offsets from {progress.first} to {progress.next}"
                 )
         if gone:
             raise CommitFailedError(

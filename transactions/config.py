@@ -172,17 +172,19 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
 
     def _check(self) -> None:
         if not self.topics:
-            raise ConfigError("topics", self.topics, "name at least one topic")
+            raise ConfigError("topics", self.topics, "must name at least one topic")
         for topic in self.topics:
             try:
                 check_topic_name(topic)
             except InvalidTopicError as error:
                 raise ConfigError("topics", topic, str(error)) from error
         if not self.slot:
-            raise ConfigError("slot", self.slot, "name this process within its group, such as '0'")
+            raise ConfigError(
+                "slot", self.slot, "must name this process within its group, such as '0'"
+            )
         # What the clients would refuse is refused here, before one of them fences a predecessor.
         if self.consumer.group_id is None:
-            raise ConfigError("group_id", None, "offsets are kept by group: name one")
+            raise ConfigError("group_id", None, "must be set: offsets are stored by group")
         if self.consumer.enable_auto_commit:
             remedy = "a session commits offsets with its outputs; leave it out"
             raise ConfigError("enable_auto_commit", True, remedy)

@@ -187,14 +187,14 @@ class SessionCore:
     def producer(self) -> SessionProducer:
         """The producer of the moment; a fence or a lost commit replaces it."""
         if self._producer is None:
-            raise ClientClosedError(f"session {self._name} has no producer; poll makes one")
+            raise ClientClosedError(f"session {self._name} has no producer; poll() makes one")
         return self._producer
 
     @property
     def consumer(self) -> SessionConsumer:
         """The consumer of the moment; a fence replaces it."""
         if self._consumer is None:
-            raise ClientClosedError(f"session {self._name} has no consumer; poll makes one")
+            raise ClientClosedError(f"session {self._name} has no consumer; poll() makes one")
         return self._consumer
 
     def assignment(self) -> frozenset[TopicPartition]:

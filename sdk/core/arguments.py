@@ -14,7 +14,7 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from onceflow.sdk.model.whole_numbers import is_whole
 
-_PARTITIONS = "give a list of partitions, as [TopicPartition('topic', 0)]"
+_PARTITIONS = "must be a list of partitions, as [TopicPartition('topic', 0)]"
 
 
 def whole_ms(timeout_ms: object, name: str = "timeout_ms") -> int:
@@ -43,7 +43,7 @@ def wait_ms(timeout_ms: object) -> int:
     """
     wait = whole_ms(timeout_ms)
     if wait < 0:
-        raise ConfigError("timeout_ms", timeout_ms, "give 0, which does not wait, or more")
+        raise ConfigError("timeout_ms", timeout_ms, "must be 0, which does not wait, or more")
     return wait
 
 
@@ -60,9 +60,9 @@ def record_limit(max_records: object, default: int) -> int:
     if max_records is None:
         return default
     if not is_whole(max_records):
-        raise ConfigError("max_records", max_records, "give a whole number")
+        raise ConfigError("max_records", max_records, "must be a whole number")
     if max_records.__index__() < 1:
-        raise ConfigError("max_records", max_records, "give 1 or more")
+        raise ConfigError("max_records", max_records, "must be 1 or more")
     return max_records.__index__()
 
 
@@ -86,7 +86,7 @@ def check_flag(name: str, given: object) -> None:
         ConfigError: It is neither True nor False.
     """
     if not isinstance(given, bool):
-        raise ConfigError(name, given, "give True or False")
+        raise ConfigError(name, given, "must be True or False")
 
 
 def check_close(timeout_ms: object, commit: object, leave_group: object) -> None:
@@ -108,7 +108,7 @@ def check_text(name: str, given: object) -> None:
         ConfigError: It is none.
     """
     if not isinstance(given, str):
-        raise ConfigError(name, given, "give a text")
+        raise ConfigError(name, given, "must be a string")
 
 
 def check_choice(name: str, given: object, choices: Collection[str]) -> None:
@@ -118,7 +118,7 @@ def check_choice(name: str, given: object, choices: Collection[str]) -> None:
         ConfigError: It is none.
     """
     if not isinstance(given, str) or given not in choices:
-        raise ConfigError(name, given, f"choose from {', '.join(choices)}")
+        raise ConfigError(name, given, f"must be one of {', '.join(choices)}")
 
 
 def offset_of(given: object) -> int:
@@ -128,7 +128,7 @@ def offset_of(given: object) -> int:
         ConfigError: It is no whole number.
     """
     if not is_whole(given):
-        raise ConfigError("offset", given, "give a whole number, or an OffsetAndMetadata")
+        raise ConfigError("offset", given, "must be a whole number, or an OffsetAndMetadata")
     return given.__index__()
 
 
@@ -168,7 +168,7 @@ def times_by_partition(given: object) -> dict[TopicPartition, int]:
         ConfigError: It is no mapping, or a time is negative or no whole number.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError("timestamps_ms", given, "give a dictionary of times by TopicPartition")
+        raise ConfigError("timestamps_ms", given, "must be a dictionary of times by TopicPartition")
     times = {
         partition_of(partition, "timestamps_ms"): whole_ms(time, "timestamps_ms")
         for partition, time in given.items()
@@ -176,7 +176,7 @@ def times_by_partition(given: object) -> dict[TopicPartition, int]:
     for partition, time in times.items():
         if time < 0:
             raise ConfigError(
-                "timestamps_ms", time, f"give milliseconds since 1970 for {partition}"
+                "timestamps_ms", time, f"must be milliseconds since 1970 for {partition}"
             )
     return times
 
@@ -187,7 +187,7 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
     Raises:
         ConfigError: It is no mapping of partitions to offsets.
     """
-    remedy = "give a dictionary of offsets by TopicPartition, as {TopicPartition('topic', 0): 5}"
+    remedy = "must be a dictionary of offsets by TopicPartition, as {TopicPartition('topic', 0): 5}"
     if not isinstance(given, Mapping):
         raise ConfigError("offsets", given, remedy)
     found: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -201,7 +201,9 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
             raise ConfigError("offsets", given, remedy)
     for partition, entry in found.items():
         if entry.offset < 0:
-            raise ConfigError("offsets", entry.offset, f"give the next offset of {partition}")
+            raise ConfigError(
+                "offsets", entry.offset, f"must be the next offset of {partition}, 0 or more"
+            )
     return found
 
 
@@ -210,9 +212,9 @@ def _check_offset(given: OffsetAndMetadata) -> None:
     for name in ("offset", "leader_epoch"):
         value = getattr(given, name)
         if not is_whole(value):
-            raise ConfigError(f"offsets: {name}", value, "give a whole number")
+            raise ConfigError(f"offsets: {name}", value, "must be a whole number")
     if not isinstance(given.metadata, str):
-        raise ConfigError("offsets: metadata", given.metadata, "give a text")
+        raise ConfigError("offsets: metadata", given.metadata, "must be a string")
 
 
 def check_group_metadata(given: object, name: str = "group_metadata") -> None:
@@ -229,8 +231,8 @@ def check_group_metadata(given: object, name: str = "group_metadata") -> None:
         raise ConfigError(
             name,
             given,
-            "give consumer.group_metadata(), taken when the records were polled: with the group's "
-            "name alone a member that was replaced could not be told from the present one",
+            "must be consumer.group_metadata(), taken when the records were polled: from the "
+            "group's name alone the coordinator cannot see that this member was replaced",
         )
 
 
@@ -243,15 +245,15 @@ def topic_list(given: object) -> list[str]:
     if isinstance(given, str):
         given = [given]
     if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
-        raise ConfigError("topics", given, "give a list of topic names")
+        raise ConfigError("topics", given, "must be a list of topic names")
     names = list(given)
     for name in names:
         if not isinstance(name, str):
-            remedy = "give topic names as texts"
+            remedy = "topic names must be strings"
             if isinstance(name, Mapping):
-                name, remedy = "***", "give settings as keyword arguments, or as config={...}"
+                name, remedy = "***", "pass settings as keyword arguments, or as config={...}"
             elif isinstance(name, list | tuple | set):
-                remedy = "give topic names one by one, as Consumer('a', 'b'), or subscribe([...])"
+                remedy = "pass topic names one by one, as Consumer('a', 'b'), or subscribe([...])"
             raise ConfigError("topics", name, remedy)
         if name.startswith("^"):
             raise ConfigError("topics", name, f"for a pattern, write subscribe(pattern={name!r})")
@@ -267,11 +269,11 @@ def compile_pattern(given: str | re.Pattern[str] | None) -> re.Pattern[str] | No
     if given is None or (isinstance(given, re.Pattern) and isinstance(given.pattern, str)):
         return given
     if not isinstance(given, str):
-        raise ConfigError("pattern", given, "give a regular expression as a text")
+        raise ConfigError("pattern", given, "must be a regular expression as a string")
     try:
         return re.compile(given)
     except re.error as error:
-        raise ConfigError("pattern", given, f"it is no regular expression: {error}") from None
+        raise ConfigError("pattern", given, f"is not a regular expression: {error}") from None
 
 
 def refuse_positional(given: tuple[object, ...]) -> None:
@@ -281,4 +283,4 @@ def refuse_positional(given: tuple[object, ...]) -> None:
         ConfigError: There are some.
     """
     if given:
-        raise ConfigError("config", "***", "give settings as keyword arguments, or as config={...}")
+        raise ConfigError("config", "***", "pass settings as keyword arguments, or as config={...}")

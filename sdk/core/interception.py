@@ -33,7 +33,7 @@ def _guarded(
         return call(*arguments)
     except (Exception, SystemExit):  # SystemExit would end the thread that sends
         counters.interceptor_errors += 1
-        log.exception("%s failed; it is passed over", getattr(call, "__qualname__", call))
+        log.exception("%s failed and is ignored", getattr(call, "__qualname__", call))
         return None
 
 
@@ -61,7 +61,7 @@ class ProducerInterception:
                 self._counters.interceptor_errors += 1
                 log.error(
                     "%s.on_send must give a ProducerRecord of the same topic, not %.200r; it is "
-                    "passed over",
+                    "ignored",
                     type(interceptor).__name__,
                     found,
                 )

@@ -60,7 +60,7 @@ def as_sequence(column: Column[T], field: str = "values") -> Sequence[T]:
         raise ConfigError(
             field,
             f"one {type(column).__name__}",
-            "give a list of them, one for each record; send() is for one record",
+            "must be a list with one element for each record; send() is for one record",
         )
     if isinstance(column, Sequence):
         return column
@@ -70,7 +70,7 @@ def as_sequence(column: Column[T], field: str = "values") -> Sequence[T]:
         raise ConfigError(
             field,
             type(column).__name__,
-            "it is no column: give a sequence, or an array of Arrow or numpy",
+            "must be a sequence, or an array of Arrow or numpy",
         )
     return elements
 

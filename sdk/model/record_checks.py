@@ -43,14 +43,14 @@ def to_headers(headers: Headers) -> RecordHeaders:
         return NO_HEADERS
     items = headers.items() if isinstance(headers, dict) else headers
     if not isinstance(items, Iterable):
-        raise SerializationError(f"headers are pairs of name and bytes, not {items!r}")
+        raise SerializationError(f"headers must be pairs of name and bytes, not {items!r}")
     found: RecordHeaders = []
     for item in items:
         try:
             name, content = item
         except (TypeError, ValueError):
             raise SerializationError(
-                f"a header is a pair of name and bytes, not {item!r}"
+                f"a header must be a pair of name and bytes, not {item!r}"
             ) from None
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
             wrong = content if isinstance(name, str) else name

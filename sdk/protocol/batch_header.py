@@ -238,7 +238,7 @@ def check_crc(data: Buffer, position: int, header: BatchHeader) -> None:
     """
     size = header.batch_length + LENGTH_END
     if position + size > len(data):
-        raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+        raise InvalidBatchError("a record batch is cut off", ErrorCode.CORRUPT_MESSAGE)
     if compute_crc(data, position, size) != header.crc:
         raise InvalidBatchError(
             f"the batch at offset {header.base_offset} does not match its checksum",

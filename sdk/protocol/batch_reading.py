@@ -318,7 +318,7 @@ def _checked(
         header = parse_batch_header(data, position)
     end = position + header.size_bytes
     if end > len(data):
-        raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+        raise InvalidBatchError("a record batch is cut off", ErrorCode.CORRUPT_MESSAGE)
     if verify_crc:
         check_crc(data, position, header)
     return header, memoryview(data)[position:end]

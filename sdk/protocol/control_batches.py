@@ -110,7 +110,7 @@ def parse_control_batch(data: Buffer, position: int = 0) -> ControlRecord:
     """
     header = parse_batch_header(data, position)
     if not header.is_control:
-        raise InvalidBatchError(f"the batch at offset {header.base_offset} is no control batch")
+        raise InvalidBatchError(f"the batch at offset {header.base_offset} is not a control batch")
     for record in decode_batch(data, position, header=header):
         key, value = record.key, record.value
         if key is None or len(key) < _CONTROL_KEY.size:

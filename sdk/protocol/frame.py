@@ -228,7 +228,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         if entry is not None and _is_flexible(entry.request_type, api_version):
             end = _skip_tagged_fields(frame, end)
     except (MalformedError, struct.error, IndexError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"the bytes are no request header: {error}") from error
+        raise RemoteProtocolError(f"the bytes are not a request header: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
@@ -252,7 +252,7 @@ def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tup
         if api_key != API_VERSIONS and _is_flexible(API[api_key].response_type, api_version):
             end = _skip_tagged_fields(frame, end)
     except (MalformedError, struct.error, IndexError) as error:
-        raise RemoteProtocolError(f"the bytes are no response header: {error}") from error
+        raise RemoteProtocolError(f"the bytes are not a response header: {error}") from error
     return correlation_id, end
 
 

@@ -407,7 +407,7 @@ class Message(metaclass=MessageMeta):
             return decoder(data, offset, len(data), [max_values])
         except (MalformedError, IndexError, _struct.error, UnicodeDecodeError) as error:
             raise RemoteProtocolError(
-                f"the bytes are no {cls.__qualname__} of version {version}: {error}"
+                f"the bytes are not a {cls.__qualname__} of version {version}: {error}"
             ) from error
 
     @classmethod

@@ -145,7 +145,7 @@ def read_server_first(data: bytes) -> tuple[str, bytes, int]:
     attributes = _attributes(_text(data), ("r", "s", "i"))
     count = attributes["i"]
     if not (count.isascii() and count.isdigit() and len(count) < 10):
-        raise RemoteProtocolError("the iterations of a SCRAM message are no number")
+        raise RemoteProtocolError("the iterations of a SCRAM message are not a number")
     return attributes["r"], _base64(attributes["s"]), int(count)
 
 
@@ -181,7 +181,7 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise RemoteProtocolError("a SCRAM message holds what is no base64") from None
+        raise RemoteProtocolError("a SCRAM message holds invalid base64") from None
 
 
 def _text(data: bytes) -> str:
@@ -190,7 +190,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise RemoteProtocolError("a SCRAM message is UTF-8 text") from None
+        raise RemoteProtocolError("a SCRAM message is not valid UTF-8") from None
 
 
 def _attributes(text: str, first: tuple[str, ...]) -> dict[str, str]:

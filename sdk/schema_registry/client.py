@@ -380,7 +380,7 @@ def _schema_id(answer: object, about: str) -> int:
 
 def _list(answer: object, kind: type[T], about: str) -> list[T]:
     if not isinstance(answer, list) or not all(isinstance(entry, kind) for entry in answer):
-        raise SchemaRegistryError(f"{about}: the answer is no list; is this a registry?", 200)
+        raise SchemaRegistryError(f"{about}: the answer is not a list; is this a registry?", 200)
     return cast("list[T]", answer)
 
 

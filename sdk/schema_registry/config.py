@@ -74,13 +74,13 @@ class SchemaRegistryConfig(Settings):
     def _check(self) -> None:
         endpoints = self.endpoints
         if self.basic_auth_user_info is not None and ":" not in self.basic_auth_user_info:
-            raise ConfigError("basic_auth_user_info", "***", "write it as user:password")
+            raise ConfigError("basic_auth_user_info", "***", "must be user:password")
         if self.basic_auth_user_info is not None and self.bearer_auth_token is not None:
             raise ConfigError(
-                "bearer_auth_token", "***", "give either basic_auth_user_info or a token, not both"
+                "bearer_auth_token", "***", "set basic_auth_user_info or a token, not both"
             )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
-            raise ConfigError("ssl_keyfile", self.ssl_keyfile, "it needs ssl_certfile beside it")
+            raise ConfigError("ssl_keyfile", self.ssl_keyfile, "needs ssl_certfile as well")
         uses_files = self.ssl_context or self.ssl_cafile or self.ssl_certfile
         if uses_files and not any(endpoint.secure for endpoint in endpoints):
             raise ConfigError(
@@ -104,7 +104,7 @@ class SchemaRegistryConfig(Settings):
         given = [self.url] if isinstance(self.url, str) else list(self.url)
         found = [part.strip() for entry in given for part in entry.split(",") if part.strip()]
         if not found:
-            raise ConfigError("url", "", "give an address such as http://localhost:8081")
+            raise ConfigError("url", "", "must be an address such as http://localhost:8081")
         return tuple(_parse_endpoint(entry) for entry in found)
 
 
@@ -138,10 +138,10 @@ def _parse_endpoint(entry: str) -> Endpoint:
         parts = urlsplit(entry)
         port = parts.port
     except ValueError:
-        raise ConfigError("url", "...", "the address cannot be read") from None
+        raise ConfigError("url", "...", "must be a URL such as http://localhost:8081") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         # The entry may hold a password, so it is not repeated.
-        raise ConfigError("url", "...", "write it as http://host:port or https://host:port")
+        raise ConfigError("url", "...", "must be http://host:port or https://host:port")
     secure = parts.scheme == "https"
     user_info = None
     if parts.username is not None:

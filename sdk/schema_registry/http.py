@@ -216,7 +216,7 @@ def _token(given: str | TokenFunction) -> str:
             f"bearer_auth_token failed: {type(error).__name__}"
         ) from error
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-        raise ConfigError("bearer_auth_token", "***", "give a token of visible ASCII characters")
+        raise ConfigError("bearer_auth_token", "***", "must be a token of visible ASCII characters")
     return token
 
 

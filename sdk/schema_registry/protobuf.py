@@ -150,7 +150,7 @@ class _ProtobufSerializer(RegistrySerializer):
 
 def _descriptor(value: object) -> Any:
     if not isinstance(value, message.Message):
-        raise SerializationError(f"a Protobuf message is needed, not {type(value).__name__}")
+        raise SerializationError(f"must be a Protobuf message, not {type(value).__name__}")
     return value.DESCRIPTOR
 
 

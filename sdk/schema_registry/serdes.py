@@ -67,7 +67,9 @@ class RegistrySerde:
         def serialize(value: object) -> bytes:
             data = self.serialize(value, topic, field)
             if data is None:
-                raise SerializationError("None has no bytes")
+                raise SerializationError(
+                    "the serializer returned None; write None itself for a tombstone"
+                )
             return data
 
         return Serde(self.name, serialize, lambda data: self.deserialize(data, topic, field))
@@ -96,8 +98,8 @@ class SubjectOptions:
             raise ConfigError(
                 "use_latest_version",
                 True,
-                "either the newest version is used or a schema is registered: leave out "
-                "auto_register",
+                "excludes auto_register: a serializer either uses the newest version or registers "
+                "a schema; leave out auto_register",
             )
 
 
@@ -165,7 +167,7 @@ class RegistrySerializer(TopicSerializer):
             latest = registry.latest(subject)
             schema_id, schema = latest.schema_id, latest.schema
         elif schema is None:
-            raise ConfigError("schema", None, "give a schema, or say use_latest_version=True")
+            raise ConfigError("schema", None, "pass a schema, or use_latest_version=True")
         elif self._options.auto_register is not False:
             schema_id = registry.register(subject, schema, normalize=normalize)
         else:

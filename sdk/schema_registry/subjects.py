@@ -56,6 +56,6 @@ def subject_function(strategy: SubjectNameStrategy) -> SubjectNameFunction:
     found = named.get(strategy)
     if found is None:
         raise ConfigError(
-            "subject_name_strategy", strategy, f"choose {', '.join(named)}, or give a function"
+            "subject_name_strategy", strategy, f"must be one of {', '.join(named)}, or a function"
         )
     return found

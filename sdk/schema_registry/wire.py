@@ -71,7 +71,7 @@ def read_indexes(data: bytes, offset: int = PREFIX_BYTES) -> tuple[tuple[int, ..
     if count == 0:
         return (0,), offset
     if not 0 < count <= INDEXES_MAX:
-        raise SerializationError(f"{count} message indexes; at most {INDEXES_MAX} are believed")
+        raise SerializationError(f"{count} message indexes; at most {INDEXES_MAX} are accepted")
     indexes = []
     for _ in range(count):
         index, offset = _read_varint(data, offset)

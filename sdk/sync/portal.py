@@ -98,7 +98,7 @@ class Portal:
 
         Raises:
             IllegalStateError: The process was forked after the client was made, or the call comes
-                from the loop's own thread, where it would wait for itself.
+                from the loop's own thread, where the wait would never end.
             ClientClosedError: It is closed.
         """
         if self._pid != os.getpid():
@@ -115,8 +115,8 @@ class Portal:
         """
         if threading.get_ident() == self._thread.ident:
             raise IllegalStateError(
-                f"a blocking call of this {self.name} was made from its own callback, where it "
-                "would wait for itself"
+                f"a blocking call of this {self.name} was made from its own callback: the wait "
+                "would never end"
             )
 
     def call(
@@ -210,7 +210,10 @@ class Portal:
                     self.loop.run_forever()
                 except (KeyboardInterrupt, SystemExit):
                     # Of a user's function that the loop called; it ends no other thread either.
-                    log.exception("a callback within this %s wanted to end the program", self.name)
+                    log.exception(
+                        "a callback within this %s raised KeyboardInterrupt or SystemExit",
+                        self.name,
+                    )
         finally:
             try:
                 _cancel_all(self.loop)
@@ -242,8 +245,8 @@ def check_outside(name: str) -> None:
     """
     if getattr(_here, "name", "") == name:
         raise IllegalStateError(
-            f"within a callback of a {name} there is no waiting for its records: it would wait "
-            "for itself"
+            f"a callback of a {name} must not wait for its records: they are sent by the thread "
+            "that runs the callback, so the wait would never end"
         )
 
 

@@ -181,12 +181,12 @@ def test_arguments_of_other_clients_are_refused_by_name(broker: Broker) -> None:
             with pytest.raises(ConfigError, match=r"timeout_ms=1\.0.*1\.0 seconds are 1000"):
                 call()
         for lists in (consumer.committed, consumer.end_offsets, consumer.seek_to_end):
-            with pytest.raises(ConfigError, match="give a list of partitions"):
+            with pytest.raises(ConfigError, match="must be a list of partitions"):
                 lists(PART)
         for mappings in (consumer.commit, consumer.commit_async, consumer.offsets_for_times):
-            with pytest.raises(ConfigError, match="give a dictionary"):
+            with pytest.raises(ConfigError, match="must be a dictionary"):
                 mappings([PART])  # type: ignore[operator]
-        with pytest.raises(ConfigError, match="timeout_ms=-1: give 0"):
+        with pytest.raises(ConfigError, match="timeout_ms=-1: must be 0"):
             consumer.poll(-1)
         consumer.unsubscribe()
         for read in (consumer.poll, consumer.poll_columns, consumer.__next__):
@@ -205,5 +205,5 @@ def test_arguments_of_other_clients_are_refused_by_name(broker: Broker) -> None:
                     producer.send_many(topic, [b"x"])  # type: ignore[arg-type]
             with pytest.raises(ConfigError, match=r"consumer\.group_metadata\(\)"):
                 producer.send_offsets_to_transaction({PART: 1}, "g")  # type: ignore[arg-type]
-            with pytest.raises(ConfigError, match="give a dictionary"):
+            with pytest.raises(ConfigError, match="must be a dictionary"):
                 producer.send_offsets_to_transaction([PART], ConsumerGroupMetadata("g"))  # type: ignore[arg-type]

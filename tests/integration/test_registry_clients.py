@@ -227,9 +227,9 @@ def test_structures_without_a_serializer_are_json(broker: Broker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send("clicks", {"user": "a", "count": 1})
         producer.send("clicks", Click("b", 2))
-        with pytest.raises(SerializationError, match="key must be bytes or text"):
+        with pytest.raises(SerializationError, match="key must be bytes or a string"):
             producer.send("clicks", b"", key={"a": 1})
-        with pytest.raises(SerializationError, match="value must be bytes or text, not float"):
+        with pytest.raises(SerializationError, match="value must be bytes or a string, not float"):
             producer.send("clicks", 1.5)
     with Consumer(
         bootstrap_servers=broker.bootstrap_servers,

@@ -375,7 +375,7 @@ class AsyncAdmin:
         if isinstance(resources, str | ConfigResource):
             resources = [resources]
         if isinstance(resources, bytes) or not isinstance(resources, Iterable):
-            remedy = "give a list of topic names, or of ConfigResource(type, name)"
+            remedy = "must be a list of topic names, or of ConfigResource(type, name)"
             raise ConfigError("resources", resources, remedy)
         given = {resource("resources", each): each for each in resources}
 
@@ -889,7 +889,7 @@ class AsyncAdmin:
         """
         asked = AclFilter() if wanted is None else wanted
         if not isinstance(asked, AclFilter):
-            raise ConfigError("wanted", wanted, "give an AclFilter, or None for all")
+            raise ConfigError("wanted", wanted, "must be an AclFilter, or None for all rules")
         check_rule("wanted", asked)
         return await self._asker.ask_controller_once(
             lambda _, target: admin_security.describe_acls(asked, target), timeout_ms

@@ -77,7 +77,7 @@ async def after_lookups(work: Callable[[], T]) -> T:
         except LookupNeeded as needed:
             load = needed.load
         await in_thread(load)
-    raise SerializationError(f"no end of look-ups after {LOOKUPS_MAX}")
+    raise SerializationError(f"gave up after {LOOKUPS_MAX} look-ups for one call")
 
 
 async def encode(

@@ -457,11 +457,11 @@ class ConnectionPool:
                 async with asyncio.timeout(left_ms / 1000):
                     reply = await self._ask_any(lambda channel: _answer(channel, request))
                 if not isinstance(reply, MetadataResponse):
-                    raise BrokerConnectionError("the broker answered something else")
+                    raise BrokerConnectionError("the broker sent a response of another kind")
                 if reply.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                     self._connector.forget_nodes()
                     self.metadata = ClusterMetadata()
-                    raise BrokerConnectionError("the broker asked to bootstrap anew")
+                    raise BrokerConnectionError("the broker asked the client to bootstrap again")
                 break
             except (KafkaError, TimeoutError) as error:
                 failures += 1

@@ -83,7 +83,7 @@ class AnswerCallback:
         try:
             self._then(response, error)
         except Exception:  # The connection serves others too.
-            log.exception("an answer could not be taken in")
+            log.exception("a response could not be processed")
 
 
 class _Held(NamedTuple):
@@ -522,7 +522,9 @@ def tls_name(host: str) -> str:
 def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
     """What a failure of TLS means: a wrong setting, or a peer that went away."""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return BrokerConnectionError(f"{name}: closed while TLS was spoken")
+        return BrokerConnectionError(
+            f"{name}: the broker closed the connection during the TLS handshake"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         return SslAuthenticationError(
             f"{name}: its certificate is not trusted: {error.verify_message}; check ssl_cafile and "

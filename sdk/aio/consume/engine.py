@@ -72,7 +72,8 @@ REVOKE_COMMIT_LIMIT_MS: Final = 5_000
 def being_polled() -> IllegalStateError:
     """The error of a poll within another one, of a second thread, task or rebalance callback."""
     return IllegalStateError(
-        "this consumer is being polled already: one poll at a time, and none within a callback"
+        "this consumer is already being polled: poll from one thread or task at a time, and not "
+        "within a callback"
     )
 
 

@@ -233,7 +233,7 @@ class FetchRunner:
                 connection=FETCH_CONNECTION,
             )
             if not isinstance(reply, FetchResponse):
-                raise BrokerConnectionError("the broker answered something else than a fetch")
+                raise BrokerConnectionError("the broker sent another response than a fetch's")
         except KafkaError as error:
             logger.info("fetch from node %d failed: %s", plan.node_id, error)
             self.counters.fetch_errors += 1

@@ -27,7 +27,9 @@ class Listeners:
         for field in fields(self):
             callback = getattr(self, field.name)
             if callback is not None and not callable(callback):
-                raise ConfigError(field.name, callback, "give a function of a list of partitions")
+                raise ConfigError(
+                    field.name, callback, "must be a function that takes a list of partitions"
+                )
 
     def check_blocking(self) -> None:
         """Refuse coroutine functions, whose coroutines a blocking consumer could not run.

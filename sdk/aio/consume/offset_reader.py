@@ -311,7 +311,7 @@ class OffsetReader:
     async def _pause(self, failures: int, deadline_ms: int, error: KafkaError) -> None:
         delay_ms = self._pool.backoff.delay_ms(failures)
         if self._pool.now_ms() + delay_ms >= deadline_ms:
-            raise RequestTimedOutError(f"gave up waiting: {error}") from error
+            raise RequestTimedOutError(f"gave up: {error}") from error
         await asyncio.sleep(delay_ms / 1000)
 
 

@@ -84,7 +84,7 @@ class OffsetCommits:
         if self._expelled:
             raise CommitFailedError(
                 f"this consumer is no member of group {self._group_id!r} any more, and its "
-                "partitions may belong to others; poll to join again, then process anew what "
+                "partitions may belong to others; poll to join again, then process again what "
                 "was not committed"
             )
         return self.identity()
@@ -321,9 +321,9 @@ def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> K
             continue
         if code in EXPELLED:
             return CommitFailedError(
-                f"offsets of group {group_id!r} were not committed: the group went on without "
-                f"this member ({ErrorCode(code).name}), others own its partitions now. Poll more "
-                "often, lower max.poll.records or raise max.poll.interval.ms"
+                f"offsets of group {group_id!r} were not committed: the group has expelled "
+                f"this member ({ErrorCode(code).name}), and other members own its partitions now. "
+                "Poll more often, lower max.poll.records or raise max.poll.interval.ms"
             )
         error = error_for(code, f"commit of {partition} in group {group_id!r}")
         if recovery_for_code(code) is Recovery.NONE or code == ErrorCode.REBALANCE_IN_PROGRESS:

@@ -45,7 +45,7 @@ def group_settings(config: ConsumerConfig) -> GroupSettings:
             raise ConfigError(
                 "partition_assignment_strategy",
                 wanted,
-                f"choose from {', '.join(ASSIGNORS)}, or give an object with the methods of "
+                f"must be one of {', '.join(ASSIGNORS)}, or an object with the methods of "
                 "onceflow.sdk.core.group.assignors.Assignor",
             )
         assignors.append(assignor)

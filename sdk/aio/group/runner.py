@@ -199,7 +199,7 @@ class GroupRunner:
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
         reply = await self._pool.request(node_id, member.probe_request(), connection=COORDINATOR)
         if not isinstance(reply, HeartbeatResponse | ConsumerGroupHeartbeatResponse):
-            raise BrokerConnectionError("the coordinator answered something else")
+            raise BrokerConnectionError("the coordinator sent a response of another kind")
         if member.is_member and member.metadata() == held:
             member.on_response(reply, self._pool.now_ms())
             self.wake()

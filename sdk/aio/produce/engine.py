@@ -165,9 +165,7 @@ class ProducerEngine(Generic[D]):
                 try:
                     await self.wait_complete(deadline_ms)
                 except RequestTimedOutError:
-                    log.warning(
-                        "closing although %d batches wait", len(self.accumulator.incomplete)
-                    )
+                    log.warning("closing with %d batches unsent", len(self.accumulator.incomplete))
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -482,7 +480,7 @@ class ProducerEngine(Generic[D]):
         except TimeoutError:
             raise BufferExhaustedError(
                 f"buffer_memory ({self.config.buffer_memory} bytes) stayed full for {limit_ms} "
-                "ms: brokers take records more slowly than they are sent"
+                "ms: brokers accept records more slowly than they are sent"
             ) from None
         finally:
             accumulator.memory_waiters -= 1

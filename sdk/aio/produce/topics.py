@@ -86,7 +86,7 @@ class ProducerTopics:
 
     def _topic_made_anew(self, state: TopicState, count: int) -> None:
         """Somebody deleted a topic and made another one under its name."""
-        log.warning("topic %s was deleted and made anew; what it held is gone", state.topic)
+        log.warning("topic %s was deleted and created again; its records are lost", state.topic)
         manager = self._engine.transactions
         with self._engine.accumulator.lock:
             # What only waits is simply sent to the new one.

@@ -140,7 +140,7 @@ class TransactionDriver(Generic[D]):
         except KafkaError as error:
             log.warning("%s: closing after a commit: %s", manager.transactional_id, error)
         else:
-            log.info("%s: the commit without an answer is done", manager.transactional_id)
+            log.info("%s: the commit whose answer was lost is done", manager.transactional_id)
 
     async def abort_quietly(self, timeout_ms: int | None = None) -> None:
         """Abort if something is open, while another error is on its way to the user."""
@@ -256,7 +256,7 @@ class TransactionDriver(Generic[D]):
             raise IllegalStateError("transactions need a producer with transactional_id")
         if manager.is_joined:
             raise IllegalStateError(
-                "another producer owns this transaction: it is open already, and ends there"
+                "another producer owns this transaction, which is open already, and ends it"
             )
         if manager.state is S.ABORT_UNANSWERED:
             await self.abort()

@@ -31,11 +31,11 @@ def name_list(name: str, given: object) -> list[str]:
     if isinstance(given, str):
         return [given]
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise ConfigError(name, given, "give a list of names")
+        raise ConfigError(name, given, "must be a list of names")
     found: dict[str, None] = {}
     for each in given:
         if not isinstance(each, str):
-            raise ConfigError(name, each, "give each name as a text")
+            raise ConfigError(name, each, "each name must be a string")
         found[each] = None
     return list(found)
 
@@ -51,7 +51,7 @@ def number_list(name: str, given: object) -> list[int]:
         ConfigError: It is one number, or holds something else.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigError(name, given, "give a list of whole numbers, as [1]")
+        raise ConfigError(name, given, "must be a list of whole numbers, such as [1]")
     found: dict[int, None] = {}
     for each in given:
         found[whole_number(name, each)] = None
@@ -66,7 +66,7 @@ def new_topics(given: object) -> dict[str, NewTopic]:
     """
     if isinstance(given, str | NewTopic):
         given = [given]
-    remedy = "give a list of NewTopic(name, partitions=3), or of names"
+    remedy = "must be a list of NewTopic(name, partitions=3) or of names"
     if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
         raise ConfigError("topics", given, remedy)
     found: dict[str, NewTopic] = {}
@@ -95,18 +95,18 @@ def check_settings(argument: str, what: str, settings: object, *, or_none: bool 
         ConfigError: A name is no text, or a value neither a text nor, where allowed, None.
     """
     if not isinstance(settings, Mapping):
-        remedy = "give a dictionary of texts, as {'retention.ms': '3600000'}"
+        remedy = "must be a dictionary of strings, such as {'retention.ms': '3600000'}"
         raise ConfigError(f"{argument}: configs of {what}", settings, remedy)
     for name, value in settings.items():
         if not isinstance(name, str):
-            remedy = "give each setting's name as a text"
+            remedy = "each setting's name must be a string"
             raise ConfigError(f"{argument}: configs of {what}", name, remedy)
         if isinstance(value, str) or (or_none and value is None):
             continue
         plain = str(value).lower() if isinstance(value, bool) else str(value)
-        remedy = f"give {plain!r}" if isinstance(value, int | float) else "give a text"
+        remedy = f"write {plain!r}" if isinstance(value, int | float) else "must be a string"
         field = f"{argument}: {what}: {name}"
-        raise ConfigError(field, value, f"{remedy}: Kafka takes settings as texts")
+        raise ConfigError(field, value, f"{remedy}: Kafka's settings are strings")
 
 
 def whole_number(name: str, given: object) -> int:
@@ -120,7 +120,7 @@ def whole_number(name: str, given: object) -> int:
         ConfigError: It is none.
     """
     if not is_whole(given):
-        raise ConfigError(name, given, "give a whole number")
+        raise ConfigError(name, given, "must be a whole number")
     return given.__index__()
 
 
@@ -136,11 +136,11 @@ def numbers_by_name(name: str, given: object, example: str) -> dict[str, int]:
         ConfigError: It is no mapping of names to numbers.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError(name, given, f"give a dictionary, as {example}")
+        raise ConfigError(name, given, f"must be a dictionary, such as {example}")
     found: dict[str, int] = {}
     for each, number in given.items():
         if not isinstance(each, str):
-            raise ConfigError(name, each, f"give names as texts, as in {example}")
+            raise ConfigError(name, each, f"names must be strings, as in {example}")
         found[each] = whole_number(f"{name} of {each}", number)
     return found
 
@@ -174,7 +174,7 @@ def folders_by_partition(given: object) -> dict[TopicPartition, str]:
     for partition, path in given.items():
         where = partition_of(partition, "folders")
         if not isinstance(path, str):
-            raise ConfigError(f"folders of {where}", path, "give the folder's path as a text")
+            raise ConfigError(f"folders of {where}", path, "the folder's path must be a string")
         found[where] = path
     return found
 
@@ -195,7 +195,7 @@ def replicas_by_partition(given: object) -> dict[TopicPartition, list[int] | Non
         if nodes is not None and (
             isinstance(nodes, str | bytes) or not isinstance(nodes, Sequence)
         ):
-            raise ConfigError(name, nodes, "give a list of node ids, or None to cancel")
+            raise ConfigError(name, nodes, "must be a list of node ids, or None to cancel")
         found[where] = None if nodes is None else [whole_number(name, node) for node in nodes]
     return found
 
@@ -211,12 +211,12 @@ def times_or_words(given: object, words: Mapping[str, int]) -> dict[TopicPartiti
         ConfigError: It is no mapping, or holds another word or something else.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError("targets", given, "give a dictionary of times by TopicPartition")
+        raise ConfigError("targets", given, "must be a dictionary of times by TopicPartition")
     times: dict[TopicPartition, object] = {}
     for partition, time in given.items():
         where = partition_of(partition, "targets")
         if isinstance(time, str) and time not in words:
-            remedy = f"choose from {', '.join(words)}, or give milliseconds since 1970"
+            remedy = f"must be one of {', '.join(words)}, or milliseconds since 1970"
             raise ConfigError(f"targets of {where}", time, remedy)
         times[where] = words[time] if isinstance(time, str) else time
     return numbers_by_partition("targets", times)
@@ -254,12 +254,14 @@ def resource(name: str, given: object) -> ConfigResource:
     if isinstance(given, str):
         return ConfigResource(ResourceType.TOPIC, given)
     if not isinstance(given, ConfigResource):
-        raise ConfigError(name, given, "give topic names, or ConfigResource(type, name)")
+        raise ConfigError(name, given, "must be topic names, or ConfigResource(type, name)")
     if not isinstance(given.type, ResourceType):
         known = ", ".join(f"ResourceType.{kind.name}" for kind in ResourceType)
-        raise ConfigError(f"{name}: ConfigResource.type", given.type, f"give one of {known}")
+        raise ConfigError(f"{name}: ConfigResource.type", given.type, f"must be one of {known}")
     if not isinstance(given.name, str):
-        raise ConfigError(f"{name}: ConfigResource.name", given.name, "give a text, as '1'")
+        raise ConfigError(
+            f"{name}: ConfigResource.name", given.name, "must be a string, such as '1'"
+        )
     return given
 
 

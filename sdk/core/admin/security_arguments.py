@@ -54,14 +54,16 @@ def check_rule(argument: str, rule: AclBinding | AclFilter) -> None:
     for field, kind in _ACL_ENUMS.items():
         value = getattr(rule, field)
         if not isinstance(value, kind):
-            remedy = f"give one of {kind.__name__}, as {kind.__name__}.{list(kind)[-1].name}"
+            remedy = f"must be a {kind.__name__}, such as {kind.__name__}.{list(kind)[-1].name}"
             raise ConfigError(f"{argument}: {field}", value, remedy)
         if not is_filter and value.name in ("ANY", "MATCH"):
-            raise ConfigError(f"{argument}: {field}", value.name, "name one; this is for filters")
+            raise ConfigError(
+                f"{argument}: {field}", value.name, "must name one; this value is for filters only"
+            )
     for field in _ACL_TEXTS:
         value = getattr(rule, field)
         if not isinstance(value, str) and not (is_filter and value is None):
-            remedy = "give a text, or None for any" if is_filter else "give a text"
+            remedy = "must be a string, or None for any" if is_filter else "must be a string"
             raise ConfigError(f"{argument}: {field}", value, remedy)
 
 
@@ -75,14 +77,14 @@ def check_upsertion(wish: ScramUpsertion) -> None:
     check_choice("upsertions: mechanism", wish.mechanism, SCRAM_MECHANISMS)
     iterations = whole_number("upsertions: iterations", wish.iterations)
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-        bounds = f"give {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+        bounds = f"must be {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         raise ConfigError("upsertions: iterations", iterations, bounds)
     if not isinstance(wish.password, str) or not wish.password:
         shown = "***" if wish.password else ""
-        remedy = f"give user {wish.user!r} a password as a text"
+        remedy = f"must be a string that is not empty, for user {wish.user!r}"
         raise ConfigError("upsertions: password", shown, remedy)
     if wish.salt is not None and not isinstance(wish.salt, bytes):
-        raise ConfigError("upsertions: salt", "***", "give bytes, or None for random ones")
+        raise ConfigError("upsertions: salt", "***", "must be bytes, or None for a random salt")
 
 
 def check_deletion(wish: ScramDeletion) -> None:
@@ -97,7 +99,7 @@ def check_deletion(wish: ScramDeletion) -> None:
 
 def _check_user(user: object, argument: str) -> None:
     if not isinstance(user, str):
-        raise ConfigError(f"{argument}: user", user, "give the user's name as a text")
+        raise ConfigError(f"{argument}: user", user, "the user's name must be a string")
 
 
 def quota_components(given: object) -> dict[str, str | AnyName | None]:
@@ -109,12 +111,12 @@ def quota_components(given: object) -> dict[str, str | AnyName | None]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise ConfigError("components", given, "give a dictionary, as {'user': 'alice'}")
+        raise ConfigError("components", given, "must be a dictionary, such as {'user': 'alice'}")
     found: dict[str, str | AnyName | None] = {}
     for kind, name in given.items():
         check_choice("components", kind, QUOTA_ENTITY_TYPES)
         if name is not None and not isinstance(name, str | AnyName):
-            remedy = "give a name, None for the default, or AnyName.ANY"
+            remedy = "must be a name, None for the default, or AnyName.ANY"
             raise ConfigError(f"components: {kind}", name, remedy)
         found[kind] = name
     return found
@@ -138,7 +140,7 @@ def quota_changes(given: object) -> dict[QuotaEntity, dict[str, float | None]]:
         for kind, name in entity.items():
             check_choice("changes: entity", kind, QUOTA_ENTITY_TYPES)
             if name is not None and not isinstance(name, str):
-                remedy = "give a name, or None for the default"
+                remedy = "must be a name, or None for the default"
                 raise ConfigError(f"changes: {kind}", name, remedy)
         values = {quota: _quota_value(quota, value) for quota, value in quotas.items()}
         found.setdefault(quota_entity(entity.items()), {}).update(values)
@@ -147,11 +149,13 @@ def quota_changes(given: object) -> dict[QuotaEntity, dict[str, float | None]]:
 
 def _quota_value(quota: object, value: object) -> float | None:
     if not isinstance(quota, str):
-        raise ConfigError("changes: quotas", quota, "give the quota's name as a text")
+        raise ConfigError("changes: quotas", quota, "the quota's name must be a string")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise ConfigError(f"changes: {quota}", value, "give a number, or None to remove it")
+        raise ConfigError(
+            f"changes: {quota}", value, "must be a number, or None to remove the quota"
+        )
     try:
         return float(value)
     except OverflowError:

@@ -61,7 +61,7 @@ def _lacking(
     name = request_type.__name__.removesuffix("Request")
     since = served_since(request_type, least)
     return UnsupportedVersionError(
-        f"{what} needs {name} in version {least}{since}; version {version} is spoken here"
+        f"{what} needs {name} in version {least}{since}; this connection uses version {version}"
     )
 
 

@@ -99,7 +99,9 @@ class Connection:
             UnsupportedVersionError: What the request says cannot be said in that version.
         """
         if len(self._pending) >= IN_FLIGHT_MAX:
-            raise LocalProtocolError(f"{IN_FLIGHT_MAX} requests wait on one connection")
+            raise LocalProtocolError(
+                f"{IN_FLIGHT_MAX} requests are in flight on one connection, and no more are allowed"
+            )
         correlation_id = self._next_correlation_id
         check_values(request, api_version)
         try:
@@ -136,7 +138,7 @@ class Connection:
         answers = []
         for frame in self._splitter.feed(data):
             if not self._pending:
-                raise RemoteProtocolError("an answer came that nothing was asked for")
+                raise RemoteProtocolError("the broker sent a response without a request")
             pending = self._pending.popleft()
             answer = _decode(frame, pending)
             throttle_ms = getattr(answer.response, "throttle_time_ms", 0)

@@ -80,7 +80,8 @@ class BrokerVersions:
             too_old = offered is None or offered[1] < least
             since = served_since(request_type, least) if too_old else ""
             raise UnsupportedVersionError(
-                f"{name} is needed in version {least}-{limit}{since}, the broker offers {has}"
+                f"this client needs {name} in version {least} to {limit}{since}; the broker "
+                f"offers {has}"
             )
         return version
 

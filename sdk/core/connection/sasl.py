@@ -79,7 +79,7 @@ def authenticate_scram(
     server_first = bytes(first.auth_bytes)
     full_nonce, salt, iterations = scram.read_server_first(server_first)
     if not full_nonce.startswith(nonce) or len(full_nonce) <= len(nonce):
-        raise RemoteProtocolError("the broker's SCRAM nonce does not go on from ours")
+        raise RemoteProtocolError("the broker's SCRAM nonce does not begin with the client's")
     if not scram.MIN_ITERATIONS <= iterations <= ITERATIONS_MAX:
         raise RemoteProtocolError(
             f"the broker asks for {iterations} rounds of SCRAM; "

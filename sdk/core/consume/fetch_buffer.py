@@ -134,7 +134,7 @@ class FetchedData:
             at += header.size_bytes
         if last is None:
             # Brokers answer with one whole batch at least, or with nothing (KIP-74).
-            raise InvalidBatchError("a record batch is cut", ErrorCode.CORRUPT_MESSAGE)
+            raise InvalidBatchError("a record batch is cut off", ErrorCode.CORRUPT_MESSAGE)
         # A batch that lies wholly before the offset asked for must not move it back.
         self.next_offset = max(self.next_offset, last.next_offset)
         self.leader_epoch = last.partition_leader_epoch
@@ -144,8 +144,8 @@ class FetchedData:
         header = parse_batch_header(self._data, at)
         if header.base_offset < 0 or header.next_offset > OFFSET_MAX:
             raise InvalidBatchError(
-                f"a batch of {self.topic_partition} is at offset {header.base_offset}, where no "
-                "log has one"
+                f"a batch of {self.topic_partition} has offsets outside of 0 to 2^63 - 1: its base "
+                f"offset is {header.base_offset}"
             )
         return header
 

@@ -325,7 +325,7 @@ def read_commit_codes(reply: Response) -> dict[TopicPartition, int]:
         BrokerConnectionError: It is the answer to something else.
     """
     if not isinstance(reply, OffsetCommitResponse):
-        raise BrokerConnectionError("the coordinator answered something else")
+        raise BrokerConnectionError("the coordinator sent a response of another kind")
     return {
         TopicPartition(topic_answer.name, answer.partition_index): answer.error_code
         for topic_answer in reply.topics

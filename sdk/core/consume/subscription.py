@@ -258,7 +258,7 @@ class Subscription:
         """
         if self.mode is SubscriptionMode.NONE:
             raise IllegalStateError(
-                "nothing was chosen to be read: call subscribe([...]) or assign([...]) first"
+                "there is nothing to read: call subscribe([...]) or assign([...]) first"
             )
 
     def _enter(self, mode: SubscriptionMode) -> None:
@@ -376,7 +376,7 @@ class Subscription:
         """
         if offset < 0:
             raise ConfigError(
-                "offset", offset, f"give the offset to seek {partition} to, 0 or more"
+                "offset", offset, f"must be the offset to seek {partition} to, 0 or more"
             )
         state = self.state(partition)
         state.topic_id = None

@@ -44,7 +44,7 @@ def forget_old_positions(subscription: Subscription, cluster: ClusterMetadata) -
         if name not in warned:
             warned.add(name)
             logger.warning(
-                "topic %s was deleted and made anew; its positions are looked up again, with "
+                "topic %s was deleted and created again; its positions are looked up again, with "
                 "auto.offset.reset=%s where nothing is committed",
                 name,
                 subscription.auto_offset_reset,

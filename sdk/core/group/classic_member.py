@@ -198,7 +198,9 @@ class GroupMember(Membership):
             members = [_subscription_of(member) for member in join.members]
         except (KeyError, RemoteProtocolError) as error:
             self._fail_join(
-                RemoteProtocolError(f"group {self._settings.group_id} cannot be divided: {error}"),
+                RemoteProtocolError(
+                    f"cannot assign partitions in group {self._settings.group_id!r}: {error}"
+                ),
                 now_ms,
             )
             return
@@ -458,7 +460,7 @@ class GroupMember(Membership):
     def _expelled(self, api: str, code: int) -> None:
         """The coordinator does not know this member or its generation any more."""
         logger.warning(
-            "group %s: %s answered %s to member %s of generation %d; joining anew",
+            "group %s: %s answered %s to member %s of generation %d; joining again",
             self._settings.group_id,
             api,
             ErrorCode(code).name,

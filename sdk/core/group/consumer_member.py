@@ -422,7 +422,7 @@ class ConsumerMember(Membership):
 
     def _expelled(self, code: int) -> None:
         logger.warning(
-            "group %s: %s to member %s in epoch %d; joining anew",
+            "group %s: %s to member %s in epoch %d; joining again",
             self._settings.group_id,
             ErrorCode(code).name,
             self.member_id,

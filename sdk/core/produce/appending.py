@@ -72,15 +72,13 @@ def to_bytes(
         try:
             return data.encode()
         except UnicodeEncodeError as error:
-            raise SerializationError(
-                f"the {what} is no text that UTF-8 can hold: {error}"
-            ) from error
+            raise SerializationError(f"the {what} cannot be encoded as UTF-8: {error}") from error
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if serializer is None and what == "value" and is_structure(data):
         return to_json(data)
     raise SerializationError(
-        f"a {what} must be bytes or text, not {type(data).__name__}; "
+        f"a {what} must be bytes or a string, not {type(data).__name__}; "
         f"set {what}_serializer, for example onceflow.sdk.serde.JSON.serialize"
     )
 

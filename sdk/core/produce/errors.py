@@ -42,7 +42,8 @@ def topic_made_anew(topic: str) -> UnknownTopicIdError:
         topic: Topic name.
     """
     return UnknownTopicIdError(
-        f"topic {topic!r} was deleted and made anew during the transaction, so a part of it is gone"
+        f"topic {topic!r} was deleted and created again during the transaction; the records sent "
+        "to it before are lost"
     )
 
 

@@ -308,12 +308,12 @@ def check_group(group: ConsumerGroupMetadata) -> None:
         IllegalStateError: Member id and generation do not belong together.
     """
     if not group.group_id:
-        raise IllegalStateError("the group metadata names no group")
+        raise IllegalStateError("group_metadata has no group_id")
     if bool(group.member_id) != (group.generation_id >= 0):
         raise IllegalStateError(
-            f"the metadata of group {group.group_id!r} is half a membership (generation "
-            f"{group.generation_id}, member {group.member_id!r}): the consumer lost its place; "
-            "abort, and take the metadata anew with the next records"
+            f"the metadata of group {group.group_id!r} is incomplete (generation "
+            f"{group.generation_id}, member {group.member_id!r}): the consumer is no longer a "
+            "member; abort, and take new metadata with the next records"
         )
 
 

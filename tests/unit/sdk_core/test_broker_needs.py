@@ -110,7 +110,7 @@ def test_contents_that_an_older_version_has_are_sent(request_: Request, version:
 def test_a_request_that_is_not_offered_is_told_with_its_release(
     request_type: type[Request], release: str
 ) -> None:
-    with pytest.raises(UnsupportedVersionError, match=f"serves from {release} on, the broker"):
+    with pytest.raises(UnsupportedVersionError, match=f"serves from {release} on; the broker"):
         BrokerVersions(ranges={}).require(request_type)
 
 

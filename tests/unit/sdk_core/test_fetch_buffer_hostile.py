@@ -26,7 +26,7 @@ def batch_at(base_offset: int) -> bytes:
 
 @pytest.mark.parametrize("base_offset", [-(2**63), -1, 2**63 - COUNT, 2**63 - 1])
 def test_a_batch_where_no_log_has_one_is_refused(base_offset: int) -> None:
-    with pytest.raises(RecordError, match=f"offset {base_offset}, where"):
+    with pytest.raises(RecordError, match=f"base offset is {base_offset}"):
         FetchedData(TopicPartition("t", 0), 0, 0, batch_at(base_offset), None)
 
 

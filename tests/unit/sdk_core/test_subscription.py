@@ -144,7 +144,7 @@ def test_only_the_answer_to_the_newest_question_counts(steps: list[str]) -> None
 
 
 def test_a_negative_offset_is_refused() -> None:
-    with pytest.raises(ConfigError, match="offset=-1: give the offset to seek"):
+    with pytest.raises(ConfigError, match="offset=-1: must be the offset to seek"):
         assigned().seek(P0, -1)
 
 

@@ -90,7 +90,7 @@ def test_positions_of_the_old_topic_are_forgotten_with_one_warning_trap_32(
         assert rig.plan(NEW) is None
         assert rig.phases() == [PartitionPhase.LOADING] * 2
     assert [record.name for record in caplog.records] == ["onceflow.sdk.consumer"]
-    assert "topic t was deleted and made anew" in caplog.messages[0]
+    assert "topic t was deleted and created again" in caplog.messages[0]
     assert rig.fetcher.take(10, 0) == {}
     assert rig.fetcher.buffered_bytes == 0
     assert rig.subscription.positions() == {}

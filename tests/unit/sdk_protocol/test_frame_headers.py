@@ -78,7 +78,7 @@ def test_an_unknown_kind_still_has_a_header() -> None:
     ],
 )
 def test_bytes_that_are_no_request_header(frame: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="no request header"):
+    with pytest.raises(RemoteProtocolError, match="not a request header"):
         decode_request_header(frame)
 
 
@@ -107,7 +107,7 @@ def test_an_api_versions_response_always_has_form_0(version: int) -> None:
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\x07", b"\0\0\0\x07\x01\0\x09"])
 def test_bytes_that_are_no_response_header(frame: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="no response header"):
+    with pytest.raises(RemoteProtocolError, match="not a response header"):
         decode_response_header(frame, 12, 4)
 
 

@@ -134,6 +134,6 @@ def test_control_records_of_other_kinds_are_neither_commit_nor_abort() -> None:
 
 
 def test_data_is_no_control_batch() -> None:
-    with pytest.raises(InvalidBatchError, match="no control batch"):
+    with pytest.raises(InvalidBatchError, match="not a control batch"):
         parse_control_batch(batch(record(0), 1))
     assert parse_batch_header(control_batch(1, 0, 0, True, timestamp_ms=T)).is_control
