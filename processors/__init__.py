@@ -1,10 +1,13 @@
 """Stream processing by decorated functions: exactly-once, with state and dead letters."""
 
+from onceflow.processors.aggregates import Collect, Count, Max, Mean, Min, Ready, Reduce, Sum
 from onceflow.processors.app import App
 from onceflow.processors.context import Context, Output
+from onceflow.processors.declare.windows import Emit
 from onceflow.processors.errors import (
     DeclarationError,
     DeserializationError,
+    EventTimeError,
     HandlerCancelledError,
     OutputRefusedError,
     ProcessingError,
@@ -26,6 +29,17 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
 from onceflow.processors.values import Format
+from onceflow.processors.windows import (
+    Hopping,
+    Session,
+    Tumbling,
+    Window,
+    days,
+    hours,
+    milliseconds,
+    minutes,
+    seconds,
+)
 
 __all__ = [
     "App",
@@ -35,6 +49,24 @@ __all__ = [
     "MapState",
     "ListState",
     "Migration",
+    "Tumbling",
+    "Hopping",
+    "Session",
+    "Window",
+    "milliseconds",
+    "seconds",
+    "minutes",
+    "hours",
+    "days",
+    "Count",
+    "Sum",
+    "Mean",
+    "Min",
+    "Max",
+    "Collect",
+    "Reduce",
+    "Ready",
+    "Emit",
     "Retries",
     "OnError",
     "DeadLetterLimits",
@@ -46,6 +78,7 @@ __all__ = [
     "ProcessingError",
     "DeclarationError",
     "DeserializationError",
+    "EventTimeError",
     "HandlerCancelledError",
     "OutputRefusedError",
     "UndeliverableOutputError",

@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Unpack, cast
 
+from onceflow.processors.aggregates import Ready
 from onceflow.processors.calls import InPlace, OnThread
+from onceflow.processors.clock import TimeOf
 from onceflow.processors.declare.functions import (
+    Declaration,
     F,
-    FunctionDeclaration,
     check_targets,
     declare_function,
     to_nodes,
 )
+from onceflow.processors.declare.options import FunctionOptions
+from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import StoreKind, check_name
 from onceflow.processors.graph.topology import Topology, build
@@ -27,6 +32,7 @@ from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
 from onceflow.processors.state.codec import Migration
 from onceflow.processors.values import Format
+from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Services, Worker
 from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
@@ -79,7 +85,7 @@ class App:
         self.name = name
         address = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
         self.settings: AppSettings = AppSettings.build({**settings, **address})
-        self._declared: list[FunctionDeclaration] = []
+        self._declared: list[Declaration] = []
         self._worker: Worker | None = None
         self._stop_asked = False
 
@@ -145,13 +151,73 @@ class App:
                 store=store,
                 migrations=migrations,
             )
-            self._build([*self._declared, declared])
-            self._declared.append(declared)
+            self._add(declared)
             return function
 
         return declare
 
-    def _build(self, declared: Sequence[FunctionDeclaration]) -> Topology:
+    def aggregate(
+        self,
+        topic: str | Callable[..., object] | Sequence[str],
+        *,
+        window: Tumbling | Hopping | Session,
+        to: str | None = None,
+        fold: Ready | None = None,
+        merge: Callable[..., object] | None = None,
+        time: TimeOf | None = None,
+        idle: timedelta | None = None,
+        late: str | None = None,
+        emit: Emit | str = Emit.CLOSE,
+        **options: Unpack[FunctionOptions],
+    ) -> Callable[[F], F]:
+        """Declare a function that folds the records of a key, window by window of event time.
+
+        The function takes a value and the accumulator and returns the next accumulator; the
+        default of that parameter begins each window. With ``fold=Sum()`` or another ready
+        aggregate it takes a value alone and returns what is folded. It may also take ``key``,
+        ``headers`` and a ``Window``. The result has the key of its records and, as its timestamp,
+        the last millisecond of the window.
+
+        A window closes when stream time, the greatest event time so far, reaches its end plus
+        grace. It never opens again: a record that comes later is late.
+
+        Args:
+            topic: Input topic, or several with one partition count; or a function that is a
+                processor of this application already.
+            window: ``Tumbling``, ``Hopping`` or ``Session``.
+            to: Topic of the results.
+            fold: A ready aggregate: ``Count``, ``Sum``, ``Mean``, ``Min``, ``Max``, ``Collect``,
+                ``Reduce``.
+            merge: For sessions of a fold: makes one accumulator of two.
+            time: Event time by the value: a datetime with a zone, or milliseconds since 1970; the
+                record's timestamp by default.
+            idle: Silence of the input after which the wall clock closes windows; by default they
+                wait for a later record.
+            late: Topic of records whose windows are all closed, in the same transaction; by
+                default they are dropped with a warning.
+            emit: ``close`` gives one result when a window closes, ``update`` one for each record.
+            **options: As of ``processor``; the state to migrate is named ``windows``.
+
+        Returns:
+            A decorator that returns the function unchanged.
+
+        Raises:
+            DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken,
+                or sessions cannot be merged.
+        """
+        windowing = Windowing(window, to, fold, merge, time, idle, late, emit)
+
+        def declare(function: F) -> F:
+            self._add(declare_aggregate(function, self._declared, topic, windowing, options))
+            return function
+
+        return declare
+
+    def _add(self, declared: Declaration) -> None:
+        self._build([*self._declared, declared])
+        self._declared.append(declared)
+
+    def _build(self, declared: Sequence[Declaration]) -> Topology:
         group = self.settings.group_of(self.name)
         return build(self.name, group, to_nodes(declared, group))
 

@@ -1,84 +1,153 @@
-"""Stream time: the greatest timestamp that a task has seen, kept from running into the future.
+"""Event time of records, and stream time: the greatest event time that a function has seen.
 
-It never goes back, it is kept with the committed offsets, and a restart goes on with it, so that a
-window that was closed stays closed. One record from a wrong clock must not close all windows: a
-timestamp that is further ahead of the wall clock than ``max_future_ms`` does not move it, and the
-caller decides what becomes of such a record. An input that is silent for longer than the idle bound
-lets the wall clock move it on, where that is declared.
+Stream time belongs to a function within a task, since two functions may take the time of one record
+from different places. It never goes back and is restored with the state that depends on it, so
+that a window that was closed stays closed. One record from a wrong clock must not close all
+windows: an event time too far ahead of the wall clock is an error of its record. An input that is
+silent for longer than a declared bound lets the wall clock move stream time on.
 """
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 
-UNKNOWN_MS = -1
-"""Stream time before the first record."""
+from onceflow.processors.errors import EventTimeError
+from onceflow.processors.state.store import Rows
+from onceflow.processors.state.timed import (
+    NO_TIME_MS,
+    TimedStore,
+    set_stream_time,
+    stream_time_ms,
+)
+from onceflow.processors.windows import EPOCH, MS
+
+TimeOf = Callable[..., object]
+"""A function of the value: a datetime with a zone, or milliseconds since 1970."""
 
 
-class Arrival(enum.Enum):
-    """Where a timestamp stands."""
-
-    ON_TIME = "at or before stream time, or moving it on"
-    FUTURE = "too far ahead of the wall clock"
-
-
-class StreamTime:
-    """Stream time of one task.
-
-    Args:
-        max_future_ms: How far a timestamp may be ahead of the wall clock.
-        idle_ms: Silence after which the wall clock moves it on; None for never.
-        start_ms: As of the committed offsets.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the records of a function stand in time.
 
     Attributes:
-        now_ms: Stream time; -1 before the first record.
+        time_of: Event time by the value; None takes the record's timestamp.
+        idle_ms: Silence after which the wall clock moves stream time on; None for never.
     """
 
-    __slots__ = ("_idle_ms", "_max_future_ms", "_moved_wall_ms", "now_ms")
+    time_of: TimeOf | None = None
+    idle_ms: int | None = None
+
+    def event_time_ms(self, name: str, value: object, timestamp_ms: int) -> int:
+        """Event time of a record.
+
+        Args:
+            name: The function, for messages.
+            value: The decoded value.
+            timestamp_ms: The record's timestamp, -1 for none.
+
+        Raises:
+            EventTimeError: There is none, or none that can be understood.
+        """
+        if self.time_of is None:
+            if timestamp_ms < 0:
+                raise EventTimeError(
+                    f"{name}: the record has no timestamp; declare time= to take it from the value"
+                )
+            return timestamp_ms
+        found = self.time_of(value)
+        if type(found) is int and found >= 0:
+            return found
+        if isinstance(found, datetime) and found.tzinfo is not None and found >= EPOCH:
+            return (found - EPOCH) // MS
+        hint = ""
+        if isinstance(found, datetime) and found.tzinfo is None:
+            hint = "; say which zone it is in, as with .replace(tzinfo=UTC)"
+        raise EventTimeError(
+            f"{name}: time= gave {found!r}: must be a datetime with a zone, or an int of "
+            f"milliseconds, from 1970 on{hint}"
+        )
+
+
+class StreamClock:
+    """Stream time of one function, for all of its tasks; each keeps it in its store.
+
+    Args:
+        name: The function, for messages.
+        timing: As declared.
+        wall_ms: Wall clock in milliseconds.
+        max_future_ms: How far an event time may be ahead of the wall clock; None for any.
+    """
+
+    __slots__ = ("_idle_ms", "_max_future_ms", "_name", "wall_ms")
 
     def __init__(
-        self, max_future_ms: int, idle_ms: int | None = None, start_ms: int = UNKNOWN_MS
+        self,
+        name: str,
+        timing: Timing,
+        wall_ms: Callable[[], int],
+        max_future_ms: int | None,
     ) -> None:
-        self.now_ms: int = start_ms
+        self.wall_ms: Callable[[], int] = wall_ms
+        self._name = name
+        self._idle_ms = timing.idle_ms
         self._max_future_ms = max_future_ms
-        self._idle_ms = idle_ms
-        self._moved_wall_ms: int | None = None
 
-    def observe(self, timestamp_ms: int, wall_ms: int) -> Arrival:
-        """A record came.
+    def observe(self, store: TimedStore, rows: Rows, time_ms: int) -> int:
+        """A record came: move stream time on.
 
         Args:
-            timestamp_ms: Its time.
-            wall_ms: Wall clock.
+            store: Of the task.
+            rows: A layer on it, which is dropped when the record fails.
+            time_ms: Event time of the record.
 
         Returns:
-            FUTURE leaves stream time where it is; the caller follows its policy.
+            Stream time.
+
+        Raises:
+            EventTimeError: The record is too far ahead of the wall clock.
         """
-        if timestamp_ms - wall_ms > self._max_future_ms:
-            return Arrival.FUTURE
-        self._moved_wall_ms = wall_ms
-        if timestamp_ms > self.now_ms:
-            self.now_ms = timestamp_ms
-        return Arrival.ON_TIME
+        if self._max_future_ms is not None or self._idle_ms is not None:
+            wall_ms = self.wall_ms()
+            if self._max_future_ms is not None and time_ms - wall_ms > self._max_future_ms:
+                raise EventTimeError(
+                    f"{self._name}: event time {time_ms} is {time_ms - wall_ms} ms ahead of the "
+                    f"clock and would close windows too early; max_future_ms is "
+                    f"{self._max_future_ms}"
+                )
+            if self._idle_ms is not None and store.moved_wall_ms is not None:
+                idle_ms = self.now_ms(store)  # What the silence closed stays closed.
+                if idle_ms > stream_time_ms(rows):
+                    set_stream_time(rows, idle_ms)
+            store.moved_wall_ms = wall_ms
+        now_ms = stream_time_ms(rows)
+        if time_ms > now_ms:
+            set_stream_time(rows, time_ms)
+            return time_ms
+        return now_ms
 
-    def idle(self, wall_ms: int) -> bool:
-        """Let the wall clock move stream time on when no record came for long.
+    def now_ms(self, store: TimedStore) -> int:
+        """Stream time, with what a silence adds to it.
 
-        Stream time goes on as fast as the wall clock from the end of the idle bound, so that a
-        window closes as long after the last record as it would with later ones.
-
-        Args:
-            wall_ms: Wall clock.
-
-        Returns:
-            Whether it moved.
+        From the end of the idle bound on it goes as fast as the wall clock, so that a window
+        closes as long after the last record as it would with later ones.
         """
-        moved = self._moved_wall_ms
-        if self._idle_ms is None or moved is None or self.now_ms < 0:
-            return False
-        ahead_ms = wall_ms - moved - self._idle_ms
-        if ahead_ms <= 0:
-            return False
-        self._moved_wall_ms = wall_ms - self._idle_ms
-        self.now_ms += ahead_ms
-        return True
+        now_ms = store.time_ms
+        if self._idle_ms is None or now_ms == NO_TIME_MS:
+            return now_ms
+        wall_ms = self.wall_ms()
+        if store.moved_wall_ms is None:
+            store.moved_wall_ms = wall_ms  # The silence is counted from the start of the task.
+        return now_ms + max(0, wall_ms - store.moved_wall_ms - self._idle_ms)
+
+    def waits_ms(self, store: TimedStore, due_ms: int) -> int | None:
+        """Milliseconds until stream time reaches a time by silence alone; None for never."""
+        if self._idle_ms is None:
+            return 0 if store.time_ms >= due_ms else None
+        left_ms = due_ms - self.now_ms(store)
+        if left_ms <= 0:
+            return 0
+        assert store.moved_wall_ms is not None
+        idle_left_ms = store.moved_wall_ms + self._idle_ms - self.wall_ms()
+        return left_ms + max(0, idle_left_ms)

@@ -27,6 +27,10 @@ class DeserializationError(ProcessorError, SerializationError):
     """The bytes of a record do not fit the annotated type."""
 
 
+class EventTimeError(ProcessorError, RecordError):
+    """A record has no event time that can be used, or one too far ahead of the clock."""
+
+
 class StateKeyError(ProcessorError, RecordError):
     """A record without a key reached a processor with state; state belongs to a key."""
 

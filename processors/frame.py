@@ -17,6 +17,7 @@ from onceflow.processors.context import Context
 from onceflow.processors.lanes import Lane
 from onceflow.processors.state.faces import Face
 from onceflow.processors.state.store import Layer, Rows, Store, ValueLayer, Values, ValueStore
+from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers
 
@@ -45,17 +46,47 @@ class Result:
         key: The key as bytes.
         timestamp_ms: Its time.
         headers: Its headers.
+        window: The window that it is the result of, or None.
     """
 
-    __slots__ = ("headers", "key", "timestamp_ms", "value")
+    __slots__ = ("headers", "key", "timestamp_ms", "value", "window")
 
     def __init__(
-        self, value: object, key: bytes | None, timestamp_ms: int, headers: Headers = ()
+        self,
+        value: object,
+        key: bytes | None,
+        timestamp_ms: int,
+        headers: Headers = (),
+        window: Window | None = None,
     ) -> None:
         self.value: object = value
         self.key: bytes | None = key
         self.timestamp_ms: int = timestamp_ms
         self.headers: Headers = headers
+        self.window: Window | None = window
+
+
+class Due:
+    """A row that is due: what a call is about that no record caused.
+
+    Attributes:
+        row: Its key in the store.
+        key: The record key that it belongs to.
+        timestamp_ms: Its time.
+        value: None: the row is read by the call.
+        headers: None.
+        record: Stands for it where a record is asked for.
+    """
+
+    __slots__ = ("headers", "key", "record", "row", "timestamp_ms", "value")
+
+    def __init__(self, row: bytes, key: bytes, timestamp_ms: int, record: ConsumerRecord) -> None:
+        self.row: bytes = row
+        self.key: bytes = key
+        self.timestamp_ms: int = timestamp_ms
+        self.value: object = None
+        self.headers: Headers = ()
+        self.record: ConsumerRecord = record
 
 
 class Frame:

@@ -92,9 +92,12 @@ class Provisioned:
 def changelog_configs(state: StateSpec) -> dict[str, str]:
     """Configuration of a state's changelog topic.
 
-    Windows, whose changelogs expire, have ``compact,delete`` and a retention here.
+    That of rows that fall due expires too: nothing in it is needed for longer than its retention.
     """
-    return {"cleanup.policy": "compact"}
+    layout = state.declaration.layout
+    if layout is None or layout.retention_ms is None:
+        return {"cleanup.policy": "compact"}
+    return {"cleanup.policy": "compact,delete", "retention.ms": str(layout.retention_ms)}
 
 
 async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin) -> Provisioned:

@@ -11,7 +11,6 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from onceflow.processors.clock import StreamTime
 from onceflow.processors.errors import (
     ProcessingError,
     StateCorruptedError,
@@ -71,24 +70,32 @@ class Waiting(NamedTuple):
 
 
 class _Job:
-    """The record in hand: which calls are done, and which are left.
+    """The record or the due row in hand: which calls are done, and which are left.
 
     Attributes:
-        record: The record.
-        inbox: Where it came from.
+        record: The record; for a row that is due, what stands for it.
+        inbox: Where it came from; None for a row that is due.
+        partition: Its partition.
         frame: What its calls did.
         agenda: Calls that are left, the next one last.
         calls: Calls that are done.
     """
 
-    __slots__ = ("agenda", "calls", "frame", "inbox", "record")
+    __slots__ = ("agenda", "calls", "frame", "inbox", "partition", "record")
 
-    def __init__(self, inbox: Inbox, record: ConsumerRecord, roots: Iterable[WorkNode]) -> None:
+    def __init__(
+        self,
+        inbox: Inbox | None,
+        record: ConsumerRecord,
+        roots: Iterable[WorkNode],
+        item: Item | None = None,
+    ) -> None:
         self.record = record
         self.inbox = inbox
+        self.partition = record.topic_partition if inbox is None else inbox.partition
         self.frame = Frame(record, record)
         self.agenda: list[tuple[WorkNode, Item]] = []
-        self.agenda.extend((node, record) for node in reversed(tuple(roots)))
+        self.agenda.extend((node, item or record) for node in reversed(tuple(roots)))
         self.calls = 0
 
 
@@ -112,7 +119,6 @@ class Task:
         program: The nodes at work.
         inputs: Its input partitions.
         state: Its state, or None when no node keeps any.
-        time: Its stream time.
         idle_ms: Longest wait for an input without records, with several inputs.
 
     Attributes:
@@ -120,9 +126,9 @@ class Task:
         inputs: Its input partitions.
         inboxes: Records that were polled and not processed.
         state: Its state, or None.
-        time: Its stream time.
         status: Where it stands.
         progress: Next offset to read by input, of what is processed and not committed.
+        fired: Whether rows fell due since the last commit.
         waiting: The record that is tried again later, if any. It outlives an abort, so that the
             attempts of a record that comes again go on being counted.
         held_until_s: Until when it takes no records, after aborts that nobody explains.
@@ -136,6 +142,7 @@ class Task:
         "_slice_node",
         "_stores",
         "doomed",
+        "fired",
         "held_until_s",
         "id",
         "inboxes",
@@ -143,7 +150,6 @@ class Task:
         "progress",
         "state",
         "status",
-        "time",
         "waiting",
     )
 
@@ -153,16 +159,15 @@ class Task:
         program: Program,
         inputs: Sequence[TopicPartition],
         state: TaskState | None,
-        time: StreamTime,
         idle_ms: int = 0,
     ) -> None:
         self.id: TaskId = id
         self.inputs: tuple[TopicPartition, ...] = tuple(inputs)
         self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms)
         self.state: TaskState | None = state
-        self.time: StreamTime = time
         self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
         self.progress: dict[TopicPartition, int] = {}
+        self.fired: bool = False
         self.waiting: Waiting | None = None
         self.held_until_s: float = 0.0
         self.doomed: dict[Doomed, RecordError] = {}
@@ -203,13 +208,20 @@ class Task:
         if self._job is not None or self.inboxes.next(int(now_s * 1000)) is not None:
             return now_s
         until_ms = self.inboxes.waits_until_ms()
-        return None if until_ms is None else until_ms / 1000
+        until_s = None if until_ms is None else until_ms / 1000
+        for node in self._program.timed:
+            waits_ms = node.waits_ms(self._stores)
+            if waits_ms is not None:
+                due_s = now_s + waits_ms / 1000
+                until_s = due_s if until_s is None else min(until_s, due_s)
+        return until_s
 
     def _is_next(self, waiting: Waiting) -> bool:
         """Whether the waiting record is the one to be processed next."""
         if self._job is not None:
             return True
-        head = self.inboxes.by_partition[waiting.partition].head()
+        inbox = self.inboxes.by_partition.get(waiting.partition)
+        head = None if inbox is None else inbox.head()
         return head is not None and head.offset >= waiting.offset
 
     async def step(self, unit: Unit) -> None:
@@ -223,6 +235,8 @@ class Task:
         while (now_s := self.ready_s(unit.clock())) is not None and now_s <= unit.clock():
             if unit.room <= 0:
                 return
+            if self._program.timed and self._job is None:
+                self._take_due()
             if self._slice_node is not None and self._job is None and not self.doomed:
                 self._take_slice(unit, self._slice_node)
             else:
@@ -254,12 +268,21 @@ class Task:
             self._job = job = _Job(inbox, records[done], (node,))
             self._after_failure(job, node, error, 1, unit)
 
+    def _take_due(self) -> None:
+        """Take a row that is due; they go before the next record."""
+        for node in self._program.timed:
+            due = node.next_due(self._stores, self.id.partition)
+            if due is not None:
+                self._job = _Job(None, due.record, (node,), due)
+                return
+
     async def _take_record(self, unit: Unit) -> None:
-        """Make the calls of one record, as far as they can be made now."""
+        """Make the calls of one record, or of one due row, as far as they can be made now."""
         job = self._job
         if job is None:
             inbox = self.inboxes.next(int(unit.clock() * 1000))
-            assert inbox is not None
+            if inbox is None:
+                return
             record = inbox.records[inbox.index]
             job = self._job = _Job(inbox, record, self._program.roots[record.topic])
             refused = self.doomed.get(Doomed(inbox.partition, record.offset))
@@ -303,7 +326,7 @@ class Task:
         if (
             waiting is not None
             and waiting.offset == job.record.offset
-            and waiting.partition == job.inbox.partition
+            and waiting.partition == job.partition
             and waiting.call == job.calls
         ):
             return waiting.attempt + 1
@@ -320,12 +343,15 @@ class Task:
         """All calls of the record are done and in the unit."""
         self._job = None
         unit.count += 1
-        self.progress[job.inbox.partition] = job.record.offset + 1
-        job.inbox.advance(1)
+        if job.inbox is None:
+            self.fired = True
+        else:
+            self.progress[job.inbox.partition] = job.record.offset + 1
+            job.inbox.advance(1)
         waiting = self.waiting
         if (
             waiting is not None
-            and waiting.partition == job.inbox.partition
+            and waiting.partition == job.partition
             and waiting.offset <= job.record.offset
         ):
             self.waiting = None
@@ -349,7 +375,7 @@ class Task:
             delay_ms = node.failures.retry_delay_ms(job.record, error, attempt)
             if delay_ms is not None:
                 self.waiting = Waiting(
-                    job.inbox.partition,
+                    job.partition,
                     job.record.offset,
                     job.calls,
                     attempt,
@@ -385,7 +411,7 @@ class Task:
 
     def _give_up_outputs(self, job: _Job, error: RecordError) -> None:
         """A record whose outputs the brokers refuse: as if its functions had failed."""
-        where = Doomed(job.inbox.partition, job.record.offset)
+        where = Doomed(job.partition, job.record.offset)
         self._buried.add(where)
         nodes = [node for node, _ in reversed(job.agenda)]
         job.agenda.clear()
@@ -413,6 +439,7 @@ class Task:
             del self.doomed[where]
             self._buried.discard(where)
         self.progress.clear()
+        self.fired = False
         return bool(done)
 
     def aborted(self) -> None:
@@ -420,6 +447,9 @@ class Task:
         self.inboxes.clear()
         self._job = None
         self.progress.clear()
+        self.fired = False
+        if self.waiting is not None and self.waiting.partition not in self.inputs:
+            self.waiting = None  # A row that was due, and may not be due any more.
         if self.state is not None and self._stores:
             self.state.aborted()
 

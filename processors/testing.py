@@ -12,11 +12,11 @@ from collections import defaultdict, deque
 from typing import cast
 
 from onceflow.processors.app import App
-from onceflow.processors.clock import StreamTime
-from onceflow.processors.graph.nodes import FunctionNode
+from onceflow.processors.graph.nodes import WorkingNode
 from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.graph.topology import SubTopology
 from onceflow.processors.lanes import Run
+from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.state.keys import split
 from onceflow.processors.state.store import Store
@@ -66,7 +66,8 @@ class TestDriver:
         self._partitions = partitions
         self._topology = app.topology()
         self._unit = Unit(self._seconds, 1, 1, 1)
-        self._programs = make_programs(self._topology, self._unit, self._seconds)
+        around = Surroundings(self._unit.lanes, self._seconds, lambda: self.now_ms)
+        self._programs = make_programs(self._topology, around)
         self._parts: dict[str, SubTopology] = {
             topic: part for part in self._topology.sub_topologies for topic in part.input_topics
         }
@@ -134,12 +135,18 @@ class TestDriver:
         await self._drain()
 
     def advance(self, milliseconds: int) -> None:
-        """Move the driver's clock on.
+        """Move the driver's clock on, and process what falls due by it.
 
         Args:
             milliseconds: How far.
         """
         self.now_ms += milliseconds
+        run_blocking(self._fall_due())
+
+    async def _fall_due(self) -> None:
+        for task in list(self._tasks.values()):
+            await self._run(task)
+        await self._drain()
 
     def _put_input(
         self,
@@ -159,8 +166,8 @@ class TestDriver:
     def _format(self, topic: str) -> Format:
         """The layout of a topic's values: that of a processor that reads it, or of any."""
         part = self._parts.get(topic)
-        functions = self._topology.functions if part is None else part.functions
-        return functions[0].format
+        nodes = self._topology.working if part is None else part.working
+        return nodes[0].format
 
     def _write(
         self,
@@ -195,17 +202,24 @@ class TestDriver:
     async def _process(self, record: ConsumerRecord) -> None:
         task = self._task(record)
         task.put(record.topic_partition, [record])
+        await self._run(task)
+
+    async def _run(self, task: Task) -> None:
+        """Process what a task has, and what is due, each in a unit of its own."""
         try:
-            while task.inboxes:
-                self._unit.started()
-                await task.step(self._unit)
+            while (ready_s := task.ready_s(self._seconds())) is not None:
                 if task.waiting is not None:
                     self.now_ms = max(self.now_ms, round(task.waiting.not_before_s * 1000))
+                elif ready_s > self._seconds():
+                    return
+                self._unit.started()
+                await task.step(self._unit)
+                if self._unit.count:
+                    self._commit(task)
         except BaseException:
             task.aborted()
             self._unit.clear()
             raise
-        self._commit(task)
 
     def _commit(self, task: Task) -> None:
         runs = self._unit.lanes.take()
@@ -214,7 +228,7 @@ class TestDriver:
         for run in runs:
             run.sent = _Written(self._send(run))
         if task.state is not None:
-            task.state.note(task.time.now_ms)
+            task.state.note()
         progress = dict(task.progress)
         task.committed()
         self._unit.committed(progress)
@@ -238,9 +252,7 @@ class TestDriver:
                 rules = StateRules(self._topology.group, self._partitions, {})
                 state = TaskState(part.states, id.partition, rules)
                 state.use(MemoryMap())
-            task = self._tasks[id] = Task(
-                id, self._programs[part.name], inputs, state, StreamTime(0)
-            )
+            task = self._tasks[id] = Task(id, self._programs[part.name], inputs, state)
             task.run()
         return task
 
@@ -285,7 +297,7 @@ class TestDriver:
     def _written_format(self, topic: str) -> Format:
         """The layout of a topic's values: that of the function that writes it."""
         for node in self._topology.nodes:
-            if isinstance(node, FunctionNode) and node.output_topic == topic:
+            if isinstance(node, WorkingNode) and node.output_topic == topic:
                 return node.format
         return self._format(topic)
 

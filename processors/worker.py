@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar
 from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.calls import Calls
 from onceflow.processors.changelog import ChangelogReader, Restorer
-from onceflow.processors.clock import StreamTime
 from onceflow.processors.errors import (
     ProcessingError,
     SlotInUseError,
@@ -33,6 +32,7 @@ from onceflow.processors.identity import Slot, claim_slot
 from onceflow.processors.inputs import BadInputs
 from onceflow.processors.lanes import Run
 from onceflow.processors.ledger.base import Ledger, LedgerOwner, Polled
+from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.notes import decode_note, encode_note, latest
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
@@ -129,7 +129,16 @@ class Worker:
             settings.aborts_max,
             settings.commit_bytes,
         )
-        self._programs = make_programs(topology, self._unit, self._clock, settings.output_bytes_max)
+        self._programs = make_programs(
+            topology,
+            Surroundings(
+                self._unit.lanes,
+                self._clock,
+                services.wall_ms,
+                settings.output_bytes_max,
+                settings.max_future_ms,
+            ),
+        )
         self._restorer = Restorer(services.changelog_reader, self._clock)
         self._tasks = Tasks(topology, self._make_task, self._restorer)
         self._bad = BadInputs(self._clock)
@@ -162,13 +171,11 @@ class Worker:
                 frozenset(self._settings.dropped_states),
             )
             state = TaskState(part.states, partition, rules)
-        time = StreamTime(self._settings.max_future_ms)
         return Task(
             TaskId(part.name, partition),
             self._programs[part.name],
             inputs,
             state,
-            time,
             self._settings.max_task_idle_ms,
         )
 
@@ -589,13 +596,22 @@ class Worker:
         """Up to where the unit goes, asked of the tasks."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in self._tasks:
-            if task.progress:
-                note = ""
-                if task.state is not None:
-                    note = encode_note(task.state.note(task.time.now_ms))
-                for partition, offset in task.progress.items():
+            progress = self._progress_of(task)
+            if progress:
+                note = "" if task.state is None else encode_note(task.state.note())
+                for partition, offset in progress.items():
                     found[partition] = OffsetAndMetadata(offset, note)
         return found
+
+    def _progress_of(self, task: Task) -> dict[TopicPartition, int]:
+        """Up to where a task goes: where it stood before, when only rows fell due since then.
+
+        A commit without any offset would not be refused when the partition has another owner.
+        """
+        if task.progress or not task.fired:
+            return task.progress
+        places = ((tp, self._open.place(tp)) for tp in task.inputs)
+        return {tp: place for tp, place in places if place is not None}
 
     def committed(self) -> None:
         """The unit is committed: state reaches its maps."""
@@ -621,6 +637,11 @@ class Worker:
         if partitions:
             logger.info("%s %s", "lost" if lost else "revoked", ", ".join(map(str, partitions)))
         self._paused.difference_update(partitions)
+        if lost and any(task.fired for task in self._tasks):
+            # No record was polled, or an abort had come before: only rows fell due in the unit.
+            for task in self._tasks:
+                task.aborted()
+            self._unit.clear()
         for partition in partitions:
             self._unit.forget(partition)
             self._bad.forget(partition)

@@ -17,6 +17,7 @@ from onceflow.transactions.clients import SessionConsumer
 from onceflow.transactions.colour import settle
 from onceflow.transactions.listener import Offsets
 from onceflow.transactions.offset_notes import encode
+from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
 MarkedOffsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
@@ -27,12 +28,12 @@ class CommitOffsets:
 
     Args:
         polled: What was handed out and is not committed.
-        starts: Where partitions began whose start has to be committed with the next commit.
+        positions: Where partitions began.
     """
 
-    def __init__(self, polled: UncommittedWork, starts: dict[TopicPartition, int]) -> None:
+    def __init__(self, polled: UncommittedWork, positions: Positions) -> None:
         self._polled = polled
-        self._starts = starts
+        self._positions = positions
         self._committed: dict[TopicPartition, int] = {}
         self._token_prefix = uuid.uuid4().hex[:12]
         self._commits = 0
@@ -50,7 +51,7 @@ class CommitOffsets:
             offset = given if isinstance(given, int) else given.offset
             progress = self._polled.get(partition)
             if progress is None:
-                if self._committed.get(partition) != offset:
+                if self.place(partition) != offset:
                     gone.append(str(partition))
             elif not progress.first <= offset <= progress.next:
                 raise IllegalStateError(
@@ -61,6 +62,10 @@ class CommitOffsets:
             raise CommitFailedError(
                 f"these partitions have no uncommitted work: {', '.join(sorted(gone))}"
             )
+
+    def place(self, partition: TopicPartition) -> int | None:
+        """The committed offset of a partition; None where none is known."""
+        return self._committed.get(partition, self._positions.begun.get(partition))
 
     async def mark(
         self, consumer: SessionConsumer, offsets: Offsets | None
@@ -91,9 +96,16 @@ class CommitOffsets:
                 epoch = -1
             elif epoch < 0:
                 epoch = progress.leader_epoch
-            if upto > progress.first:
+            named_again = partition in (offsets or ()) and upto == self.place(partition)
+            if named_again:
+                epoch = -1  # That of records which are not part of this commit.
+            if named_again or upto > progress.first:
                 marked[partition] = OffsetAndMetadata(upto, encode(token, note), epoch)
-        for partition, offset in self._starts.items():
+        for partition, again in ({} if offsets is None else offsets).items():
+            if partition not in self._polled and isinstance(again, OffsetAndMetadata):
+                # The same offset with another note: outputs that belong to no record.
+                marked[partition] = OffsetAndMetadata(again.offset, encode(token, again.metadata))
+        for partition, offset in self._positions.starts.items():
             marked.setdefault(partition, OffsetAndMetadata(offset, encode(token, "")))
         return marked
 
@@ -101,7 +113,7 @@ class CommitOffsets:
         """The offsets are committed; work behind them stays uncommitted."""
         self._polled.committed(marked)
         for partition, entry in marked.items():
-            self._starts.pop(partition, None)
+            self._positions.starts.pop(partition, None)
             self._committed[partition] = entry.offset
 
     def forget(self, partition: TopicPartition) -> None:

@@ -39,6 +39,7 @@ class Positions:
         self._unstarted: set[TopicPartition] = set()
         self.starts: dict[TopicPartition, int] = {}
         self._notes: dict[TopicPartition, str | None] = {}
+        self.begun: dict[TopicPartition, int] = {}
 
     def note(self, partition: TopicPartition) -> str | None:
         """The note beside the committed offset at which a partition began."""
@@ -78,6 +79,8 @@ class Positions:
             self._notes[partition] = None if found is None else note_of(found.metadata)
             if found is None:
                 new.append(partition)
+            else:
+                self.begun[partition] = found.offset
         if new and self._start_from == "latest":
             await settle(consumer.seek_to_end(new))
             for partition in new:
@@ -139,6 +142,7 @@ class Positions:
         self._unstarted.discard(partition)
         self.starts.pop(partition, None)
         self._notes.pop(partition, None)
+        self.begun.pop(partition, None)
 
     def clear(self) -> None:
         """All partitions are gone."""
@@ -146,3 +150,4 @@ class Positions:
         self._unstarted.clear()
         self.starts.clear()
         self._notes.clear()
+        self.begun.clear()

@@ -356,6 +356,20 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             result = await self._core.poll_result(timeout_ms, max_records)
         return cast("PollResult[KeyT_co, ValueT_co]", result)
 
+    def place(self, partition: TopicPartition) -> int | None:
+        """The committed offset of an assigned partition.
+
+        A commit may name it again, with another note, to have the group's generation checked
+        where outputs belong to no record.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            None where nothing is committed, or not known yet.
+        """
+        return self._core.place(partition)
+
     def note(self, partition: TopicPartition) -> str | None:
         """The caller's note beside the committed offset at which a partition began.
 

@@ -45,6 +45,20 @@ class SessionCalls:
         """The partitions that the session owns at the moment."""
         return self._core.assignment()
 
+    def place(self, partition: TopicPartition) -> int | None:
+        """The committed offset of an assigned partition.
+
+        A commit may name it again, with another note, to have the group's generation checked
+        where outputs belong to no record.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            None where nothing is committed, or not known yet.
+        """
+        return self._core.place(partition)
+
     def note(self, partition: TopicPartition) -> str | None:
         """The caller's note beside the committed offset at which a partition began.
 

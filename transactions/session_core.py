@@ -84,7 +84,7 @@ class SessionCore:
         self._consumer: SessionConsumer | None = None
         self._positions = Positions(self._name, config.start_from)
         self._polled = UncommittedWork()
-        self._commit_offsets = CommitOffsets(self._polled, self._positions.starts)
+        self._commit_offsets = CommitOffsets(self._polled, self._positions)
         self._snapshot: ConsumerGroupMetadata | None = None
         self._epochs_rise = config.consumer.group_protocol == "consumer"
         self._work_since_s = 0.0
@@ -291,6 +291,10 @@ class SessionCore:
             None when nothing is committed, or what is committed has no note of ours.
         """
         return self._positions.note(partition)
+
+    def place(self, partition: TopicPartition) -> int | None:
+        """The committed offset of an assigned partition; None where none is known."""
+        return self._commit_offsets.place(partition)
 
     @property
     def commit_due(self) -> bool:
@@ -632,8 +636,7 @@ class SessionCore:
                 await self._forget(partitions, lost=False)
 
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
-        if not self._polled and not self.in_transaction and not self._positions.starts:
-            return
+        # Also without polled records: the listener may hold outputs that belong to none.
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
         # That we are asked to give up the partitions shows that they were ours all the time,
         # also where a cooperative rebalance has already brought the next generation.

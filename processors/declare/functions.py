@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from onceflow.processors.context import Output
 from onceflow.processors.declare.signatures import ArgumentKind, Signature, read_signature
@@ -25,6 +25,7 @@ from onceflow.processors.graph.specs import (
     FailurePolicy,
     StateDeclaration,
     StateKind,
+    StateSpec,
     StoreKind,
     as_migrations,
     check_name,
@@ -39,6 +40,8 @@ from onceflow.sdk.model.record_checks import check_topic_name
 
 E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])
+Source: TypeAlias = "str | Callable[..., object] | Sequence[str]"
+"""A topic, several topics, or a function whose results are taken."""
 
 _PLAIN_VALUES: Final = (bytes, str, int, float, bool, dict)
 """What a handler returns as a value; never an Output, and never several."""
@@ -63,16 +66,17 @@ _KINDS: Final[Mapping[object, StateKind]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionDeclaration:
-    """A function with its options.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What is declared of one function, with its options.
 
     Attributes:
         name: Name of the processor.
         topics: The topics that it reads; empty for one that takes the results of another.
         parent: The processor whose results it takes in place of a topic.
         output_topic: Where returned values go, or None.
-        signature: The function and its parameters.
+        function: The decorated function itself.
+        returns: Type of its results, None where it is not annotated.
         format: Layout of structured values.
         policy: What is done about a record that it fails on.
         states: Its states.
@@ -83,18 +87,73 @@ class FunctionDeclaration:
     topics: tuple[str, ...]
     parent: str | None
     output_topic: str | None
-    signature: Signature
+    function: Callable[..., object]
+    returns: object
     format: Format
     policy: FailurePolicy
     states: tuple[StateDeclaration, ...]
     store: StoreKind
 
+    @property
+    def windowed(self) -> bool:
+        """Whether its results belong to windows."""
+        return False
+
+    @property
+    def results(self) -> list[object]:
+        """The types of single results, as far as the annotation tells."""
+        return _results(self.returns)
+
+    @property
+    def always_gives(self) -> bool:
+        """Whether every call gives a value that has to go somewhere."""
+        return (typing.get_origin(self.returns) or self.returns) in _PLAIN_VALUES
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology.
+
+        Args:
+            parents: Names of the nodes whose results it takes.
+            group: The consumer group, which names states.
+        """
+        raise NotImplementedError
+
+    def specs(self, group: str) -> tuple[StateSpec, ...]:
+        """Its states with their places in a group."""
+        return tuple(state_spec(state, group, self.name) for state in self.states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionDeclaration(Declaration):
+    """A function that is called for each record.
+
+    Attributes:
+        signature: The function and its parameters.
+    """
+
+    signature: Signature
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology; see ``Declaration.node``."""
+        return FunctionNode(
+            name=self.name,
+            parents=parents,
+            takes=taken_type(self.signature),
+            gives=shown_type(self.returns),
+            signature=self.signature,
+            format=self.format,
+            output_topic=self.output_topic,
+            policy=self.policy,
+            own_states=self.specs(group),
+            store=self.store,
+        )
+
 
 def declare_function(
     function: Callable[..., object],
     *,
-    known: Sequence[FunctionDeclaration],
-    source: str | Callable[..., object] | Sequence[str],
+    known: Sequence[Declaration],
+    source: Source,
     to: str | None,
     name: str | None,
     dead_letter: str | None,
@@ -110,35 +169,46 @@ def declare_function(
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
     """
-    called = str(getattr(function, "__name__", "processor")) if name is None else name
-    if not isinstance(called, str) or not called:
-        raise DeclarationError(f"name={name!r} must be a text that is not empty")
-    topics, parent = _source(called, source, known)
-    _check_topics(called, topics, to, dead_letter)
-    if not isinstance(limits, DeadLetterLimits):
-        raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
+    called = name_of(function, name)
+    topics, parent = find_source(called, source, known)
+    check_topics(called, topics, to=to, dead_letter=dead_letter)
     signature = read_signature(function)
-    layout = _choice(Format, called, "format", format)
+    _check_window(called, signature, parent)
+    layout = choice(Format, called, "format", format)
     for argument in signature.arguments:
         is_read = argument.kind is ArgumentKind.VALUE and parent is None
         if is_read or argument.kind is ArgumentKind.KEY:
             decoder_for(argument.annotation, layout, f"{argument.name} of {called}")
     if parent is not None:
-        _check_flow(parent, called, signature)
+        check_flow(parent, called, signature)
     return FunctionDeclaration(
         name=called,
         topics=topics,
         parent=None if parent is None else parent.name,
         output_topic=to,
+        function=function,
+        returns=signature.returns,
         signature=signature,
         format=layout,
-        policy=_policy(called, retries, on_error, dead_letter, limits),
+        policy=make_policy(called, retries, on_error, dead_letter, limits),
         states=_states(called, signature, migrations),
-        store=_choice(StoreKind, called, "store", store),
+        store=choice(StoreKind, called, "store", store),
     )
 
 
-def to_nodes(declarations: Sequence[FunctionDeclaration], group: str) -> list[Node]:
+def name_of(function: Callable[..., object], name: str | None) -> str:
+    """The name of a processor.
+
+    Raises:
+        DeclarationError: It is empty.
+    """
+    called = str(getattr(function, "__name__", "processor")) if name is None else name
+    if not isinstance(called, str) or not called:
+        raise DeclarationError(f"name={name!r} must be a text that is not empty")
+    return called
+
+
+def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
     """The nodes of a topology: a source for each topic that is read, and the functions.
 
     Raises:
@@ -151,35 +221,26 @@ def to_nodes(declarations: Sequence[FunctionDeclaration], group: str) -> list[No
             sources.setdefault(topic, SourceNode(name=source_name(topic), topic=topic))
         parents = tuple(map(source_name, declared.topics))
         functions.append(
-            FunctionNode(
-                name=declared.name,
-                parents=parents if declared.parent is None else (declared.parent,),
-                takes=_takes(declared.signature),
-                gives=_shown(declared.signature.returns),
-                signature=declared.signature,
-                format=declared.format,
-                output_topic=declared.output_topic,
-                policy=declared.policy,
-                own_states=tuple(
-                    state_spec(state, group, declared.name) for state in declared.states
-                ),
-                store=declared.store,
-            )
+            declared.node(parents if declared.parent is None else (declared.parent,), group)
         )
     return [*sources.values(), *functions]
 
 
-def _source(
-    called: str, source: object, known: Sequence[FunctionDeclaration]
-) -> tuple[tuple[str, ...], FunctionDeclaration | None]:
-    """The topics, or the function whose results are taken."""
+def find_source(
+    called: str, source: object, known: Sequence[Declaration]
+) -> tuple[tuple[str, ...], Declaration | None]:
+    """The topics, or the function whose results are taken.
+
+    Raises:
+        DeclarationError: It is none of these.
+    """
     if isinstance(source, str):
         return (source,), None
     if isinstance(source, list | tuple) and source and all(isinstance(t, str) for t in source):
         if len(set(source)) < len(source):
             raise DeclarationError(f"{called}: topic={source!r} names a topic twice")
         return tuple(source), None
-    parent = next((declared for declared in known if declared.signature.function is source), None)
+    parent = next((declared for declared in known if declared.function is source), None)
     if parent is None:
         raise DeclarationError(
             f"{called}: topic={source!r} names no topic, and is no function that is a processor "
@@ -188,11 +249,18 @@ def _source(
     return (), parent
 
 
-def _check_topics(
-    called: str, topics: Sequence[str], to: str | None, dead_letter: str | None
-) -> None:
-    named = [("topic", topic) for topic in topics]
-    for parameter, name in (*named, ("to", to), ("dead_letter", dead_letter)):
+def check_topics(called: str, topics: Sequence[str], **targets: str | None) -> None:
+    """Refuse topics that cannot be read or written as declared.
+
+    Args:
+        called: Name of the processor.
+        topics: The topics that it reads.
+        **targets: The topics that it writes, by parameter.
+
+    Raises:
+        DeclarationError: A name is none of a topic, or records would come again for ever.
+    """
+    for parameter, name in (*(("topic", topic) for topic in topics), *targets.items()):
         if name is not None:
             try:
                 check_topic_name(name)
@@ -200,29 +268,38 @@ def _check_topics(
                 raise DeclarationError(
                     f"{called}: {parameter}={name!r} names no topic: {error}"
                 ) from error
-    if dead_letter in topics:
+    for parameter, what in (("dead_letter", "dead letters"), ("late", "late records")):
+        if targets.get(parameter) in topics:
+            raise DeclarationError(
+                f"{called}: {what} in the input topic {targets[parameter]!r} would come again for "
+                "ever"
+            )
+    if targets.get("to") in topics:
         raise DeclarationError(
-            f"{called}: dead letters in the input topic {dead_letter!r} would come again for ever"
-        )
-    if to in topics:
-        raise DeclarationError(
-            f"{called}: what it sends to its own input topic {to!r} would come again for "
-            "ever; name another topic, or, where it ends by itself, leave out to= and return "
-            f"Output(value, topic={to!r})"
+            f"{called}: what it sends to its own input topic {targets['to']!r} would come again "
+            "for ever; name another topic, or, where it ends by itself, leave out to= and return "
+            f"Output(value, topic={targets['to']!r})"
         )
 
 
-def _policy(
+def make_policy(
     called: str,
     retries: int | Retries,
     on_error: OnError | str | None,
     dead_letter: str | None,
     limits: DeadLetterLimits,
 ) -> FailurePolicy:
+    """The failure policy of a processor.
+
+    Raises:
+        DeclarationError: Its parts contradict each other.
+    """
+    if not isinstance(limits, DeadLetterLimits):
+        raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
     if on_error is None:
         end = OnError.STOP if dead_letter is None else OnError.DEAD_LETTER
     else:
-        end = _choice(OnError, called, "on_error", on_error)
+        end = choice(OnError, called, "on_error", on_error)
     if (end is OnError.DEAD_LETTER) != (dead_letter is not None):
         raise DeclarationError(
             f"{called}: dead_letter={dead_letter!r} and on_error={end.value!r} contradict "
@@ -258,7 +335,7 @@ def _states(called: str, signature: Signature, migrations: object) -> tuple[Stat
     return tuple(found)
 
 
-def check_targets(declarations: Sequence[FunctionDeclaration]) -> None:
+def check_targets(declarations: Sequence[Declaration]) -> None:
     """Refuse values that every call would return and that have nowhere to go.
 
     Only when all functions are known it is known whose results another one takes.
@@ -268,22 +345,36 @@ def check_targets(declarations: Sequence[FunctionDeclaration]) -> None:
     """
     taken = {declared.parent for declared in declarations}
     for declared in declarations:
-        returns = declared.signature.returns
         lost = declared.output_topic is None and declared.name not in taken
-        if lost and (typing.get_origin(returns) or returns) in _PLAIN_VALUES:
+        if lost and declared.always_gives:
             raise DeclarationError(
-                f"{declared.name} returns {inspect.formatannotation(returns)} but has no to= "
-                "topic, and no other processor takes its results; declare one, or return None or "
-                "Output(..., topic=...)"
+                f"{declared.name} returns {inspect.formatannotation(declared.returns)} but has no "
+                "to= topic, and no other processor takes its results; declare one, or return "
+                "None or Output(..., topic=...)"
             )
 
 
-def _check_flow(parent: FunctionDeclaration, called: str, signature: Signature) -> None:
-    """Refuse a function that cannot take what the one before it gives."""
+def _check_window(called: str, signature: Signature, parent: Declaration | None) -> None:
+    """Refuse a window where there is none."""
+    windowed = parent is not None and parent.windowed
+    for argument in signature.arguments:
+        if argument.kind is ArgumentKind.WINDOW and not windowed:
+            raise DeclarationError(
+                f"{called}: {argument.name}: Window: only results of an aggregate have a window; "
+                "give the aggregate's function in place of the topic"
+            )
+
+
+def check_flow(parent: Declaration, called: str, signature: Signature) -> None:
+    """Refuse a function that cannot take what the one before it gives.
+
+    Raises:
+        DeclarationError: It cannot.
+    """
     wanted = next((a for a in signature.arguments if a.kind is ArgumentKind.VALUE), None)
     if wanted is None:
         return
-    for given in _results(parent.signature.returns):
+    for given in parent.results:
         if not _fits(given, wanted.annotation):
             raise DeclarationError(
                 f"{called} takes {wanted.name}: {inspect.formatannotation(wanted.annotation)}, but "
@@ -311,7 +402,12 @@ def _fits(given: object, wanted: object) -> bool:
     return isinstance(given, type) and isinstance(wanted, type) and issubclass(given, wanted)
 
 
-def _choice(kind: type[E], called: str, parameter: str, value: object) -> E:
+def choice(kind: type[E], called: str, parameter: str, value: object) -> E:
+    """The member of an enum that a parameter names.
+
+    Raises:
+        DeclarationError: It names none.
+    """
     try:
         return kind(value)
     except ValueError:
@@ -319,14 +415,16 @@ def _choice(kind: type[E], called: str, parameter: str, value: object) -> E:
         raise DeclarationError(f"{called}: {parameter}={value!r}: choose from {names}") from None
 
 
-def _takes(signature: Signature) -> str:
+def taken_type(signature: Signature) -> str:
+    """The type that a function takes, as text."""
     for argument in signature.arguments:
         if argument.kind is ArgumentKind.VALUE:
-            return _shown(argument.annotation)
+            return shown_type(argument.annotation)
     return ""
 
 
-def _shown(annotation: object) -> str:
+def shown_type(annotation: object) -> str:
+    """A type as text, empty where nothing is annotated."""
     if annotation in (None, inspect.Parameter.empty):
         return ""
     return inspect.formatannotation(annotation)

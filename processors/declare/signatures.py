@@ -1,9 +1,9 @@
 """Reads a handler's signature: which parameter gets what, and which states it declares.
 
 Pure inspection at declaration time; no network and no files. The rules: a parameter annotated
-``ConsumerRecord``, ``Context``, ``State[...]``, ``MapState[...]`` or ``ListState[...]`` gets that;
-one named ``key`` or ``headers`` gets these; the one that is left gets the value, decoded by its
-annotation.
+``ConsumerRecord``, ``Context``, ``Window``, ``State[...]``, ``MapState[...]`` or
+``ListState[...]`` gets that; one named ``key`` or ``headers`` gets these; the one that is left gets
+the value, decoded by its annotation.
 
 A new kind of argument is a member of ``ArgumentKind``, a rule in ``_kind`` and a binder in
 ``nodes.binding``.
@@ -11,6 +11,7 @@ A new kind of argument is a member of ``ArgumentKind``, a rule in ``_kind`` and 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import typing
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.state.faces import ListState, MapState, State
+from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 Handler = Callable[..., object]
@@ -41,6 +43,8 @@ class ArgumentKind(enum.Enum):
     RECORD = "record"
     CONTEXT = "context"
     STATE = "state"
+    WINDOW = "window"
+    ACCUMULATOR = "accumulator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,12 @@ class Signature:
         return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
 
 
-def read_signature(function: Handler) -> Signature:
+def read_signature(function: Handler, *, folds: bool = False) -> Signature:
     """Inspect a handler.
 
     Args:
         function: The decorated function.
+        folds: Whether it takes an accumulator behind the value.
 
     Returns:
         What its parameters get.
@@ -122,7 +127,17 @@ def read_signature(function: Handler) -> Signature:
             )
         )
     values = [a.name for a in arguments if a.kind is ArgumentKind.VALUE]
-    if len(values) > 1:
+    if folds:
+        if len(values) != 2:
+            raise DeclarationError(
+                f"{name}: a fold takes a value and an accumulator, this takes "
+                f"{', '.join(values) or 'neither'}; or give fold= a ready aggregate, such as Sum()"
+            )
+        arguments = [
+            dataclasses.replace(a, kind=ArgumentKind.ACCUMULATOR) if a.name == values[1] else a
+            for a in arguments
+        ]
+    elif len(values) > 1:
         raise DeclarationError(
             f"{name}: which of {', '.join(values)} gets the record's value? Annotate the others "
             "(ConsumerRecord, Context, State[...]) or name them key or headers"
@@ -136,6 +151,8 @@ def _kind(name: str, annotation: object) -> ArgumentKind:
         return ArgumentKind.RECORD
     if annotation is Context:
         return ArgumentKind.CONTEXT
+    if annotation is Window:
+        return ArgumentKind.WINDOW
     if any(annotation is face for face in _FACES):
         raise DeclarationError(
             f"{name}: write {annotation.__name__}[...] with the type of the value"  # type: ignore[attr-defined]

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onceflow.processors.aggregates import Fold
+from onceflow.processors.clock import Timing
 from onceflow.processors.declare.signatures import Signature
 from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
 from onceflow.processors.values import Format
+from onceflow.processors.windows import Frames
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,19 +92,17 @@ class SinkNode(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionNode(Node):
-    """A function that is called for each record, or for each result of another function.
+class WorkingNode(Node):
+    """A node that is made of a user's function.
 
     Attributes:
-        signature: The function and its parameters.
         format: Layout of structured values.
-        output_topic: Where returned values go, or None.
+        output_topic: Where results go, or None.
         policy: What is done about a record that it fails on.
         own_states: Its states.
         store: Where committed state is kept.
     """
 
-    signature: Signature
     format: Format
     output_topic: str | None
     policy: FailurePolicy
@@ -119,10 +120,46 @@ class FunctionNode(Node):
         """The states that it keeps."""
         return self.own_states
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionNode(WorkingNode):
+    """A function that is called for each record, or for each result of another function.
+
+    Attributes:
+        signature: The function and its parameters.
+    """
+
+    signature: Signature
+
     @property
     def needs_loop(self) -> bool:
         """Whether it is an async function."""
         return self.signature.is_async
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateNode(WorkingNode):
+    """A fold of records by key and window.
+
+    Attributes:
+        fold: How values become accumulators.
+        timing: Where records stand in time.
+        frames: The arithmetic of its windows.
+        late_topic: Where late records go, or None.
+        on_update: Whether each record gives a result, and not the end of the window.
+    """
+
+    fold: Fold
+    timing: Timing
+    frames: Frames
+    late_topic: str | None
+    on_update: bool
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Its output, late records and dead letters."""
+        topics = (self.output_topic, self.late_topic, self.policy.dead_letter_topic)
+        return tuple(topic for topic in topics if topic is not None)
 
 
 def source_name(topic: str) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from onceflow.processors.graph.nodes import FunctionNode, SinkNode, SourceNode
+from onceflow.processors.graph.nodes import (
+    AggregateNode,
+    FunctionNode,
+    SinkNode,
+    SourceNode,
+    WorkingNode,
+)
 from onceflow.processors.policies import OnError, Retries
 from onceflow.sdk.serde import to_json
 
@@ -19,8 +25,8 @@ def as_text(topology: Topology) -> str:
     for number, part in enumerate(topology.sub_topologies):
         lines.append(f"  sub-topology {number}: {', '.join(part.input_topics)}")
         for node in part.nodes:
-            if isinstance(node, FunctionNode):
-                lines += _function_lines(node)
+            if isinstance(node, WorkingNode):
+                lines += _working_lines(node)
             elif not isinstance(node, SourceNode | SinkNode):
                 lines.append(f"    {node.kind} {node.name}")
                 lines.append(f"      takes from   {_names(node.parents)}")
@@ -31,14 +37,19 @@ def _names(parents: tuple[str, ...]) -> str:
     return ", ".join(name.removeprefix("topic ") for name in parents)
 
 
-def _function_lines(node: FunctionNode) -> list[str]:
-    kind = "async processor" if node.needs_loop else "processor"
+def _working_lines(node: WorkingNode) -> list[str]:
+    kind = node.kind
+    if isinstance(node, FunctionNode):
+        kind = "async processor" if node.needs_loop else "processor"
     by_topic = all(name.startswith("topic ") for name in node.parents)
     lines = [
         f"    {kind} {node.name}",
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
         f"      writes       {node.output_topic or '(only what names a topic)'}",
     ]
+    if isinstance(node, AggregateNode):
+        lines.append(f"      windows      {node.frames.shape}, result on {_moment(node)}")
+        lines.append(f"      late         {node.late_topic or '(dropped, with a warning)'}")
     for state in node.states:
         value = _type_name(state.declaration.value_type)
         lines.append(
@@ -48,6 +59,10 @@ def _function_lines(node: FunctionNode) -> list[str]:
     lines.append(f"      retries      {_retries(node.policy.retries)}")
     lines.append(f"      then         {_end(node)}")
     return lines
+
+
+def _moment(node: AggregateNode) -> str:
+    return "each record" if node.on_update else "close"
 
 
 def _type_name(kind: object) -> str:
@@ -60,7 +75,7 @@ def _retries(retries: Retries) -> str:
     return f"{retries.count_max}, {retries.backoff_ms} to {retries.backoff_max_ms} ms apart"
 
 
-def _end(node: FunctionNode) -> str:
+def _end(node: WorkingNode) -> str:
     policy = node.policy
     if policy.on_error is OnError.DEAD_LETTER:
         return f"dead letter to {policy.dead_letter_topic}"
@@ -122,7 +137,7 @@ def as_mermaid(topology: Topology) -> str:
         lines.append("    end")
     for edge in topology.edges:
         lines.append(f"    {place[edge.source]} -->{_label(edge.value)} {place[edge.target]}")
-    for function in topology.functions:
+    for function in topology.working:
         dead = function.policy.dead_letter_topic
         if dead is not None:
             lines.append(f"    {place[function.name]} -. dead letters .-> {ids[dead]}")

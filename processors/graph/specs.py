@@ -14,6 +14,7 @@ from onceflow.processors.errors import DeclarationError
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.codec import Migration, ValueCodec
 from onceflow.processors.state.keys import Packer, Unpacker, key_packing
+from onceflow.processors.state.timed import TimedLayout
 from onceflow.processors.state.type_text import type_text
 from onceflow.sdk.model.topic_names import TOPIC_NAME_MAX
 
@@ -35,6 +36,7 @@ class StateKind(enum.Enum):
     VALUE = "State"
     MAP = "MapState"
     LIST = "ListState"
+    TIMED = "rows that fall due"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class StateDeclaration:
         value_type: Type of the values.
         initial: Value of keys that have none.
         migrations: For stored values of earlier types.
+        layout: Of a store whose rows fall due.
     """
 
     name: str
@@ -57,6 +60,7 @@ class StateDeclaration:
     value_type: object
     initial: object = None
     migrations: Sequence[Migration] = ()
+    layout: TimedLayout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,8 @@ def state_spec(declaration: StateDeclaration, group: str, function: str) -> Stat
     elif declaration.kind is StateKind.LIST:
         packing = key_packing(int, what)
         shape = "list of {}"
+    elif declaration.layout is not None:
+        shape = declaration.layout.shape
     changelog = f"{group}-{function}-{declaration.name}-changelog"
     if len(changelog) > TOPIC_NAME_MAX:
         raise DeclarationError(

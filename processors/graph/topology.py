@@ -13,7 +13,14 @@ from typing import TypeVar
 
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph import render
-from onceflow.processors.graph.nodes import FunctionNode, Node, SinkNode, SourceNode, sink_name
+from onceflow.processors.graph.nodes import (
+    FunctionNode,
+    Node,
+    SinkNode,
+    SourceNode,
+    WorkingNode,
+    sink_name,
+)
 from onceflow.processors.graph.specs import StateSpec, StoreKind
 
 N = TypeVar("N", bound=Node)
@@ -57,6 +64,11 @@ class SubTopology:
         return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
 
     @property
+    def working(self) -> tuple[WorkingNode, ...]:
+        """Its functions, aggregates included."""
+        return tuple(node for node in self.nodes if isinstance(node, WorkingNode))
+
+    @property
     def states(self) -> tuple[StateSpec, ...]:
         """The states of its nodes."""
         return tuple(state for node in self.nodes for state in node.states)
@@ -64,7 +76,7 @@ class SubTopology:
     @property
     def store(self) -> StoreKind:
         """Where its committed state is kept."""
-        kinds = {node.store for node in self.functions if node.states}
+        kinds = {node.store for node in self.working if node.states}
         return StoreKind.LMDB if StoreKind.LMDB in kinds else StoreKind.MEMORY
 
     def children(self, parent: str) -> list[Node]:
@@ -99,6 +111,11 @@ class Topology:
     def functions(self) -> tuple[FunctionNode, ...]:
         """The functions, in order of declaration."""
         return tuple(node for node in self.nodes if isinstance(node, FunctionNode))
+
+    @property
+    def working(self) -> tuple[WorkingNode, ...]:
+        """The functions, aggregates included, in order of declaration."""
+        return tuple(node for node in self.nodes if isinstance(node, WorkingNode))
 
     @property
     def input_topics(self) -> list[str]:
@@ -197,7 +214,7 @@ def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:
     """A node for each topic that functions return to; dead letters need none."""
     parents: dict[str, list[str]] = {}
     for node in nodes:
-        if isinstance(node, FunctionNode) and node.output_topic is not None:
+        if isinstance(node, WorkingNode) and node.output_topic is not None:
             parents.setdefault(node.output_topic, []).append(node.name)
     # Several functions may write one topic. A sink for each of them, or two sub-topologies that
     # only share an output would be taken for one.
@@ -216,7 +233,7 @@ def _check_rings(topology: Topology) -> None:
     """Refuse values that would come again for ever through their own declared outputs."""
     after: dict[str, set[str]] = {}
     for part in topology.sub_topologies:
-        targets = {node.output_topic for node in part.functions if node.output_topic is not None}
+        targets = {node.output_topic for node in part.working if node.output_topic is not None}
         for topic in part.input_topics:
             after.setdefault(topic, set()).update(targets)
     for start in after:

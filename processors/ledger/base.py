@@ -106,6 +106,9 @@ class Ledger(Protocol):
     def note(self, partition: TopicPartition) -> str | None:
         """The text beside the committed offset at which an assigned partition began."""
 
+    def place(self, partition: TopicPartition) -> int | None:
+        """The committed offset of an assigned partition, as far as it is known."""
+
     async def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Take no records of these partitions until ``resume``."""
 

@@ -7,11 +7,12 @@ implementations: ``call`` for what takes one item, ``run_slice`` where whole run
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from onceflow.processors.frame import Frame
+from onceflow.processors.frame import Due, Frame
+from onceflow.processors.lanes import Lanes
 from onceflow.processors.nodes.failures import Failures
 from onceflow.processors.state.store import Store
 from onceflow.processors.unit import Unit
@@ -62,6 +63,35 @@ class WorkNode(Protocol):
         """
 
 
+class TimedNode(WorkNode, Protocol):
+    """A node with rows that fall due: windows, join buffers, timers."""
+
+    def waits_ms(self, stores: Stores) -> int | None:
+        """Milliseconds until a row is due: 0 for now, None for none in sight."""
+
+    def next_due(self, stores: Stores, partition: int) -> Due | None:
+        """The row that is due; ``call`` gets it as its item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the nodes of a worker work with.
+
+    Attributes:
+        lanes: Take the outputs of the unit.
+        clock: Monotonic seconds.
+        wall_ms: Wall clock in milliseconds.
+        record_bytes_max: Largest key and value of an output together.
+        max_future_ms: How far an event time may be ahead of the wall clock; None for any.
+    """
+
+    lanes: Lanes
+    clock: Callable[[], float]
+    wall_ms: Callable[[], int]
+    record_bytes_max: int = 1_000_000
+    max_future_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The nodes of a sub-topology at work, for all of its tasks.
@@ -69,10 +99,12 @@ class Program:
     Attributes:
         roots: By input topic: the nodes that take its records, in order of declaration.
         children: By name of a node: the nodes that take its results.
+        timed: Those with rows that fall due.
     """
 
     roots: Mapping[str, tuple[WorkNode, ...]]
     children: Mapping[str, tuple[WorkNode, ...]] = field(default_factory=dict)
+    timed: tuple[TimedNode, ...] = ()
 
     def slices(self, topic: str) -> WorkNode | None:
         """The node that takes whole slices, if it is alone and can."""

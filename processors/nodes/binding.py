@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.errors import StateKeyError
-from onceflow.processors.frame import Frame
+from onceflow.processors.frame import Frame, Result
 from onceflow.processors.graph.nodes import FunctionNode
 from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.state.faces import BoundState, Face, bound_list, bound_map
@@ -40,6 +40,8 @@ def make_binder(node: FunctionNode, argument: Argument, *, decoded: bool) -> Bin
         return lambda frame, stores: decode_key(cast("bytes | None", frame.item.key))
     if kind is ArgumentKind.HEADERS:
         return lambda frame, stores: frame.item.headers
+    if kind is ArgumentKind.WINDOW:
+        return lambda frame, stores: cast(Result, frame.item).window
     if kind is ArgumentKind.RECORD:
         return lambda frame, stores: frame.record
     if kind is ArgumentKind.CONTEXT:
@@ -52,14 +54,23 @@ def _state_binder(node: FunctionNode, argument: Argument) -> Binder:
     make = _FACES[spec.declaration.kind](node, spec)
 
     def bind(frame: Frame, stores: Stores) -> Face:
-        key = frame.item.key
-        if type(key) is not bytes or key != frame.record.key:
-            raise _wrong_key(node, argument.name, key)
-        face = make(frame, stores, key)
+        face = make(frame, stores, check_own_key(node.name, argument.name, frame))
         frame.faces.append(face)
         return face
 
     return bind
+
+
+def check_own_key(node: str, state: str, frame: Frame) -> bytes:
+    """The key of a frame's item, for whose state this task is the right one.
+
+    Raises:
+        StateKeyError: There is none, or it is not that of the record.
+    """
+    key = frame.item.key
+    if type(key) is not bytes or key != frame.record.key:
+        raise _wrong_key(node, state, key)
+    return key
 
 
 def without_key(node: str, state: str | None) -> StateKeyError:
@@ -67,11 +78,11 @@ def without_key(node: str, state: str | None) -> StateKeyError:
     return StateKeyError(f"{node} keeps state {state!r} by key, but the record has no key")
 
 
-def _wrong_key(node: FunctionNode, state: str, key: object) -> StateKeyError:
+def _wrong_key(node: str, state: str, key: object) -> StateKeyError:
     if key is None:
-        return without_key(node.name, state)
+        return without_key(node, state)
     return StateKeyError(
-        f"{node.name} keeps state {state!r} by key, but the key was changed to {key!r} since the "
+        f"{node} keeps state {state!r} by key, but the key was changed to {key!r} since the "
         "record was read: its state lies with another partition. Send it to a topic and read that"
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from onceflow.processors.errors import (
     DeclarationError,
     DeserializationError,
+    EventTimeError,
     ProcessingError,
     StateKeyError,
     TooManyDeadLettersError,
@@ -30,7 +31,7 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
 
-_NEVER_RETRIED = (DeserializationError, StateKeyError, DeclarationError)
+_NEVER_RETRIED = (DeserializationError, StateKeyError, EventTimeError, DeclarationError)
 """The same bytes give the same error."""
 
 

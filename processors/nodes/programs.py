@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from onceflow.processors.graph.nodes import FunctionNode, Node, SinkNode, SourceNode
+from onceflow.processors.graph.nodes import AggregateNode, FunctionNode, Node, SinkNode, SourceNode
 from onceflow.processors.graph.topology import SubTopology, Topology
-from onceflow.processors.nodes.base import Program, WorkNode
-from onceflow.processors.nodes.function import RECORD_BYTES_MAX, FunctionWork
-from onceflow.processors.unit import Unit
+from onceflow.processors.nodes.base import Program, Surroundings, WorkNode
+from onceflow.processors.nodes.function import FunctionWork
+from onceflow.processors.nodes.window import WindowWork
 
 
-def make_programs(
-    topology: Topology,
-    unit: Unit,
-    clock: Callable[[], float],
-    record_bytes_max: int = RECORD_BYTES_MAX,
-) -> dict[str, Program]:
+def make_programs(topology: Topology, around: Surroundings) -> dict[str, Program]:
     """The programs of a worker.
 
     Args:
         topology: The application.
-        unit: Takes the outputs.
-        clock: Monotonic seconds, for the pace of warnings.
-        record_bytes_max: Largest key and value of an output together.
+        around: What its nodes work with.
 
     Returns:
         Programs by name of the sub-topology.
     """
-    return {
-        part.name: _program(part, unit, clock, record_bytes_max) for part in topology.sub_topologies
-    }
+    return {part.name: _program(part, around) for part in topology.sub_topologies}
 
 
-def _program(
-    part: SubTopology, unit: Unit, clock: Callable[[], float], record_bytes_max: int
-) -> Program:
+def _program(part: SubTopology, around: Surroundings) -> Program:
     def behind(name: str) -> list[str]:
         return [node.name for node in part.children(name) if not isinstance(node, SinkNode)]
 
-    def make(node: Node) -> WorkNode:
-        """Further kinds of nodes are made here."""
-        if isinstance(node, FunctionNode):
-            return FunctionWork(
-                node,
-                unit.lanes,
-                feeds=bool(behind(node.name)),
-                record_bytes_max=record_bytes_max,
-                clock=clock,
-            )
-        raise NotImplementedError(f"no work for {node.kind} {node.name}")
-
     work = {
-        node.name: make(node) for node in part.nodes if not isinstance(node, SourceNode | SinkNode)
+        node.name: _make(node, around, feeds=bool(behind(node.name)))
+        for node in part.nodes
+        if not isinstance(node, SourceNode | SinkNode)
     }
     roots = {
         node.topic: tuple(work[name] for name in behind(node.name))
@@ -60,4 +37,20 @@ def _program(
         if isinstance(node, SourceNode)
     }
     children = {name: tuple(work[child] for child in behind(name)) for name in work}
-    return Program(roots, {name: nodes for name, nodes in children.items() if nodes})
+    timed = tuple(node for node in work.values() if isinstance(node, WindowWork))
+    return Program(roots, {name: nodes for name, nodes in children.items() if nodes}, timed)
+
+
+def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
+    """Further kinds of nodes are made here."""
+    if isinstance(node, FunctionNode):
+        return FunctionWork(
+            node,
+            around.lanes,
+            feeds=feeds,
+            record_bytes_max=around.record_bytes_max,
+            clock=around.clock,
+        )
+    if isinstance(node, AggregateNode):
+        return WindowWork(node, around, feeds=feeds)
+    raise NotImplementedError(f"no work for {node.kind} {node.name}")

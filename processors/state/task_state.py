@@ -21,6 +21,7 @@ from onceflow.processors.notes import StateNote, TaskNote, short_id, states_hash
 from onceflow.processors.state.bytemap import ByteMap, Marks, StoreMark
 from onceflow.processors.state.keys import after
 from onceflow.processors.state.store import Store, ValueStore
+from onceflow.processors.state.timed import NO_TIME_MS, TimedStore
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
@@ -197,7 +198,10 @@ class TaskState:
 
     def restored(self, name: str, writes: Mapping[bytes, bytes | None], offset: int) -> None:
         """Changes of a changelog reach the map, with the offset up to which they go."""
-        prefix = self.stores[name].prefix
+        store = self.stores[name]
+        prefix = store.prefix
+        if isinstance(store, TimedStore):
+            writes = store.with_index(writes)
         marks = self._marks
         mark = replace(
             marks.stores[name],
@@ -268,8 +272,10 @@ class TaskState:
                 runs.append(run)
         return runs
 
-    def note(self, stream_time_ms: int) -> TaskNote:
+    def note(self) -> TaskNote:
         """What to write beside the offsets of this commit; the changes are acknowledged."""
+        times = [s.time_ms for s in self.stores.values() if isinstance(s, TimedStore)]
+        stream_time_ms = max(times, default=NO_TIME_MS)
         for name, run in self._sent.items():
             assert run.sent is not None
             self._ends[name] = run.sent.last().offset + 1
@@ -346,6 +352,9 @@ class TaskState:
 def _open_store(spec: StateSpec, number: int, opened: ByteMap) -> Store:
     if spec.declaration.kind is StateKind.VALUE:
         return ValueStore(spec.name, number, opened, spec.codec)
+    layout = spec.declaration.layout
+    if layout is not None:
+        return TimedStore(spec.name, number, opened, spec.codec, layout.due_of)
     return Store(spec.name, number, opened)
 
 

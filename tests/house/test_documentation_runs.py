@@ -27,6 +27,7 @@ from onceflow.broker_lite import Broker
 PAGES = (
     "README.md",
     "docs/getting-started.md",
+    "docs/processing.md",
     "docs/serialization.md",
     "docs/admin.md",
     "docs/observation.md",

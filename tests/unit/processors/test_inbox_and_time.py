@@ -9,7 +9,6 @@ import random
 
 import pytest
 
-from onceflow.processors.clock import UNKNOWN_MS, Arrival, StreamTime
 from onceflow.processors.inbox import Inboxes
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
@@ -102,37 +101,3 @@ def test_inboxes_of_several_inputs_are_bounded() -> None:
     alone = Inboxes([A0])
     alone.put(A0, [record(A0, n, 5) for n in range(3)])
     assert alone.full(1) == []  # It waits for nothing but itself.
-
-
-def test_stream_time_never_goes_back() -> None:
-    time = StreamTime(1_000)
-    assert time.now_ms == UNKNOWN_MS
-    for stamp, wanted in ((5, 5), (3, 5), (9, 9)):
-        assert time.observe(stamp, 100) is Arrival.ON_TIME
-        assert time.now_ms == wanted
-    assert StreamTime(1_000, start_ms=50).now_ms == 50
-
-
-def test_one_wrong_clock_moves_nothing() -> None:
-    """Trap 67."""
-    time = StreamTime(1_000)
-    time.observe(5_000, 5_000)
-    assert time.observe(6_000, 5_000) is Arrival.ON_TIME
-    assert time.observe(6_001, 5_000) is Arrival.FUTURE
-    assert time.now_ms == 6_000
-
-
-def test_silence_lets_the_wall_clock_move_it() -> None:
-    """Trap 69: by as much as the wall clock goes on behind the idle bound, and not by more."""
-    time = StreamTime(1_000, idle_ms=100)
-    assert not time.idle(10_000)
-    time.observe(500, 10_000)
-    assert not time.idle(10_100)
-    assert time.idle(10_130)
-    assert time.now_ms == 530
-    assert not time.idle(10_130)
-    assert time.idle(10_150)
-    assert time.now_ms == 550
-    time.observe(520, 10_160)
-    assert (time.now_ms, time.idle(10_260)) == (550, False)
-    assert not StreamTime(1_000).idle(10**9)

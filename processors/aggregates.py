@@ -1,0 +1,175 @@
+"""Ready aggregates, and what a fold is to the node that runs it.
+
+A ready aggregate folds what the decorated function gives; without one the function is the fold
+itself, from a value and an accumulator to the next accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from onceflow.processors.declare.signatures import Argument
+from onceflow.processors.errors import DeclarationError
+
+COLLECT_MAX: Final = 1_000
+"""Most values that ``Collect`` keeps, by default."""
+
+OfType = Callable[..., object]
+"""The type of an accumulator, by the type of the values."""
+
+
+def _same(given: object) -> object:
+    return given
+
+
+class Ready:
+    """An aggregate that is ready to use; make one of your own of four functions.
+
+    Args:
+        first: Makes an accumulator of one value.
+        add: Makes the next accumulator of an accumulator and a value.
+        merge: Makes one accumulator of two, for sessions.
+        result: Makes what is written of an accumulator; by default the accumulator is written.
+        kept: Gives the accumulator's type for the type of the values, by default that type.
+        gives: Type of the results where it is not that of the accumulator.
+
+    Raises:
+        DeclarationError: One of them is no function.
+    """
+
+    def __init__(
+        self,
+        first: Callable[..., object],
+        add: Callable[..., object],
+        merge: Callable[..., object],
+        *,
+        result: Callable[..., object] = _same,
+        kept: OfType = _same,
+        gives: object = None,
+    ) -> None:
+        functions = {"first": first, "add": add, "merge": merge, "result": result, "kept": kept}
+        for name, function in functions.items():
+            if not callable(function):
+                raise DeclarationError(f"{name}={function!r}: must be a function")
+        self._first: Callable[..., object] = first
+        self._add: Callable[..., object] = add
+        self._merge: Callable[..., object] = merge
+        self._result: Callable[..., object] = result
+        self._kept: OfType = kept
+        self._gives: object = gives
+
+
+class Count(Ready):
+    """The number of records for which the function gives something other than None."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda value: 1,
+            lambda count, value: count + 1,
+            lambda left, right: left + right,
+            kept=lambda given: int,
+        )
+
+
+class Sum(Ready):
+    """The sum of what the function gives."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            _same, lambda total, value: total + value, lambda left, right: left + right
+        )
+
+
+class Mean(Ready):
+    """The mean of the numbers that the function gives, as ``float``."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda value: (value, 1),
+            lambda kept, value: (kept[0] + value, kept[1] + 1),
+            lambda left, right: (left[0] + right[0], left[1] + right[1]),
+            result=lambda kept: kept[0] / kept[1],
+            kept=lambda given: tuple[given, int],  # type: ignore[valid-type]
+            gives=float,
+        )
+
+
+class Reduce(Ready):
+    """What a function makes of two values, again and again.
+
+    Args:
+        combine: Gives one value for an earlier and a later one, of the same type.
+
+    Raises:
+        DeclarationError: It is no function.
+    """
+
+    def __init__(self, combine: Callable[..., object]) -> None:
+        if not callable(combine):
+            raise DeclarationError(f"combine={combine!r}: must be a function of two values")
+        super().__init__(_same, combine, combine)
+
+
+class Min(Reduce):
+    """The smallest of what the function gives."""
+
+    def __init__(self) -> None:
+        super().__init__(min)
+
+
+class Max(Reduce):
+    """The largest of what the function gives."""
+
+    def __init__(self) -> None:
+        super().__init__(max)
+
+
+class Collect(Ready):
+    """A list of what the function gives, in the order in which it came.
+
+    Args:
+        values_max: Most values of one window and key; a record beyond is an error of that record.
+
+    Raises:
+        DeclarationError: The limit is below 1.
+    """
+
+    def __init__(self, values_max: int = COLLECT_MAX) -> None:
+        if values_max < 1:
+            raise DeclarationError(f"values_max={values_max!r}: must be at least 1")
+
+        def merge(left: list[object], right: list[object]) -> list[object]:
+            both = [*left, *right]
+            if len(both) > values_max:
+                raise ValueError(
+                    f"more than {values_max} values in one window of a key; raise values_max"
+                )
+            return both
+
+        super().__init__(
+            lambda value: [value],
+            lambda kept, value: merge(kept, [value]),
+            merge,
+            kept=lambda given: list[given],  # type: ignore[valid-type]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """How the values of a window become an accumulator.
+
+    Attributes:
+        function: The decorated function.
+        arguments: What it takes.
+        ready: Folds what the function gives; None where the function is the fold itself.
+        initial: First accumulator of a fold.
+        merge: One accumulator of two, for sessions; None where there is none.
+    """
+
+    function: Callable[..., object]
+    arguments: tuple[Argument, ...]
+    ready: Ready | None
+    initial: object
+    merge: Callable[..., object] | None

@@ -1,0 +1,90 @@
+"""Options that all declarations of functions share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from onceflow.processors.declare.functions import choice, make_policy, name_of
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.graph.specs import FailurePolicy, StoreKind
+from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.state.codec import Migration
+from onceflow.processors.values import Format
+
+
+class FunctionOptions(TypedDict, total=False):
+    """Options of aggregates, joins and tables; ``App.processor`` has the same.
+
+    Keys:
+        name: Name of the function in the application, its own by default; names the changelogs.
+        dead_letter: Topic of records that fail for good; makes that the policy.
+        retries: Further attempts at a record that fails: a number, or ``Retries``.
+        on_error: What follows the last attempt: ``stop`` (default) or ``skip``.
+        limits: How many dead letters are too many.
+        format: ``json`` or ``msgpack`` for structured values.
+        store: ``lmdb`` or ``memory`` for committed state.
+        migrations: By name of a state whose type has changed: a ``Migration`` from each earlier
+            type.
+    """
+
+    name: str | None
+    dead_letter: str | None
+    retries: int | Retries
+    on_error: OnError | str | None
+    limits: DeadLetterLimits
+    format: Format | str
+    store: StoreKind | str
+    migrations: Mapping[str, Migration | Sequence[Migration]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The same, checked.
+
+    Attributes:
+        name: Name of the function in the application.
+        policy: What is done about a record that it fails on.
+        dead_letter: Topic of dead letters, or None.
+        format: Layout of structured values.
+        store: Where committed state is kept.
+        migrations: As given.
+    """
+
+    name: str
+    policy: FailurePolicy
+    dead_letter: str | None
+    format: Format
+    store: StoreKind
+    migrations: object
+
+
+def read_options(function: Callable[..., object], given: FunctionOptions) -> Options:
+    """Check the options of a declaration.
+
+    Raises:
+        DeclarationError: One is unknown, or cannot work.
+    """
+    unknown = sorted(given.keys() - FunctionOptions.__annotations__.keys())
+    if unknown:
+        raise DeclarationError(
+            f"unknown options: {', '.join(unknown)}; there are "
+            f"{', '.join(FunctionOptions.__annotations__)}"
+        )
+    called = name_of(function, given.get("name"))
+    dead_letter = given.get("dead_letter")
+    return Options(
+        called,
+        make_policy(
+            called,
+            given.get("retries", 0),
+            given.get("on_error"),
+            dead_letter,
+            given.get("limits", DeadLetterLimits()),
+        ),
+        dead_letter,
+        choice(Format, called, "format", given.get("format", Format.JSON)),
+        choice(StoreKind, called, "store", given.get("store", StoreKind.LMDB)),
+        given.get("migrations"),
+    )

@@ -1,0 +1,278 @@
+"""An aggregate at work: it folds records into windows, and gives their results.
+
+Whether a window takes a record is decided by stream time alone, so a window whose result is not
+written yet, because the unit was full, is closed all the same. Results of closed windows are calls
+of their own: the task makes them before it takes the next record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from onceflow.processors.clock import StreamClock
+from onceflow.processors.declare.signatures import Argument, ArgumentKind
+from onceflow.processors.frame import Due, Frame, Item
+from onceflow.processors.graph.nodes import AggregateNode
+from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.binding import check_own_key
+from onceflow.processors.nodes.emitter import Emitter
+from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.policies import ThrottledWarnings
+from onceflow.processors.state.keys import close, pack_int
+from onceflow.processors.state.store import Rows
+from onceflow.processors.state.timed import (
+    BY_STREAM,
+    ROW,
+    TimedStore,
+    set_stream_time,
+    split_window_row,
+    stream_time_ms,
+    window_row,
+)
+from onceflow.processors.unit import Unit
+from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.processors.windows import FixedFrames, SessionFrames, Window
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+
+logger: logging.Logger = logging.getLogger("onceflow.processors.windows")
+
+Fill = Callable[[Item, object, object, Window], object]
+"""Gives one argument of the function: of item, value, accumulator and window."""
+
+
+class WindowWork:
+    """One aggregate at work.
+
+    Args:
+        node: The aggregate.
+        around: What it works with.
+        feeds: Whether other functions take its results.
+    """
+
+    is_async: bool = False
+    takes_slices: bool = False
+
+    def __init__(self, node: AggregateNode, around: Surroundings, *, feeds: bool) -> None:
+        self.name: str = node.name
+        lanes, policy = around.lanes, node.policy
+        dead = policy.dead_letter_topic
+        self.failures: Failures = Failures(
+            node.name, policy, None if dead is None else lanes.declared(dead), around.clock
+        )
+        self._node = node
+        self._fold = node.fold
+        self._frames = node.frames
+        self._feeds = feeds
+        self._state = node.own_states[0].name
+        self._codec = node.own_states[0].codec
+        self._timing = node.timing
+        self._clock = StreamClock(node.name, node.timing, around.wall_ms, around.max_future_ms)
+        self._late = None if node.late_topic is None else lanes.declared(node.late_topic)
+        self._warnings = ThrottledWarnings(logger.warning, around.clock)
+        encode = encoder_for(node.format)
+        lane = None if node.output_topic is None else lanes.declared(node.output_topic)
+        self._emitter = Emitter(node.name, lane, encode, feeds, around.record_bytes_max)
+        decoded = not all(parent.startswith("topic ") for parent in node.parents)
+        value = next(a for a in node.fold.arguments if a.kind is ArgumentKind.VALUE)
+        what = f"value of {node.name}"
+        self._decode = None if decoded else decoder_for(value.annotation, node.format, what)
+        self._fill = [self._filler(argument) for argument in node.fold.arguments]
+
+    def _filler(self, argument: Argument) -> Fill:
+        kind = argument.kind
+        if kind is ArgumentKind.VALUE:
+            return lambda item, value, accumulator, window: value
+        if kind is ArgumentKind.ACCUMULATOR:
+            return lambda item, value, accumulator, window: accumulator
+        if kind is ArgumentKind.WINDOW:
+            return lambda item, value, accumulator, window: window
+        if kind is ArgumentKind.HEADERS:
+            return lambda item, value, accumulator, window: item.headers
+        what = f"key of {self.name}"
+        decode = decoder_for(argument.annotation, self._node.format, what)
+        return lambda item, value, accumulator, window: decode(cast("bytes | None", item.key))
+
+    # One call ------------------------------------------------------------------------------
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Fold a record, or give the result of a closed window."""
+        store = cast(TimedStore, stores[self._state])
+        item = frame.item
+        if isinstance(item, Due):
+            self._close(frame, store, item)
+            return
+        key = check_own_key(self.name, "windows", frame)
+        value = (
+            item.value if self._decode is None else self._decode(cast("bytes | None", item.value))
+        )
+        time_ms = self._timing.event_time_ms(self.name, value, item.timestamp_ms)
+        rows = frame.rows(store)
+        now_ms = self._clock.observe(store, rows, time_ms)
+        if isinstance(self._frames, SessionFrames):
+            taken = self._into_session(frame, rows, key, value, time_ms, now_ms)
+        else:
+            taken = self._into_windows(frame, rows, key, value, time_ms, now_ms)
+        if not taken:
+            self._give_late(frame, time_ms, now_ms)
+
+    async def call_async(self, frame: Frame, stores: Stores) -> None:
+        """As ``call``; nothing is awaited."""
+        self.call(frame, stores)
+
+    def run_slice(
+        self,
+        records: object,
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Slices are not taken."""
+        raise NotImplementedError
+
+    def _into_windows(
+        self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
+    ) -> bool:
+        """Fold into all windows that hold the time and are open."""
+        frames = cast(FixedFrames, self._frames)
+        taken = False
+        for start_ms in frames.starts(time_ms):
+            end_ms = start_ms + frames.size_ms
+            if frames.closes_ms(end_ms) <= now_ms:
+                continue
+            taken = True
+            row = window_row(key, start_ms, end_ms)
+            data = rows.get(row)
+            window = Window(start_ms, end_ms)
+            before = None if data is None else self._codec.decode(row, data)
+            self._keep(frame, rows, row, window, data is not None, before, value, time_ms)
+        return taken
+
+    def _into_session(
+        self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
+    ) -> bool:
+        """Fold into the session around the time, which may join several into one."""
+        frames = cast(SessionFrames, self._frames)
+        start_ms = last_ms = time_ms
+        merged: object = None
+        found = False
+        prefix = ROW + close(key)
+        until = prefix + pack_int(time_ms + frames.gap_ms + 1)
+        for row, data in list(rows.range(prefix, until)):
+            _, first_ms, end_ms = split_window_row(row)
+            if end_ms < time_ms - frames.gap_ms or frames.closes_ms(end_ms) <= now_ms:
+                continue
+            accumulator = self._codec.decode(row, data)
+            merged = self._merge(merged, accumulator) if found else accumulator
+            found = True
+            start_ms, last_ms = min(start_ms, first_ms), max(last_ms, end_ms)
+            rows.put(row, None)
+        if not found and frames.closes_ms(last_ms) <= now_ms:
+            return False
+        row = window_row(key, start_ms, last_ms)
+        self._keep(frame, rows, row, Window(start_ms, last_ms), found, merged, value, time_ms)
+        return True
+
+    def _merge(self, left: object, right: object) -> object:
+        ready = self._fold.ready
+        if ready is not None:
+            return ready._merge(left, right)
+        assert self._fold.merge is not None
+        return self._fold.merge(left, right)
+
+    def _keep(
+        self,
+        frame: Frame,
+        rows: Rows,
+        row: bytes,
+        window: Window,
+        exists: bool,
+        before: object,
+        value: object,
+        time_ms: int,
+    ) -> None:
+        """Fold the value into one window."""
+        ready, item = self._fold.ready, frame.item
+        if ready is None:
+            if not exists:
+                # A value of its own: functions may change what they are given.
+                before = self._codec.open(self._codec.keep(self._fold.initial))
+            after = self._fold.function(*[fill(item, value, before, window) for fill in self._fill])
+        else:
+            given = self._fold.function(*[fill(item, value, None, window) for fill in self._fill])
+            if given is None:
+                if exists:  # The row may be that of a session that has grown.
+                    rows.put(row, self._codec.encode(row, self._codec.keep(before)))
+                return
+            after = ready._add(before, given) if exists else ready._first(given)
+        kept = self._codec.keep(after)
+        rows.put(row, self._codec.encode(row, kept))
+        if self._node.on_update:
+            self._give(frame, cast(bytes, item.key), window, self._codec.open(kept), time_ms)
+
+    # Results -------------------------------------------------------------------------------
+
+    def _give(
+        self, frame: Frame, key: bytes, window: Window, accumulator: object, time_ms: int
+    ) -> None:
+        ready = self._fold.ready
+        value = accumulator if ready is None else ready._result(accumulator)
+        self._emitter.give(frame, value, key, time_ms, window)
+
+    def _close(self, frame: Frame, store: TimedStore, due: Due) -> None:
+        """Give the result of a closed window, and forget it."""
+        rows = frame.rows(store)
+        now_ms = self._clock.now_ms(store)
+        if now_ms > stream_time_ms(rows):
+            set_stream_time(rows, now_ms)  # A silence closed it, and it stays closed.
+        data = rows.get(due.row)
+        assert data is not None
+        rows.put(due.row, None)
+        if not self._node.on_update:
+            key, start_ms, end_ms = split_window_row(due.row)
+            accumulator = self._codec.decode(due.row, data)
+            self._give(frame, key, Window(start_ms, end_ms), accumulator, due.timestamp_ms)
+
+    def _give_late(self, frame: Frame, time_ms: int, now_ms: int) -> None:
+        """The windows of a record are closed."""
+        item, record = frame.item, frame.record
+        if self._late is not None:
+            value = self._emitter.encode(item.value)
+            key = cast("bytes | None", item.key)
+            frame.outputs.append(
+                (self._late, value, key, item.timestamp_ms, tuple(item.headers), None)
+            )
+            return
+        self._warnings.note(
+            LookupError("late"),
+            f"{self.name}: {record.topic}-{record.partition}@{record.offset} came late and was "
+            f"dropped: event time {time_ms}, stream time {now_ms}; declare late= to keep such "
+            "records, or a longer grace",
+        )
+
+    # What is due ---------------------------------------------------------------------------
+
+    def waits_ms(self, stores: Stores) -> int | None:
+        """Milliseconds until a window is to be closed: 0 for now, None for none in sight."""
+        store = cast(TimedStore, stores[self._state])
+        first_ms = store.first_due_ms(BY_STREAM)
+        return None if first_ms is None else self._clock.waits_ms(store, first_ms)
+
+    def next_due(self, stores: Stores, partition: int) -> Due | None:
+        """The window that is to be closed next."""
+        store = cast(TimedStore, stores[self._state])
+        row = store.next_due(BY_STREAM, self._clock.now_ms(store))
+        if row is None:
+            return None
+        key, _, end_ms = split_window_row(row)
+        fixed = isinstance(self._frames, FixedFrames)
+        time_ms = end_ms - 1 if fixed else end_ms  # The last millisecond of the window.
+        value = None
+        if self._feeds:  # What a function behind it fails on becomes a dead letter.
+            data = store.get(row)
+            assert data is not None
+            value = self._emitter.encode(self._codec.decode(row, data))
+        record = ConsumerRecord(self.name, partition, -1, time_ms, key=key, value=value)
+        return Due(row, key, time_ms, record)

@@ -1,0 +1,196 @@
+"""A store whose rows fall due: windows, join buffers, timers.
+
+Each row's key tells when it is due, by stream time or by the wall clock, so the index by due time
+can be derived from the rows: it lies in the same map, is left out of the changelog, and comes back
+with each row that a restoration writes. Stream time is a row of its own, so that it is rolled
+back, committed and restored with the rows that depend on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.state.codec import ValueCodec
+from onceflow.processors.state.keys import after, close, pack_int, split, unpack_int
+from onceflow.processors.state.store import Rows, Store
+
+ROW: Final = b"r"
+"""Tag of keys that hold rows."""
+
+BY_STREAM: Final = b"s"
+BY_WALL: Final = b"w"
+"""The clock that makes a row due."""
+
+NO_TIME_MS: Final = -1
+"""Stream time before the first record."""
+
+_INDEX: Final = b"i"
+_TIME: Final = b"t"
+_TIME_CODEC: Final = ValueCodec(int, "stream time")
+_DUE_AT: Final = 2
+_ROW_AT: Final = 10
+_PORTION: Final = 1_000
+
+DueOf = Callable[[bytes], "tuple[bytes, int] | None"]
+"""The clock and the time at which the row of a key is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLayout:
+    """What a store of rows that fall due has to know.
+
+    Attributes:
+        shape: Text of keys and rows, with ``{}`` for the value type; a stored one that differs is
+            refused.
+        due_of: When the row of a key is due.
+        retention_ms: How long its changelog has to keep rows; None for without end.
+    """
+
+    shape: str
+    due_of: DueOf
+    retention_ms: int | None = None
+
+
+class TimedStore(Store):
+    """Rows that fall due.
+
+    Args:
+        name: ``function.state``.
+        number: Its prefix in the map.
+        committed: The task's map.
+        codec: Codec of the rows' values.
+        due_of: When the row of a key is due.
+
+    Attributes:
+        codec: Codec of the rows' values.
+        moved_wall_ms: Wall clock when a record came last, for the idle bound.
+    """
+
+    __slots__ = ("_due", "_due_of", "_firsts", "codec", "moved_wall_ms")
+
+    def __init__(
+        self, name: str, number: int, committed: ByteMap, codec: ValueCodec, due_of: DueOf
+    ) -> None:
+        super().__init__(name, number, committed)
+        self.codec: ValueCodec = codec
+        self.moved_wall_ms: int | None = None
+        self._due_of = due_of
+        self._firsts: dict[bytes, int | None] = {}
+        self._due: dict[bytes, deque[bytes]] = {BY_STREAM: deque(), BY_WALL: deque()}
+
+    # Rows ----------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write a row and its place in the index."""
+        super().put(key, value)
+        found = self._due_of(key)
+        if found is None:
+            return
+        clock, due_ms = found
+        super().put(_INDEX + clock + pack_int(due_ms) + key, None if value is None else b"")
+        if clock in self._firsts:
+            first = self._firsts[clock]
+            if value is None and due_ms == first:
+                del self._firsts[clock]
+            elif value is not None and (first is None or due_ms < first):
+                self._firsts[clock] = due_ms
+
+    def collect(self) -> Mapping[bytes, bytes | None]:
+        """What the open unit changed, without the index."""
+        return {key: value for key, value in self.writes.items() if key[:1] != _INDEX}
+
+    def with_index(self, writes: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
+        """Changes that a changelog gave, with those of the index that follow from them."""
+        found = dict(writes)
+        for key, value in writes.items():
+            due = self._due_of(key)
+            if due is not None:
+                mark = None if value is None else b""
+                found[_INDEX + due[0] + pack_int(due[1]) + key] = mark
+        return found
+
+    def drop(self) -> None:
+        """Forget all writes."""
+        super().drop()
+        self._firsts.clear()
+        for queue in self._due.values():
+            queue.clear()
+
+    # What is due ---------------------------------------------------------------------------
+
+    def first_due_ms(self, clock: bytes) -> int | None:
+        """The earliest due time by a clock; None when there is no row."""
+        if clock not in self._firsts:
+            prefix = _INDEX + clock
+            entry = next(self.range(prefix, after(prefix)), None)
+            self._firsts[clock] = None if entry is None else unpack_int(entry[0][_DUE_AT:_ROW_AT])
+        return self._firsts[clock]
+
+    def next_due(self, clock: bytes, now_ms: int) -> bytes | None:
+        """The key of a row that is due, the earliest first; None when there is none."""
+        queue = self._due[clock]
+        while queue:
+            if self.get(queue[0]) is not None:
+                return queue[0]
+            queue.popleft()  # Processed, or deleted by the function that owns it.
+        first = self.first_due_ms(clock)
+        if first is None or first > now_ms:
+            return None
+        # A portion at once: a range over the writes of a large unit is no cheap read.
+        found = self.range(_INDEX + clock, _INDEX + clock + pack_int(now_ms + 1))
+        queue.extend(key[_ROW_AT:] for key, _ in islice(found, _PORTION))
+        return queue[0]
+
+    # Stream time ---------------------------------------------------------------------------
+
+    @property
+    def time_ms(self) -> int:
+        """Stream time, with what the open unit has seen."""
+        return stream_time_ms(self)
+
+
+def stream_time_ms(rows: Rows) -> int:
+    """Stream time of a store, or of a layer on it; ``NO_TIME_MS`` before the first record."""
+    data = rows.get(_TIME)
+    if data is None:
+        return NO_TIME_MS
+    found = _TIME_CODEC.decode(_TIME, data)
+    assert isinstance(found, int)
+    return found
+
+
+def set_stream_time(rows: Rows, time_ms: int) -> None:
+    """Move stream time on."""
+    rows.put(_TIME, _TIME_CODEC.encode(_TIME, time_ms))
+
+
+def window_row(key: bytes, start_ms: int, end_ms: int) -> bytes:
+    """The key of a window's row: all rows of one record key lie together, in order of starts."""
+    return ROW + close(key) + pack_int(start_ms) + pack_int(end_ms)
+
+
+def split_window_row(row: bytes) -> tuple[bytes, int, int]:
+    """Record key, start and end of a window's row."""
+    key, times = split(row[len(ROW) :])
+    return key, unpack_int(times[:8]), unpack_int(times[8:])
+
+
+def window_layout(shape: str, closes_ms: Callable[[int], int]) -> TimedLayout:
+    """The layout of a store of windows.
+
+    Args:
+        shape: Names the windows.
+        closes_ms: Stream time at which a window is closed, by its end.
+    """
+
+    def due_of(key: bytes) -> tuple[bytes, int] | None:
+        if key[:1] != ROW:
+            return None
+        return BY_STREAM, closes_ms(unpack_int(key[-8:]))
+
+    return TimedLayout(f"{shape}: {{}}", due_of)
