@@ -42,6 +42,7 @@ from onceflow.sdk.errors import (
     SaslAuthenticationFailedError,
 )
 from onceflow.sdk.protocol.api.cluster import MetadataRequest
+from onceflow.transactions import TransactionSession
 
 
 class BadServer:
@@ -201,6 +202,18 @@ def test_addresses_that_refuse_everywhere_are_told_soon_and_in_one_error(
     assert one_error(caught.value)
 
 
+def test_so_it_is_with_a_session(dead_port: int) -> None:
+    with pytest.raises(NoBrokersAvailableError, match="within 200 ms") as caught:
+        TransactionSession(
+            bootstrap_servers=f"127.0.0.1:{dead_port}",
+            bootstrap_timeout_ms=200,
+            group_id="g",
+            transactional_id="t",
+            topics=["t"],
+        )
+    assert one_error(caught.value)
+
+
 async def test_so_it_is_with_asyncio(dead_port: int) -> None:
     admin = AsyncAdmin(bootstrap_servers=f"127.0.0.1:{dead_port}", bootstrap_timeout_ms=0)
     with pytest.raises(NoBrokersAvailableError, match="within 0 ms") as caught:
@@ -346,6 +359,9 @@ socket.getaddrinfo = slow
 BLOCKING = """
 import signal, sys
 from onceflow.sdk import Admin, Consumer, Producer
+from onceflow.transactions import TransactionSession
+def session(**settings):
+    return TransactionSession(group_id="g", transactional_id="t", topics=["t"], **settings)
 def stop(*_):
     raise SystemExit(3)
 signal.signal(signal.SIGTERM, stop)
@@ -367,6 +383,7 @@ PROGRAMS = {
     "Producer": BLOCKING.format(make="Producer", settings="dict(max_block_ms=600_000)"),
     "Consumer": BLOCKING.format(make="Consumer", settings="{}"),
     "Admin": BLOCKING.format(make="Admin", settings="{}"),
+    "TransactionSession": BLOCKING.format(make="session", settings="{}"),
     "AsyncProducer": ASYNCIO,
 }
 
