@@ -24,6 +24,7 @@ from onceflow.sdk.errors import (
     KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    ProducerFencedError,
     RecordError,
     TransactionAbortableError,
     TransactionAbortedError,
@@ -94,6 +95,7 @@ class SessionCore:
         self._callback_error: Exception | None = None
         self._fenced_by: Exception | None = None
         self._fences = FenceWatch(config.fence_window_ms / 1000)
+        self._start_fences = FenceWatch(config.fence_window_ms / 1000)
         self._takeovers = FenceWatch(config.fence_window_ms / 1000, limit=3)
         self._closed = False
         self._process_id = os.getpid()
@@ -121,12 +123,25 @@ class SessionCore:
             error, self._fenced_by = self._fenced_by, None
             await self._replace_both(error)
         if self._producer is None:
-            try:
-                self._producer = await settle(self._clients.producer(self.config))
-            except InvalidTransactionTimeoutError as error:
-                raise timeouts.too_long_for_broker(self.config) from error
+            self._producer = await self._new_producer()
         if self._consumer is None:
             self._consumer = await settle(self._clients.consumer(self.config, self))
+
+    async def _new_producer(self) -> SessionProducer:
+        """Make a producer that has fenced its predecessor.
+
+        Another incarnation whose InitProducerId comes at the same time may fence this one before
+        it has begun. That is nobody's loss: it is made once more.
+        """
+        while True:
+            try:
+                return await settle(self._clients.producer(self.config))
+            except InvalidTransactionTimeoutError as error:
+                raise timeouts.too_long_for_broker(self.config) from error
+            except ProducerFencedError as error:
+                if self._start_fences.fenced(self._clock()):
+                    raise self._shared_id(error) from error
+                logger.warning("session %s: fenced while it began: %s", self._name, error)
 
     async def _drop_producer(self, timeout_ms: int = 0) -> None:
         """Close the producer; what it complains about was dealt with, or does not matter now."""

@@ -320,6 +320,21 @@ def test_refusals_of_an_id_that_is_still_ours_are_no_fences(
     assert cluster.values("out") == ["A", "B", "C"]
 
 
+def test_a_producer_that_is_fenced_while_it_begins_is_made_again(cluster: FakeCluster) -> None:
+    """Another InitProducerId came at the same time; nothing was begun that could be lost."""
+    cluster.fail("init_transactions", ProducerFencedError())
+    session = make_session(cluster)
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_two_fences_while_it_begins_are_a_shared_id(cluster: FakeCluster) -> None:
+    cluster.fail("init_transactions", ProducerFencedError(), times=2)
+    with pytest.raises(TransactionalIdInUseError, match="'g-0' is shared by another live process"):
+        make_session(cluster)
+
+
 def test_transactional_id_is_stable() -> None:
     """Trap 9: group and slot, so that a restart ends the predecessor's transaction."""
     assert make_config(slot="3").own_transactional_id == "g-3"
