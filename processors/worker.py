@@ -22,6 +22,7 @@ from onceflow.processors.changelog import ChangelogReader, Restorer
 from onceflow.processors.errors import (
     ProcessingError,
     SlotInUseError,
+    StateMismatchError,
     StoppedError,
     TooManyAbortsError,
     TopicSetupError,
@@ -43,6 +44,7 @@ from onceflow.processors.task import Task, TaskId, TaskStatus
 from onceflow.processors.unit import Unit
 from onceflow.sdk.errors import (
     AbortableError,
+    CommitFailedError,
     CommitOutcomeUnknownError,
     FencedInstanceIdError,
     KafkaError,
@@ -74,6 +76,7 @@ LOCK_TOLD_S = 5.0
 _BEGIN_AGAIN = (
     RetriableError,
     AbortableError,
+    CommitFailedError,
     CommitOutcomeUnknownError,
     UnreleasedInstanceIdError,
 )
@@ -500,12 +503,18 @@ class Worker:
 
     async def _restore(self, calls: Calls, timeout_ms: int) -> None:
         """Open stores and replay changelogs for a while."""
-        for task in self._tasks.opening:
-            await self._open_store(calls, task)
-        for state in await calls(self._restorer.step(timeout_ms)):
-            for task in self._tasks:
-                if task.state is state:
-                    self._complete(task)
+        try:
+            for task in self._tasks.opening:
+                await self._open_store(calls, task)
+            for state in await calls(self._restorer.step(timeout_ms)):
+                for task in self._tasks:
+                    if task.state is state:
+                        self._complete(task)
+        except StateMismatchError:
+            # A successor may have gone on with offsets and state since they were looked at, while
+            # this process slept or waited for the store. Then that is what ends it.
+            await calls(self._open.check_membership())
+            raise
         await self._hold_back(calls)
 
     async def _open_store(self, calls: Calls, task: Task) -> None:

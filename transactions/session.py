@@ -565,6 +565,16 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         """
         return self._core.at_end(partition)
 
+    async def check_membership(self) -> None:
+        """Ask the coordinator whether the membership in the group still holds.
+
+        Raises:
+            CommitFailedError: The group went on without this member.
+            FencedInstanceIdError: Another process has the instance id.
+            KafkaError: The coordinator cannot be reached.
+        """
+        await self._core.check_membership()
+
     def wakeup(self) -> None:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()

@@ -162,6 +162,16 @@ class SessionCalls:
         """
         return self._core.at_end(partition)
 
+    def check_membership(self) -> None:
+        """Ask the coordinator whether the membership in the group still holds.
+
+        Raises:
+            CommitFailedError: The group went on without this member.
+            FencedInstanceIdError: Another process has the instance id.
+            KafkaError: The coordinator cannot be reached.
+        """
+        run_blocking(self._core.check_membership())
+
     def wakeup(self) -> None:
         """Make a waiting ``poll`` return; callable from other threads and signal handlers."""
         self._core.wakeup()

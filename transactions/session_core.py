@@ -292,6 +292,10 @@ class SessionCore:
         """Whether a partition was read to its end, as far as the last answer tells."""
         return self.consumer.lag(partition) == 0
 
+    async def check_membership(self) -> None:
+        """Ask the coordinator whether the membership still holds; raises when it does not."""
+        await settle(self.consumer.ensure_membership())
+
     def _membership(self) -> ConsumerGroupMetadata | None:
         """Membership as of now, or None when the consumer is no member."""
         try:

@@ -118,6 +118,13 @@ class Ledger(Protocol):
     async def read_again(self, partition: TopicPartition) -> None:
         """Drop what was fetched of a partition and not handed out, and fetch it again."""
 
+    async def check_membership(self) -> None:
+        """Ask whether this worker still counts as the owner of its partitions.
+
+        Raises:
+            KafkaError: It does not, or nobody answers.
+        """
+
     async def at_end(self, partition: TopicPartition) -> bool:
         """Whether a partition was read to its end, as far as the last answer tells."""
 

@@ -24,6 +24,7 @@ from onceflow.processors import (
     StateMismatchError,
     StoreKind,
 )
+from onceflow.processors.errors import SlotInUseError
 from onceflow.processors.graph.specs import StateDeclaration, StateKind, state_spec
 from onceflow.processors.notes import (
     NOTE_BYTES_MAX,
@@ -40,6 +41,7 @@ from onceflow.processors.state.bytemap import Marks
 from onceflow.processors.state.task_state import StateRules, TaskState
 from onceflow.processors.stores.lmdb import open_map
 from onceflow.processors.stores.memory import MemoryMap
+from onceflow.sdk.errors import CommitFailedError, FencedInstanceIdError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 
 IN0 = TopicPartition("in", 0)
@@ -177,6 +179,26 @@ def test_offsets_that_were_set_from_outside_stop(world: World, metadata: str | N
     stops(world, app_of(count), message)
     world.run(app_of(count, on_state_gap="continue"))
     assert world.cluster.values("out")[-1] == b"b4" if metadata is None else b"b3"
+
+
+def test_difference_that_a_successor_explains_is_no_mismatch(world: World) -> None:
+    """It went on with offsets and state after they were looked at here: begin again, or end."""
+    world.run(app_of(count))
+    known = dict(world.cluster.committed)
+
+    def successor() -> None:
+        world.cluster.committed.update(known)
+        raise CommitFailedError("the group went on")
+
+    world.cluster.committed.clear()
+    world.cluster.do("ensure_membership", successor)
+    world.cluster.put("in", b"c", key=b"k")
+    world.run(app_of(count))
+    assert world.cluster.values("out")[-1] == b"c3"
+    world.cluster.committed.clear()
+    world.cluster.fail("ensure_membership", FencedInstanceIdError())
+    with pytest.raises(SlotInUseError):
+        world.run(app_of(count))
 
 
 # Types ---------------------------------------------------------------------------------------

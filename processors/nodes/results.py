@@ -1,0 +1,124 @@
+"""What a function gave, put into its frame as bytes: that is the savepoint of a call.
+
+Everything is encoded and checked here, while a failure still is that of one record alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from onceflow.processors.context import Inherit, Output
+from onceflow.processors.errors import DeclarationError, UndeliverableOutputError
+from onceflow.processors.frame import Encoded, Frame, Item, Result
+from onceflow.processors.graph.nodes import FunctionNode
+from onceflow.processors.lanes import Lane, Lanes
+from onceflow.processors.nodes.emitter import check_size
+from onceflow.processors.values import Encoder, encoder_for
+from onceflow.sdk.model.record_checks import check_timestamp, check_topic_name, to_headers
+
+
+def _check_output(output: Output) -> None:
+    """Refuse what the producer would refuse, while it still is this record's failure alone."""
+    to_headers(output.headers)
+    partition = output.partition
+    if partition is not None and (not isinstance(partition, int) or partition < 0):
+        raise UndeliverableOutputError(f"partition={partition!r}: must be a number from 0 on")
+    if output.timestamp_ms is not None:
+        check_timestamp(output.timestamp_ms)
+
+
+class Results:
+    """Where the results of a function go.
+
+    Args:
+        node: The function.
+        lanes: Where outputs of the unit are collected.
+        feeds: Whether other functions take its results.
+        record_bytes_max: Largest key and value of an output together.
+
+    Attributes:
+        lane: Lane of its output topic, or None.
+        encode: Encoder of values and keys.
+        bytes_max: Largest key and value of an output together.
+    """
+
+    __slots__ = ("_feeds", "_lanes", "_name", "bytes_max", "encode", "lane")
+
+    def __init__(
+        self, node: FunctionNode, lanes: Lanes, *, feeds: bool, record_bytes_max: int
+    ) -> None:
+        self.lane: Lane | None = lanes.declared(node.output_topic) if node.output_topic else None
+        self.encode: Encoder = encoder_for(node.format)
+        self.bytes_max: int = record_bytes_max
+        self._name = node.name
+        self._lanes = lanes
+        self._feeds = feeds
+
+    def put(self, frame: Frame, result: object) -> None:
+        """Put everything that the function gave into the frame, as bytes."""
+        items: list[object]
+        if result is None:
+            items = []
+        elif isinstance(result, list | Iterator):
+            items = list(result)
+        else:
+            items = [result]
+        if frame.context is not None:
+            for output in frame.context._finish():
+                frame.outputs.append(self._encode_output(frame.item, output))
+        for item in items:
+            if isinstance(item, Output):
+                self._add_output(frame, item)
+            elif item is not None:
+                self._add_plain(frame, item)
+
+    def _add_plain(self, frame: Frame, value: object) -> None:
+        item = frame.item
+        key = cast("bytes | None", item.key)
+        if self._feeds:
+            frame.results.append(Result(value, key, item.timestamp_ms))
+        lane = self.lane
+        if lane is not None:
+            data = self.encode(value)
+            check_size(self._name, data, key, self.bytes_max)
+            frame.outputs.append((lane, data, key, item.timestamp_ms, (), None))
+        elif not self._feeds:
+            raise DeclarationError(
+                f"{self._name} returned {type(value).__name__} but has no to= topic; "
+                "declare one, or return Output(..., topic=...)"
+            )
+
+    def _add_output(self, frame: Frame, output: Output) -> None:
+        if output.topic is None and self._feeds:
+            _check_output(output)
+            item = frame.item
+            time_ms = item.timestamp_ms if output.timestamp_ms is None else output.timestamp_ms
+            key = self._key_of(item, output)
+            frame.results.append(Result(output.value, key, time_ms, to_headers(output.headers)))
+            if self.lane is None:
+                return
+        frame.outputs.append(self._encode_output(frame.item, output))
+
+    def _key_of(self, item: Item, output: Output) -> bytes | None:
+        if output.key is Inherit.KEY:
+            return cast("bytes | None", item.key)
+        return self.encode(output.key)
+
+    def _encode_output(self, item: Item, output: Output) -> Encoded:
+        if output.topic is not None:
+            check_topic_name(output.topic)
+            lane: Lane | None = self._lanes.lane(output.topic)
+        else:
+            lane = self.lane
+        if lane is None:
+            raise DeclarationError(
+                f"{self._name} gave an Output without a topic and has no to= topic"
+            )
+        lane.check()
+        _check_output(output)
+        data = self.encode(output.value)
+        key = self._key_of(item, output)
+        check_size(self._name, data, key, self.bytes_max)
+        time_ms = item.timestamp_ms if output.timestamp_ms is None else output.timestamp_ms
+        return lane, data, key, time_ms, output.headers, output.partition
