@@ -1,8 +1,8 @@
-"""Which error means what for an open transaction: a table, and the look-up in it.
+"""What an error means for an open transaction: a table, and the look-up in it.
 
 Four reactions exist: abort and go on with the same producer, abort with a re-initialised producer,
-go on with a new producer and a new membership, or abort and raise. The session carries the
-reaction out; nothing here does anything.
+go on with a new producer and a new membership, or abort and raise. The session carries the reaction
+out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ _BY_BROKER_NAME: Final = MappingProxyType(
         "STALE_MEMBER_EPOCH": Verdict(AbortReason.STALE_MEMBERSHIP, _ABORT),
         "FENCED_MEMBER_EPOCH": Verdict(AbortReason.STALE_MEMBERSHIP, _ABORT),
         "REBALANCE_IN_PROGRESS": Verdict(AbortReason.REBALANCE, _ABORT),
-        # Another live process runs under the same static member id: going on is a ping-pong.
+        # Another live process has the same static member id: the two would fence each other for
+        # ever.
         "FENCED_INSTANCE_ID": Verdict(AbortReason.FENCED, Reaction.RAISE),
         "INVALID_PRODUCER_EPOCH": Verdict(AbortReason.INVALID_EPOCH, Reaction.REINITIALISE),
         "INVALID_TXN_STATE": Verdict(AbortReason.INVALID_EPOCH, Reaction.REINITIALISE),
@@ -81,7 +82,7 @@ _BY_BROKER_NAME: Final = MappingProxyType(
         "COORDINATOR_LOAD_IN_PROGRESS": Verdict(AbortReason.COORDINATOR, _ABORT),
         "NOT_COORDINATOR": Verdict(AbortReason.COORDINATOR, _ABORT),
         "UNKNOWN_SERVER_ERROR": Verdict(AbortReason.COORDINATOR, _ABORT),
-        # Redoing the same batch gives the same answer until somebody changes the cluster.
+        # The same batch would get the same answer until the cluster is changed.
         "TOPIC_AUTHORIZATION_FAILED": Verdict(AbortReason.FAILED, Reaction.RAISE),
         "GROUP_AUTHORIZATION_FAILED": Verdict(AbortReason.FAILED, Reaction.RAISE),
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": Verdict(AbortReason.FAILED, Reaction.RAISE),
@@ -110,7 +111,8 @@ def judge(error: Exception) -> Verdict:
     if isinstance(error, TransactionAbortedError) and isinstance(error.__cause__, Exception):
         verdict = judge(error.__cause__)
         if verdict.reason in (AbortReason.FENCED, AbortReason.INVALID_EPOCH):
-            # The producer asked the coordinator, and nobody took the id: else it says so.
+            # The producer asked the coordinator: if another producer had the id, the error would
+            # say so.
             return Verdict(AbortReason.INVALID_EPOCH, Reaction.ABORT)
         return verdict
     if isinstance(error, FatalError):

@@ -1,6 +1,6 @@
-"""What a session needs of its two clients, written as protocols that both faces of the SDK meet.
+"""What a session needs of its two clients, as protocols that both faces of the SDK satisfy.
 
-Every method gives its result, or something to await for it, so that one logic drives blocking and
+Every method returns its result or an awaitable of it, so that the same code drives blocking and
 asyncio clients. The factories at the end make the SDK's clients; tests hand in their own.
 """
 

@@ -1,4 +1,4 @@
-"""Runs one piece of logic over blocking and over asyncio clients.
+"""Runs the same coroutine over blocking and over asyncio clients.
 
 The session's logic is written once, as coroutines that call clients and ``settle`` what they
 return. Over blocking clients nothing is ever suspended, so ``run_blocking`` drives a coroutine to
@@ -13,18 +13,18 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Maybe: TypeAlias = T | Awaitable[T]
-"""A result, or something to await for it: what a call of either face gives."""
+"""A result or an awaitable of it: what a call of either face returns."""
 
 
 async def settle(result: T | Awaitable[T]) -> T:
-    """The result itself: at once from a blocking client, awaited from an asyncio client."""
+    """Return a result of a blocking client, or await that of an asyncio client."""
     if isinstance(result, Awaitable):
         return await result
     return result
 
 
 def run_blocking(coroutine: Coroutine[object, None, T]) -> T:
-    """Run a coroutine that never suspends, as it is over blocking clients.
+    """Run a coroutine that never suspends, as over blocking clients.
 
     Raises:
         RuntimeError: The coroutine wanted to wait for an event loop (asyncio clients were given

@@ -1,4 +1,4 @@
-"""Which offsets a commit of a session names, and with which text.
+"""Which offsets a commit of a session names, and with which metadata.
 
 The offsets of a commit are those of records that were handed out and not committed; anything else
 would lose records or make outputs of another owner's records visible. Each carries a token, by
@@ -39,7 +39,7 @@ class CommitOffsets:
         self._commits = 0
 
     def check(self, offsets: Offsets | None) -> None:
-        """Refuse what must not be committed; None, for all that was polled, is always fine.
+        """Refuse offsets that must not be committed; None (all that was polled) is always allowed.
 
         Raises:
             CommitFailedError: A partition has no uncommitted work. The caller worked on records
@@ -70,7 +70,7 @@ class CommitOffsets:
     async def mark(
         self, consumer: SessionConsumer, offsets: Offsets | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets to send, each with the token of this commit and its note.
+        """Return the offsets to send, each with the token of this commit and its note.
 
         Args:
             consumer: Knows where reading goes on.
@@ -90,8 +90,8 @@ class CommitOffsets:
                 upto = given
                 if upto == progress.next:
                     upto = max(upto, await _position(consumer, partition))
-            # Markers behind the last record may be of a later leader epoch. Under the record's own
-            # the next reader would take them for a log that was cut below the offset (KIP-320).
+            # Markers behind the last record may have a later leader epoch. With the record's epoch
+            # the next reader would conclude that the log was truncated below the offset (KIP-320).
             if upto > progress.next:
                 epoch = -1
             elif epoch < 0:
@@ -128,7 +128,7 @@ class CommitOffsets:
 
 
 async def _position(consumer: SessionConsumer, partition: TopicPartition) -> int:
-    """Where reading goes on: behind markers and aborted records, unlike last offset + 1."""
+    """Return where reading continues: behind markers and aborted records too."""
     try:
         return await settle(consumer.position(partition))
     except KafkaError:

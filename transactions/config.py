@@ -1,8 +1,7 @@
 """Settings of a consume-transform-produce session, and those of its clients under them.
 
-The session changes some defaults of its producer and consumer, and insists on what exactly-once
-needs; every other setting of theirs is given as if it were one of the session. Nothing here
-connects to anything.
+The session changes some defaults of its producer and consumer, and refuses values that break
+exactly-once. Every other setting of theirs is given as a setting of the session.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-"""Default of ``transaction.timeout.ms`` in a session: a crashed process holds readers so long."""
+"""Default of ``transaction.timeout.ms`` in a session: how long a crashed process holds up readers.
+"""
 CONSUMER_DEFAULTS: Final[Mapping[str, object]] = {
     "isolation_level": "read_committed",
     "enable_auto_commit": False,
@@ -182,7 +182,7 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
             raise ConfigError(
                 "slot", self.slot, "must name this process within its group, such as '0'"
             )
-        # What the clients would refuse is refused here, before one of them fences a predecessor.
+        # Refuse here what the clients would refuse, before one of them fences a predecessor.
         if self.consumer.group_id is None:
             raise ConfigError("group_id", None, "must be set: offsets are stored by group")
         if self.consumer.enable_auto_commit:
@@ -195,7 +195,7 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
 
     @classmethod
     def of(cls, config: AnySessionConfig | None, settings: SessionKeywords) -> AnySessionConfig:
-        """A configuration with some settings changed, or one of these settings alone.
+        """Return a configuration with some settings changed, or one made of these settings.
 
         Args:
             config: The configuration, or None.
@@ -226,7 +226,7 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
             "transactional_id": f"{self.consumer.group_id}-{self.slot}",
             "transaction_timeout_ms": timeout_ms,
             "request_timeout_ms": request_ms,
-            # A record that is not delivered while its transaction can live is of no use.
+            # A record delivered after its transaction has timed out is useless.
             "delivery_timeout_ms": max(2 * timeout_ms, request_ms + linger_ms),
             "max_block_ms": self.operation_timeout_ms,
         }
@@ -242,7 +242,8 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
         found = self.client.values("consumer")
         defaults = {**CONSUMER_DEFAULTS, "default_api_timeout_ms": self.operation_timeout_ms}
         if found.get("group_protocol") != "consumer":
-            # Under the consumer protocol (KIP-848) the coordinator divides, step by step.
+            # Under the consumer protocol (KIP-848) the coordinator assigns partitions,
+            # incrementally.
             defaults["partition_assignment_strategy"] = ("cooperative-sticky",)
         return ConsumerConfig.build({**defaults, **found})
 

@@ -1,7 +1,7 @@
 """Errors of consume-transform-produce sessions: those that the SDK itself does not have.
 
-A session decides which of the SDK's errors mean "abort and go on" (``abort_reasons``); the classes
-here are what a user meets when going on is not possible. Nothing else is decided here.
+``abort_reasons`` lists the SDK's errors after which a session goes on; the classes here are raised
+where it cannot.
 """
 
 from __future__ import annotations

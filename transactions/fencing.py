@@ -1,8 +1,8 @@
 """Tells an ordinary fence from two live processes that fight over one transactional id.
 
-One fence is normal: a predecessor that was thought dead, or a coordinator's decision. Two within
-a short time mean that somebody initialises the same id again and again, and fencing back would go
-on for ever. This module counts; the session acts.
+One fence is normal: a predecessor that was thought dead, or a coordinator's decision. Two within a
+short time mean that another process initialises the same id repeatedly, and fencing it back would
+never end. This module counts; the session acts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a session tells the code that processes its records, and what it needs to be made.
+"""Interfaces between a session and the code that processes its records.
 
 Protocols and small values only: the listener that keeps state beside a session, the rebalance
 callbacks that a consumer is given, the maker of clients, and the report of an abort.
@@ -25,7 +25,7 @@ Offsets: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """How an abort came about.
+    """Why a transaction was aborted.
 
     Attributes:
         reason: The kind of cause.
@@ -41,10 +41,10 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class PollResult(Generic[KeyT_co, ValueT_co]):
-    """What a poll gave, with every error at its place.
+    """Result of a poll, with errors of reading apart from those of the transaction.
 
-    At most one of the two errors is set, and then there are no records. An error that
-    ``poll_result`` raises belongs to neither place: a client could not be made.
+    At most one of the two errors is set, and then there are no records. ``poll_result`` raises only
+    when a client could not be made.
 
     Attributes:
         records: Records by partition, in order.
@@ -61,7 +61,7 @@ class PollResult(Generic[KeyT_co, ValueT_co]):
 
 
 class SessionListener(Protocol):
-    """Who processes the records of a session and keeps state with them.
+    """The code that processes the records of a session and keeps state with them.
 
     All methods are called within a call of the session, on the caller's thread. Only ``progress``
     may call the session, to send and to flush, and ``released``, to put back and to pause.
@@ -75,7 +75,8 @@ class SessionListener(Protocol):
         """
 
     def progress(self) -> Maybe[Offsets | None]:
-        """A commit within a rebalance: send what is held back, and tell what is processed.
+        """Prepare a commit within a rebalance: send what is held back, and return what is
+        processed.
 
         Returns:
             Next offset by partition, or None when all that was polled is processed; over asyncio
@@ -93,11 +94,11 @@ class SessionListener(Protocol):
         """
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> Maybe[None]:
-        """Partitions are gone. With ``lost``, somebody else may own them already.
+        """Partitions were revoked or lost.
 
         Args:
             partitions: What went.
-            lost: Somebody else may own them already.
+            lost: Whether other members may own them already.
         """
 
 
@@ -122,7 +123,7 @@ class NoListener:
 
 
 class RebalanceHooks(Protocol):
-    """The callbacks that a consumer made by ``SessionClients`` has to be given."""
+    """Rebalance callbacks that ``SessionClients`` gives to the consumer it makes."""
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...

@@ -1,7 +1,7 @@
 """Under which membership a session may commit what it polled.
 
-The broker checks that a member counts, and not that the work was done under its present membership;
-that is decided here. Whether the partitions are still assigned is checked by the session.
+The broker checks that a member is valid, not that the work was done under its present membership:
+this module does. The session checks that the partitions are still assigned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onceflow.sdk.model.partitions import ConsumerGroupMetadata
 def present_membership(
     polled: ConsumerGroupMetadata | None, now: ConsumerGroupMetadata | None, *, epochs_rise: bool
 ) -> ConsumerGroupMetadata:
-    """The membership that speaks for what was polled.
+    """Return the membership under which polled records may be committed.
 
     An empty member id would pass the broker's check from outside of the group, so it is refused
     before anything is sent. Under the consumer protocol (KIP-848) an epoch rises in a heartbeat,

@@ -13,7 +13,8 @@ from typing import Final
 from onceflow.sdk.errors import ConfigError
 
 PREFIX: Final = "onceflow1:"
-"""Begins every text of ours. A later layout has another number, and this one reads it as absent."""
+"""Beginning of every text of a session. A later layout has another number, and this version ignores
+it."""
 
 NOTE_BYTES_MAX: Final = 4_000
 """Kafka keeps 4,096 bytes beside an offset by default (``offset.metadata.max.bytes``)."""

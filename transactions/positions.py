@@ -1,8 +1,8 @@
 """Where a session's consumer goes on reading: at first assignments, after aborts, after errors.
 
-Records may be read again, but none may be passed over: a partition whose place could not be found
-out stays on a list, and no poll goes on before it is placed. When that happens, and what is
-aborted, is decided by the session.
+Records may be read again, but none may be skipped: a partition whose position is unknown stays on a
+list, and no poll goes on before it has one. The session decides when that happens and what is
+aborted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
 
 class Positions:
-    """Places of partitions, and those that are still to be found.
+    """Positions of partitions, and the partitions whose position is still unknown.
 
     Args:
         name: Name of the session, for the log.
@@ -42,11 +42,11 @@ class Positions:
         self.begun: dict[TopicPartition, int] = {}
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The note beside the committed offset at which a partition began."""
+        """Return the note beside the committed offset at which a partition began."""
         return self._notes.get(partition)
 
     async def catch_up(self, consumer: SessionConsumer) -> None:
-        """Place what could not be placed before; to be called before each poll.
+        """Find positions that could not be found before; called before each poll.
 
         Raises:
             KafkaError: The committed offsets cannot be read now either.

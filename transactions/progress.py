@@ -32,7 +32,7 @@ class UncommittedWork(dict[TopicPartition, Progress]):
     """All of it."""
 
     def polled(self, records: Records) -> None:
-        """Records came in."""
+        """Note polled records."""
         for partition, batch in records.items():
             last = batch[-1]
             progress = self.get(partition)

@@ -151,7 +151,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
         return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord[KeyT_co, ValueT_co]]:
-        """All records one by one, without end, with a commit whenever one is due.
+        """Yield records one by one, for ever, and commit whenever that is due.
 
         Args:
             timeout_ms: Longest wait of each poll for its first record.
@@ -323,7 +323,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
 
     @property
     def last_abort(self) -> Abort | None:
-        """Why the latest abort happened; None as long as there was none."""
+        """Why the latest abort happened; None before the first one."""
         return self._core.last_abort
 
     @property
@@ -387,7 +387,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     async def records(
         self, timeout_ms: int = 1_000
     ) -> AsyncIterator[ConsumerRecord[KeyT_co, ValueT_co]]:
-        """All records one by one, without end, with a commit whenever one is due.
+        """Yield records one by one, for ever, and commit whenever that is due.
 
         Args:
             timeout_ms: Longest wait of each poll for its first record.

@@ -28,7 +28,7 @@ class SessionCalls:
 
     @property
     def last_abort(self) -> Abort | None:
-        """Why the latest abort happened; None as long as there was none."""
+        """Why the latest abort happened; None before the first one."""
         return self._core.last_abort
 
     @property

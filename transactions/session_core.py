@@ -52,9 +52,9 @@ from onceflow.transactions.progress import UncommittedWork
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
-# After these from the end of a transaction it is certain what became of it (or, for the first,
-# that only the committed offsets can tell). After any other error the offsets have to tell too:
-# also a fence may come from a second attempt whose first one was carried out.
+# After these errors from the end of a transaction its outcome is certain (or, for the first, only
+# the committed offsets can tell). After any other error the offsets must be read: also a fence may
+# answer a second attempt whose first one was carried out.
 _DEFINITE = (
     CommitOutcomeUnknownError,
     TransactionAbortableError,
@@ -116,7 +116,7 @@ class SessionCore:
             raise
 
     async def _complete_clients(self) -> None:
-        """Make the clients that are missing: at the start, or after something replaced them."""
+        """Make missing clients, at the start or after one was dropped."""
         if self._closed:
             raise ClientClosedError(f"session {self._name} is closed; make a new one")
         if self._fenced_by is not None:
@@ -144,7 +144,7 @@ class SessionCore:
                 logger.warning("session %s: fenced while it began: %s", self._name, error)
 
     async def _drop_producer(self, timeout_ms: int = 0) -> None:
-        """Close the producer; what it complains about was dealt with, or does not matter now."""
+        """Close the producer and only log its errors: they were handled, or do not matter now."""
         producer, self._producer = self._producer, None
         self.in_transaction = False
         if producer is not None:
@@ -169,7 +169,7 @@ class SessionCore:
                 self._name,
                 error,
             )
-        finally:  # Whoever cancels this leaves no client behind either.
+        finally:  # A cancellation must not leave a client open either.
             await self._close_clients(deadline, leave_group)
 
     async def _close_clients(self, deadline: float, leave_group: bool) -> None:
@@ -200,14 +200,14 @@ class SessionCore:
 
     @property
     def producer(self) -> SessionProducer:
-        """The producer of the moment; a fence or a lost commit replaces it."""
+        """The present producer; a fence or a lost commit replaces it."""
         if self._producer is None:
             raise ClientClosedError(f"session {self._name} has no producer; poll() makes one")
         return self._producer
 
     @property
     def consumer(self) -> SessionConsumer:
-        """The consumer of the moment; a fence replaces it."""
+        """The present consumer; a fence replaces it."""
         if self._consumer is None:
             raise ClientClosedError(f"session {self._name} has no consumer; poll() makes one")
         return self._consumer
@@ -225,14 +225,14 @@ class SessionCore:
         self.consumer.resume(partitions)
 
     def wakeup(self) -> None:
-        """Make a waiting poll return; nothing to do while there is no consumer."""
+        """Make a waiting poll return; without a consumer, do nothing."""
         if self._consumer is not None:
             self._consumer.wakeup()
 
     # Reading -------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
-        """Take records; raises what ``poll_result`` would tell."""
+        """Take records; raise the errors that ``poll_result`` returns."""
         result = await self.poll_result(timeout_ms, max_records)
         failure = result.unit_error or result.input_error
         if failure is not None:
@@ -271,9 +271,9 @@ class SessionCore:
         if records and not self._polled and not self.in_transaction:
             self._work_since_s = self._clock()
         self._polled.polled(records)
-        # The callbacks of this poll have settled what was revoked or lost, so all work that is
-        # still open belongs to partitions that were owned all the time. From here to the next
-        # poll a newer membership must not speak for it: hence the snapshot (KIP-447).
+        # The callbacks of this poll ended the work on revoked and lost partitions, so all open work
+        # belongs to partitions that were owned all the time. A newer membership must not commit it,
+        # so the present one is kept until the next poll (KIP-447).
         self._snapshot = self._membership()
         return PollResult(records, input_error)
 
@@ -297,17 +297,17 @@ class SessionCore:
         await settle(self.consumer.ensure_membership())
 
     def _membership(self) -> ConsumerGroupMetadata | None:
-        """Membership as of now, or None when the consumer is no member."""
+        """Return the present membership; None when the consumer is not a member."""
         try:
             return self.consumer.group_metadata()
         except IllegalStateError:
             return None
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside the offset at which an assigned partition began.
+        """Return the caller's note beside the committed offset at which a partition began.
 
         Returns:
-            None when nothing is committed, or what is committed has no note of ours.
+            None when nothing is committed, or the commit has no note of a session.
         """
         return self._positions.note(partition)
 
@@ -337,7 +337,8 @@ class SessionCore:
                 self._work_since_s = self._clock()
 
     def note_failure(self, error: KafkaError) -> None:
-        """A send failed: unless the caller alone has to do with it, the transaction is void."""
+        """Remember a failed send, so that the next commit aborts; not for an error of a single
+        record, which the caller handles."""
         if self._failure is None and not isinstance(error, RecordError):
             self._failure = error
 
@@ -389,7 +390,7 @@ class SessionCore:
         return True
 
     async def _commit_starts(self) -> None:
-        """Commit where partitions begin, unless a commit of open work is going to do it.
+        """Commit where partitions begin, unless a commit of open work will do it.
 
         In a transaction, because a commit of the group alone might overtake a later one.
         """
@@ -445,12 +446,12 @@ class SessionCore:
             raise CommitOutcomeUnknownError(f"the commit failed with: {error}") from error
 
     def _check_ownership(self, offsets: Iterable[TopicPartition]) -> ConsumerGroupMetadata:
-        """The broker checks membership only; that the partitions are ours is checked here."""
+        """Check that the partitions are assigned to us; the broker checks the membership only."""
         snapshot = present_membership(
             self._snapshot, self._membership(), epochs_rise=self._epochs_rise
         )
         self._snapshot = snapshot
-        if not self._in_callback:  # Within it, what is revoked is ours until it returns.
+        if not self._in_callback:  # In it, revoked partitions are ours until it returns.
             gone = set(offsets) - set(self.consumer.assignment())
             if gone:
                 names = ", ".join(sorted(map(str, gone)))
@@ -469,7 +470,7 @@ class SessionCore:
         error: CommitOutcomeUnknownError,
         leaving: Sequence[TopicPartition] = (),
     ) -> bool:
-        """Find out what became of a commit whose answer is missing.
+        """Find out whether a commit without an answer was carried out.
 
         A new incarnation of the producer makes the coordinator finish or abort the transaction;
         after that the committed offsets carry this commit's token, or they do not.
@@ -490,7 +491,7 @@ class SessionCore:
         except KafkaError as lookup_error:
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error from lookup_error
-        if not offsets:  # Nothing was in it that could tell.
+        if not offsets:  # It held no offsets, so nothing can tell.
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error
         tokens = {token_of(entry.metadata) for entry in found.values() if entry is not None}
@@ -506,7 +507,7 @@ class SessionCore:
     # Aborting ------------------------------------------------------------------------------
 
     async def abort(self, cause: KafkaError | None = None) -> None:
-        """Drop outputs and go back to the committed offsets; nothing to do is fine.
+        """Drop outputs and go back to the committed offsets; without open work, do nothing.
 
         Args:
             cause: What a send or flush raised; the session reacts as to the same error of a
@@ -531,7 +532,7 @@ class SessionCore:
         cause: Exception | None,
         leaving: Sequence[TopicPartition] = (),
     ) -> None:
-        """End the transaction without effect and go back, whatever has to be replaced for it."""
+        """Abort the transaction and go back, replacing clients where the verdict asks for it."""
         reaction = verdict.reaction
         if reaction in (Reaction.ABORT, Reaction.RAISE) and self.in_transaction:
             try:
@@ -577,8 +578,8 @@ class SessionCore:
         """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98).
 
         A partition's leader reports a newer incarnation of the id and the coordinator's own
-        abort alike (KIP-588). The latter comes after the transaction timeout, as a rule; so a
-        shared id is concluded from one time more than after a plain fence.
+        abort alike (KIP-588). The latter comes after the transaction timeout, as a rule; so it
+        takes one more such report than plain fences to conclude that an id is shared.
         """
         age_ms = (self._clock() - self._begun_s) * 1000
         taken = (
@@ -592,7 +593,7 @@ class SessionCore:
         await self._complete_clients()
 
     def _shared_id(self, cause: Exception | None) -> TransactionalIdInUseError:
-        """Give up for good: fencing back would go on for ever."""
+        """Fail for good: fencing the other process back would never end."""
         self._closed = True
         error = TransactionalIdInUseError(
             f"transactional id {self._name!r} is shared by another live process: taken over again "
@@ -602,7 +603,8 @@ class SessionCore:
         return error
 
     async def _replace(self, cause: Exception | None) -> None:
-        """Go on after a fence; within a callback of the consumer that is left to the next poll."""
+        """Replace both clients after a fence; within a callback of the consumer the next poll does
+        it."""
         if self._in_callback:
             self._fenced_by = cause or CommitFailedError("fenced")
             self._polled.clear()
@@ -611,7 +613,8 @@ class SessionCore:
             await self._replace_both(cause)
 
     async def _replace_both(self, cause: Exception | None) -> None:
-        """Nothing of the old membership or incarnation is trusted after a fence."""
+        """Replace consumer and producer: after a fence neither the membership nor the epoch can be
+        trusted."""
         logger.warning("session %s: fenced: %s", self._name, cause)
         shared = self._fences.fenced(self._clock())
         consumer, self._consumer = self.consumer, None
@@ -634,7 +637,7 @@ class SessionCore:
     # Rebalances ----------------------------------------------------------------------------
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Let the new partitions begin where they have to."""
+        """Set the positions at which new partitions begin."""
         with self._callback():
             try:
                 await self._positions.assigned(self.consumer, partitions)
@@ -657,8 +660,8 @@ class SessionCore:
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
         # Also without polled records: the listener may hold outputs that belong to none.
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
-        # That we are asked to give up the partitions shows that they were ours all the time,
-        # also where a cooperative rebalance has already brought the next generation.
+        # A revocation shows that the partitions were ours all the time, also where a cooperative
+        # rebalance has already brought the next generation.
         self._snapshot = self._membership()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
@@ -682,7 +685,7 @@ class SessionCore:
         self._note_committed(offsets)
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Abort: somebody else may own the partitions already, so nothing may be committed."""
+        """Abort: other members may own the partitions already, so nothing may be committed."""
         with self._callback():
             try:
                 if self.in_transaction or self._polled:
@@ -699,7 +702,7 @@ class SessionCore:
 
     @contextlib.contextmanager
     def _callback(self) -> Iterator[None]:
-        """Keep what goes wrong in a rebalance callback for the poll that runs it to raise."""
+        """Keep an error of a rebalance callback, for the poll that runs the callback to raise."""
         self._in_callback = True
         try:
             yield

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _limits(config: AnySessionConfig) -> dict[str, int]:
-    """The limits of which each must be at most the next one.
+    """Return the limits in order: each must be at most the next one.
 
     Under the consumer protocol (KIP-848) the session timeout is a setting of the broker.
     """
@@ -34,7 +34,7 @@ def _limits(config: AnySessionConfig) -> dict[str, int]:
 
 
 def describe(config: AnySessionConfig) -> str:
-    """The whole chain with its numbers, for messages and logs."""
+    """Return the chain with its numbers, for messages and logs."""
     chain = " <= ".join(f"{name}={value}" for name, value in _limits(config).items())
     return (
         f"{chain.replace(' <= ', ' < ', 1)}, "

@@ -25,7 +25,7 @@ MemberWatch: TypeAlias = "weakref.finalize[[Membership, str, int], object]"
 
 
 def watch(owner: object, incomplete: Mapping[ProducerBatch, None]) -> Watch:
-    """Tell of a producer that nobody closes; whoever does detaches what this gives.
+    """Warn when a producer is garbage-collected without a close; ``close`` detaches the watch.
 
     Args:
         owner: What lives as long as the producer can send.
@@ -46,7 +46,8 @@ def _tell(incomplete: Mapping[ProducerBatch, None], process_id: int) -> None:
 
 
 def watch_member(owner: object, member: Membership, group_id: str) -> MemberWatch:
-    """Tell of a consumer in a group that nobody closes; whoever does detaches what this gives.
+    """Warn when a consumer in a group is garbage-collected without a close; ``close`` detaches the
+    watch.
 
     Args:
         owner: What lives as long as the consumer is a member.

@@ -1,7 +1,7 @@
 """Waiting until something happened or a moment came, without a task for each wait.
 
-A wake-up that comes while nobody waits is kept for the next wait. What it was about is for the
-woken ones to find out.
+A wake-up without a waiter is kept for the next wait. It carries no data: the woken task looks at
+what changed.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ _PARTITIONS = "must be a list of partitions, as [TopicPartition('topic', 0)]"
 
 
 def whole_ms(timeout_ms: object, name: str = "timeout_ms") -> int:
-    """A time as a whole number of milliseconds.
+    """Return a time as a whole number of milliseconds.
 
     Args:
         timeout_ms: What the user gave.
         name: What the argument is called.
 
     Raises:
-        ConfigError: It is none: other clients count in seconds, as 1.0.
+        ConfigError: It is something else, such as 1.0: other clients count in seconds.
     """
     if not is_whole(timeout_ms):
         remedy = "give milliseconds as a whole number"
@@ -48,14 +48,14 @@ def wait_ms(timeout_ms: object) -> int:
 
 
 def record_limit(max_records: object, default: int) -> int:
-    """How many records a poll returns at most.
+    """Return how many records a poll may return.
 
     Args:
         max_records: What the user gave; None takes the default.
         default: The default.
 
     Raises:
-        ConfigError: It is no whole number, or below 1, with which no record would ever come.
+        ConfigError: It is not a whole number, or below 1: no record would ever come.
     """
     if max_records is None:
         return default
@@ -67,7 +67,7 @@ def record_limit(max_records: object, default: int) -> int:
 
 
 def limit_of(timeout_ms: object, default_ms: int) -> int:
-    """The limit of a call in milliseconds.
+    """Return the limit of a call in milliseconds.
 
     Args:
         timeout_ms: What the user gave; None takes the default.
@@ -80,7 +80,7 @@ def limit_of(timeout_ms: object, default_ms: int) -> int:
 
 
 def check_flag(name: str, given: object) -> None:
-    """Refuse what is no switch: as a condition the text ``"false"`` would be true.
+    """Refuse what is not a bool: as a condition the string ``"false"`` is true.
 
     Raises:
         ConfigError: It is neither True nor False.
@@ -90,10 +90,10 @@ def check_flag(name: str, given: object) -> None:
 
 
 def check_close(timeout_ms: object, commit: object, leave_group: object) -> None:
-    """Refuse what a consumer cannot be closed with, before it is closed.
+    """Check the arguments of a consumer's ``close``, before anything is closed.
 
     Raises:
-        ConfigError: The time is none, or a switch is something else.
+        ConfigError: The time is not a number of milliseconds, or a flag is not a bool.
     """
     wait_ms(timeout_ms)
     check_flag("commit", commit)
@@ -102,7 +102,7 @@ def check_close(timeout_ms: object, commit: object, leave_group: object) -> None
 
 
 def check_text(name: str, given: object) -> None:
-    """Refuse what is no text.
+    """Refuse what is not a string.
 
     Raises:
         ConfigError: It is none.
@@ -112,7 +112,7 @@ def check_text(name: str, given: object) -> None:
 
 
 def check_choice(name: str, given: object, choices: Collection[str]) -> None:
-    """Refuse what is none of the words that there are.
+    """Refuse what is not one of the allowed words.
 
     Raises:
         ConfigError: It is none.
@@ -122,7 +122,7 @@ def check_choice(name: str, given: object, choices: Collection[str]) -> None:
 
 
 def offset_of(given: object) -> int:
-    """An offset to seek to.
+    """Return an offset to seek to.
 
     Raises:
         ConfigError: It is no whole number.
@@ -133,7 +133,7 @@ def offset_of(given: object) -> int:
 
 
 def partition_of(given: object, name: str = "partitions") -> TopicPartition:
-    """One partition, from a ``TopicPartition`` or a pair.
+    """Return one partition, from a ``TopicPartition`` or a pair.
 
     Raises:
         ConfigError: It is neither.
@@ -154,7 +154,7 @@ def partition_list(given: object, name: str = "partitions") -> list[TopicPartiti
         name: What the argument is called.
 
     Raises:
-        ConfigError: It is one partition, a text, or holds something else than partitions.
+        ConfigError: It is one partition, a string, or holds something else than partitions.
     """
     if isinstance(given, TopicPartition | str | bytes) or not isinstance(given, Iterable):
         raise ConfigError(name, given, _PARTITIONS)
@@ -165,7 +165,7 @@ def times_by_partition(given: object) -> dict[TopicPartition, int]:
     """Times to look up, by partition.
 
     Raises:
-        ConfigError: It is no mapping, or a time is negative or no whole number.
+        ConfigError: It is not a mapping, or a time is negative or not a whole number.
     """
     if not isinstance(given, Mapping):
         raise ConfigError("timestamps_ms", given, "must be a dictionary of times by TopicPartition")
@@ -185,7 +185,7 @@ def offsets_by_partition(given: object) -> dict[TopicPartition, OffsetAndMetadat
     """Offsets to commit, by partition.
 
     Raises:
-        ConfigError: It is no mapping of partitions to offsets.
+        ConfigError: It is not a mapping of partitions to offsets.
     """
     remedy = "must be a dictionary of offsets by TopicPartition, as {TopicPartition('topic', 0): 5}"
     if not isinstance(given, Mapping):
@@ -218,7 +218,7 @@ def _check_offset(given: OffsetAndMetadata) -> None:
 
 
 def check_group_metadata(given: object, name: str = "group_metadata") -> None:
-    """Refuse a group's name where its membership is needed.
+    """Refuse a group's name where the consumer's membership is needed.
 
     Args:
         given: What the user gave.
@@ -237,10 +237,10 @@ def check_group_metadata(given: object, name: str = "group_metadata") -> None:
 
 
 def topic_list(given: object) -> list[str]:
-    """Topics to subscribe to; a text is one.
+    """Return topics to subscribe to; a string is one topic.
 
     Raises:
-        ConfigError: It holds something else than texts, or what other clients take as a pattern.
+        ConfigError: It holds something else than strings, or what other clients take for a pattern.
     """
     if isinstance(given, str):
         given = [given]
@@ -261,10 +261,10 @@ def topic_list(given: object) -> list[str]:
 
 
 def compile_pattern(given: str | re.Pattern[str] | None) -> re.Pattern[str] | None:
-    """The pattern of a subscription.
+    """Return the compiled pattern of a subscription.
 
     Raises:
-        ConfigError: It is no regular expression, or one for bytes.
+        ConfigError: It is not a regular expression, or one for bytes.
     """
     if given is None or (isinstance(given, re.Pattern) and isinstance(given.pattern, str)):
         return given
@@ -277,7 +277,7 @@ def compile_pattern(given: str | re.Pattern[str] | None) -> re.Pattern[str] | No
 
 
 def refuse_positional(given: tuple[object, ...]) -> None:
-    """Refuse settings that are given without a name.
+    """Refuse settings passed by position.
 
     Raises:
         ConfigError: There are some.

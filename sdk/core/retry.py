@@ -87,7 +87,7 @@ _NEEDS_THE_CALLER = frozenset({ErrorCode.REBALANCE_IN_PROGRESS})
 
 
 def recovery_for_code(code: int) -> Recovery:
-    """What an error code from a broker asks for.
+    """Return how to recover from an error code of a broker.
 
     Args:
         code: The code; 0 (no error) asks for nothing.
@@ -107,7 +107,7 @@ def recovery_for_code(code: int) -> Recovery:
 
 
 def recovery_for(error: BaseException, *, coordinator: bool = False) -> Recovery:
-    """What an exception asks for.
+    """Return how to recover from an exception.
 
     Args:
         error: What was raised instead of an answer, or made from an error code.

@@ -430,7 +430,7 @@ class BrokerIdNotRegisteredError(BrokerError, code=102):
 
 
 class InconsistentTopicIdError(RetriableError, BrokerError, code=103):
-    """The topic was deleted and made anew under the same name; refresh the metadata."""
+    """The topic was deleted and created again under the same name; refresh the metadata."""
 
 
 class InconsistentClusterIdError(BrokerError, code=104):

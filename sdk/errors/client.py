@@ -1,4 +1,4 @@
-"""The errors that the client itself finds; users import them from `onceflow.sdk.errors`."""
+"""Errors that the client raises by itself; users import them from `onceflow.sdk.errors`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ClientClosedError(IllegalStateError):
 
 
 class RemoteProtocolError(KafkaError):
-    """The other side sent bytes that are not Kafka's protocol; drop the connection."""
+    """The peer sent bytes that are not Kafka's protocol; the connection is dropped."""
 
 
 class _Shown:
-    """Stands for a value that cannot go to another process: its text."""
+    """Stands for a value that cannot be pickled: its repr."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -70,9 +70,9 @@ class BrokerConnectionError(RetriableError):
     """The connection to a broker could not be made, or was lost.
 
     Attributes:
-        may_have_arrived: Whether a request was on its way, which may have been carried out.
-        refused: Whether the address can have no broker at present: nothing listens there, or the
-            name does not resolve.
+        may_have_arrived: Whether a request was in flight, which the broker may have carried out.
+        refused: Whether no broker can be at the address now: nothing listens there, or the name
+            does not resolve.
     """
 
     may_have_arrived: bool = False
@@ -100,7 +100,7 @@ class SerializationError(RecordError):
 
 
 class SchemaRegistryError(KafkaError):
-    """The schema registry refused a request, or answered what no registry answers.
+    """The schema registry refused a request, or sent an invalid answer.
 
     Attributes:
         status: HTTP status of the answer, 0 if there was none.
@@ -117,7 +117,7 @@ class SchemaRegistryError(KafkaError):
 
 
 class SchemaNotFoundError(SchemaRegistryError):
-    """The schema registry knows no such subject, version or schema."""
+    """The subject, version or schema does not exist in the schema registry."""
 
 
 class SchemaIdNotFoundError(RetriableError, SchemaNotFoundError):
@@ -132,7 +132,7 @@ class IncompatibleSchemaError(SchemaRegistryError):
 
 
 class SchemaRegistryUnavailableError(RetriableError, SchemaRegistryError):
-    """The schema registry could not be reached or is not able to answer at the moment."""
+    """The schema registry could not be reached, or cannot answer now."""
 
 
 class RecordTooLargeError(RecordError):
@@ -144,15 +144,15 @@ class TransactionAbortedError(AbortableError):
 
 
 class CommitOutcomeUnknownError(KafkaError):
-    """No answer to the commit: it may be committed or aborted, never half; commit again to learn.
+    """The commit has no answer: it is committed or aborted, never half; commit again to find out.
 
-    Where the message says so, the answer cannot be had any more. Make a new producer then, and read
-    what is committed.
+    Where the message says so, committing again cannot tell. Make a new producer then, and read what
+    is committed.
     """
 
 
 class CommitFailedError(KafkaError):
-    """The offsets were not committed, because the group gave the partitions to others."""
+    """The offsets were not committed: the group has assigned the partitions to other members."""
 
 
 class NoOffsetForPartitionError(KafkaError):

@@ -56,7 +56,7 @@ class ConfigEntry(NamedTuple):
     Attributes:
         name: Kafka's property name.
         value: Its value as text; None for secrets and for unset ones.
-        is_default: Whether nobody set it for this resource.
+        is_default: Whether it is not set for this resource.
         is_read_only: Whether it can only be changed in the broker's own configuration.
         is_sensitive: Whether its value is hidden.
         source: Kafka's number for where the value comes from (1 topic, 5 default, ...).

@@ -47,14 +47,14 @@ Column: TypeAlias = "Sequence[T] | ArrowLike | NumpyLike"
 
 
 def as_sequence(column: Column[T], field: str = "values") -> Sequence[T]:
-    """The elements of a column, converted in one call where it is none of Python's own.
+    """Return the elements of a column; a foreign column is converted in one call.
 
     Args:
         column: What was given.
         field: Name of the argument, for the message.
 
     Raises:
-        ConfigError: It is no sequence, or one value: text or bytes, whose letters nobody means.
+        ConfigError: It is not a sequence, or a single string or bytes value.
     """
     if isinstance(column, str | bytes | bytearray | memoryview):
         raise ConfigError(

@@ -30,7 +30,7 @@ class TopicPartition(NamedTuple):
 
 
 class IsolationLevel(enum.IntEnum):
-    """What a consumer may see (Kafka property ``isolation.level``, KIP-98)."""
+    """Which records a consumer returns (Kafka property ``isolation.level``, KIP-98)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -103,7 +103,7 @@ class ConsumerGroupMetadata(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """Who a transactional producer is for the broker (KIP-98).
+    """Identity of a transactional producer (KIP-98).
 
     Attributes:
         transactional_id: The stable name.

@@ -1,4 +1,4 @@
-"""What of a record can be refused before anything is asked: topic name, headers, timestamp.
+"""Checks of a record that need no broker: topic name, headers, timestamp.
 
 A bad name must fail at once and by name, not as a topic that never appears (KIP-4 rules; one bad
 name must not stop the others). Sizes, partitions and topics that exist are the producer's to check.
@@ -34,10 +34,10 @@ def check_topic_name(name: str) -> None:
 
 
 def to_headers(headers: Headers) -> RecordHeaders:
-    """Headers as the batch builder takes them.
+    """Return headers in the form that the batch builder takes.
 
     Raises:
-        SerializationError: A header is no pair of a text and bytes or None.
+        SerializationError: A header is not a pair of a string and bytes or None.
     """
     if not headers:
         return NO_HEADERS
@@ -63,13 +63,13 @@ def to_headers(headers: Headers) -> RecordHeaders:
 
 
 def check_timestamp(timestamp_ms: object) -> None:
-    """Refuse what is no timestamp of a record, as Kafka's own producer does.
+    """Refuse wrong timestamps, as Kafka's own producer does.
 
     Args:
         timestamp_ms: What the user gave.
 
     Raises:
-        SerializationError: It is negative, or no whole number of 63 bits.
+        SerializationError: It is negative, or not a whole number of 63 bits.
     """
     if type(timestamp_ms) is int and 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
         return

@@ -1,4 +1,4 @@
-"""Which names topics may have (Kafka's rule), for the clients and for the broker."""
+"""Kafka's rule for topic names, for the clients and for the broker."""
 
 from __future__ import annotations
 

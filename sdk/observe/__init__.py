@@ -1,1 +1,1 @@
-"""What clients tell of themselves: metrics, traces, interceptors."""
+"""Observation of clients: metrics, traces, interceptors."""

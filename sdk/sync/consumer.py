@@ -102,7 +102,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         """
         self._async = AsyncConsumer(*topics, **settings)
         self._engine = self._async.engine
-        # The engine hands on what the deserializers give, whatever it is.
+        # The engine passes on what the deserializers return, of any type.
         self._next_record = cast(
             "Callable[[], ConsumerRecord[KeyT_co, ValueT_co] | None]", self._engine.cursor.next
         )
@@ -126,8 +126,8 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception nobody knows which of the polled records were processed. Ctrl-C and
-        # the like want the end now, also where brokers do not answer.
+        # After an exception it is unknown which polled records were processed, so they are not
+        # committed. Ctrl-C and other signals must end soon, also where brokers do not answer.
         interrupted = kind is not None and not issubclass(kind, Exception)
         timeout_ms = INTERRUPTED_CLOSE_TIMEOUT_MS if interrupted else DEFAULT_CLOSE_TIMEOUT_MS
         self.close(timeout_ms, commit=kind is None)
@@ -143,7 +143,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Let the group hand out the partitions of some topics; the next poll joins it.
+        """Subscribe to topics: the group assigns their partitions. The next poll joins it.
 
         Callbacks run within `poll`, in the thread that polls, and take a list of partitions; they
         may call this consumer. What they raise is raised by that poll, after the rebalance went
@@ -186,10 +186,11 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
     def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
-        """Records that have arrived; joins the group and runs rebalance callbacks.
+        """Return records that have arrived. Joins the group and runs rebalance callbacks.
 
-        Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
-        (a warning is logged at half of that time). Ctrl-C interrupts the wait.
+        Poll at least every ``max_poll_interval_ms``; otherwise this member leaves the group, and
+        others get its partitions (a warning is logged at half of that time). Ctrl-C interrupts the
+        wait.
 
         Args:
             timeout_ms: Longest wait for the first record; 0 returns what is there.
@@ -207,7 +208,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
                 an error for each try, while others go on. ``place`` names topic, partition and
                 offset; seek past it to go on without it.
             IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
-            KafkaError: Anything else that the background work met and that does not pass.
+            KafkaError: Another error of the background work that a retry does not mend.
         """
         limit = record_limit(max_records, self.config.max_poll_records)
         engine = self._engine
@@ -227,7 +228,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
     def poll_columns(
         self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
     ) -> dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]:
-        """As `poll`, but field by field: far cheaper where whole batches are worked on.
+        """Return records as `poll`, but as columns: far cheaper for work on whole batches.
 
         Args:
             timeout_ms: Longest wait for the first record; 0 returns what is there.
@@ -259,11 +260,12 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
 
     @property
     def _must_cross(self) -> bool:
-        """Whether the loop comes before the cursor: it has more to do, or may be at it still."""
+        """Whether a call must cross into the loop: it has an event to handle, or may still be
+        polling."""
         return self._filling or self._engine.needs_poll
 
     def _hand_out(self, take: Callable[[], _Taken]) -> _Taken:
-        """Take from the cursor, by way of the interceptors; Ctrl-C in between loses nothing."""
+        """Take from the cursor, through the interceptors; Ctrl-C in between loses no record."""
         engine = self._engine
         cursor = engine.cursor
         cursor.begin_taking()
@@ -303,7 +305,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
             done = step.event
 
     def _second_poll(self) -> IllegalStateError:
-        """The error of a poll within another one; a fork in between is told as such."""
+        """Return the error of a poll within another one, or raise that of a forked child."""
         self._portal.check_usable()
         return being_polled()
 
@@ -314,7 +316,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         return self
 
     def __next__(self) -> ConsumerRecord[KeyT_co, ValueT_co]:
-        """The next record, waiting for it. `poll` tells what may be raised."""
+        """Wait for the next record. Raises what `poll` raises."""
         engine = self._engine
         if self._polling:
             raise self._second_poll()

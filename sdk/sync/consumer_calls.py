@@ -83,7 +83,7 @@ class ConsumerCalls:
         return self._async.paused()
 
     def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """Offset of the next record to be returned; it steps over transaction markers.
+        """Return the offset of the next record; it steps over transaction markers.
 
         Args:
             partition: An assigned partition.
@@ -97,7 +97,7 @@ class ConsumerCalls:
         return self._portal.call(lambda: self._async.position(partition, timeout_ms=timeout_ms))
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at an offset; records fetched before are dropped.
+        """Continue reading at an offset; records fetched before are dropped.
 
         Args:
             partition: An assigned partition.
@@ -105,12 +105,12 @@ class ConsumerCalls:
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ConfigError: The offset is negative, or no whole number.
+            ConfigError: The offset is negative, or not a whole number.
         """
         self._portal.run(lambda: self._async.seek(partition, offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record; None means all assigned partitions.
+        """Continue reading at the first record of partitions.
 
         Args:
             partitions: Assigned ones; None means all.
@@ -121,7 +121,7 @@ class ConsumerCalls:
         self._portal.run(lambda: self._async.seek_to_beginning(partitions))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end: under read_committed, at the first offset of an open transaction.
+        """Continue reading at the end: under read_committed, at the first open transaction.
 
         Args:
             partitions: Assigned ones; None means all.
@@ -145,8 +145,8 @@ class ConsumerCalls:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            CommitFailedError: The group went on without this member; others own the partitions.
-            RebalanceInProgressError: The group is dividing its partitions; poll, then commit.
+            CommitFailedError: The group expelled this member; other members own the partitions.
+            RebalanceInProgressError: The group is rebalancing; poll, then commit.
             RequestTimedOutError: Time ran out; the offsets may or may not be stored.
             IllegalStateError: There is no group_id.
         """
@@ -155,7 +155,7 @@ class ConsumerCalls:
     def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Offsets that the group committed; None where there is none.
+        """Return the offsets that the group committed; None where there is none.
 
         Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
 
@@ -172,7 +172,7 @@ class ConsumerCalls:
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """First offset that exists, by partition.
+        """Return the first offset that exists, by partition.
 
         Args:
             partitions: Which ones.
@@ -185,7 +185,7 @@ class ConsumerCalls:
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Where reading ends at present, by partition.
+        """Return the offset at which reading ends now, by partition.
 
         Under read_committed that is the last stable offset, else the high watermark.
 
@@ -198,21 +198,21 @@ class ConsumerCalls:
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """First record at or after a time, by partition; None where there is none.
+        """Find the first record at or after a time, by partition; None where there is none.
 
         Args:
             timestamps_ms: Milliseconds since 1970 by partition.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            ConfigError: A time is negative, or no whole number.
+            ConfigError: A time is negative, or not a whole number.
         """
         return self._portal.call(
             lambda: self._async.offsets_for_times(timestamps_ms, timeout_ms=timeout_ms)
         )
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last fetch.
+        """Return how many offsets lie between position and end, as of the last fetch.
 
         Args:
             partition: An assigned partition.
@@ -231,11 +231,11 @@ class ConsumerCalls:
         return self._async.current_lag(partition)
 
     def metrics(self) -> ConsumerMetrics:
-        """What this consumer has done so far; cheap, from any thread, and also after the end."""
+        """Return the figures of this consumer; cheap, from any thread, and also after `close`."""
         return self._async.metrics()
 
     def partitions_for_topic(self, topic: str, *, timeout_ms: int | None = None) -> set[int] | None:
-        """Partition numbers of a topic, None if it does not exist.
+        """Return the partition numbers of a topic; None if it does not exist.
 
         Args:
             topic: Topic name.
@@ -246,7 +246,7 @@ class ConsumerCalls:
         )
 
     def topics(self, *, timeout_ms: int | None = None) -> set[str]:
-        """All topics of the cluster that this client may see, internal ones excluded.
+        """Return all topics that this client may see, without internal ones.
 
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -254,18 +254,18 @@ class ConsumerCalls:
         return self._portal.call(lambda: self._async.topics(timeout_ms=timeout_ms))
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Membership as of now, for ``send_offsets_to_transaction`` (KIP-447).
+        """Return the present membership, for ``send_offsets_to_transaction`` (KIP-447).
 
-        Take it when a batch is polled, not when it is committed: a rebalance in between must make
-        the commit fail.
+        Take it when a batch is polled, not when it is committed, so that a rebalance in between
+        makes the commit fail.
 
         Raises:
-            IllegalStateError: There is no group_id, or this consumer is no member at the moment.
+            IllegalStateError: There is no group_id, or this consumer is not a member now.
         """
         return self._async.group_metadata()
 
     def ensure_membership(self, expected: ConsumerGroupMetadata | None = None) -> None:
-        """Ask the coordinator whether this consumer still counts, by a heartbeat out of turn.
+        """Ask the coordinator, by an extra heartbeat, whether this consumer is still a member.
 
         A rebalance in progress is fine: until it polls, this member keeps its partitions.
 
@@ -273,7 +273,7 @@ class ConsumerCalls:
             expected: Membership under which work was done, to be compared with the present one.
 
         Raises:
-            CommitFailedError: The group went on without this member, or the membership differs.
+            CommitFailedError: The group expelled this member, or the membership differs.
             FencedInstanceIdError: Another consumer runs with the same group_instance_id.
             KafkaError: The coordinator could not be asked.
         """

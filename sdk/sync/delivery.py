@@ -1,4 +1,4 @@
-"""What the blocking producer gives for records: their fate, and how a thread waits for it.
+"""Deliveries of the blocking producer: the outcome of records, and how a thread waits for it.
 
 One handle is made for each record, so this module may be compiled (see ``tools/build_backend.py``).
 """
@@ -20,7 +20,7 @@ from onceflow.sdk.model.partitions import RecordMetadata
 from onceflow.sdk.sync.portal import check_outside
 
 LONGEST_WAIT_S = threading.TIMEOUT_MAX
-"""What a lock can be waited for; a record's outcome is known far earlier."""
+"""Longest wait for a lock; a record's outcome is known far earlier."""
 
 
 class Delivery(DeliveryHandle):
@@ -92,8 +92,8 @@ def _wait_for(batches: Iterable[ProducerBatch], timeout: float | None) -> bool:
     for batch in batches:
         if batch.done:
             continue
-        # Held twice: the second time ends with the outcome. An Event would be a condition around
-        # such a lock, and be in the way of every record that is waited for.
+        # A lock acquired twice: the second acquire ends with the outcome. An Event is a Condition
+        # around such a lock and would slow each wait.
         settled = threading.Lock()
         settled.acquire()
         batch.add_done_callback(settled.release)

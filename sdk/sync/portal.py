@@ -1,8 +1,8 @@
 """One background event loop per client, so that blocking calls can use asyncio clients.
 
-The portal decides how a call crosses into the loop's thread and back: exceptions come through
-with their traces, Ctrl-C interrupts the wait and cancels the work, a fork is noticed, and closing
-leaves no thread behind. What the calls do is not its business.
+The portal decides how a call crosses into the loop's thread and back: exceptions keep their traces,
+Ctrl-C interrupts the wait and cancels the work, a fork is noticed, and closing leaves no thread
+behind. What the calls do is not its business.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GREENLETS = (
     "gevent.monkey.patch_all(thread=False, select=False) or eventlet.monkey_patch(thread=False), "
     "or use workers that are threads or processes (a call that waits holds up its whole thread)"
 )
-"""What a program is told that replaced threads by greenlets."""
+"""Error text for a program that replaced threads by greenlets."""
 
 
 class Portal:
@@ -111,7 +111,7 @@ class Portal:
         """Raise if the call comes from the loop's own thread.
 
         Raises:
-            IllegalStateError: It would wait for itself.
+            IllegalStateError: The wait would never end.
         """
         if threading.get_ident() == self._thread.ident:
             raise IllegalStateError(
@@ -148,8 +148,8 @@ class Portal:
         finally:
             self._calls.discard(call)
             if not call.is_over:
-                # The limit passed, or Ctrl-C or another signal came to this thread: the work must
-                # not go on behind the caller's back.
+                # The limit passed, or Ctrl-C or another signal interrupted this thread: cancel the
+                # work, which must not go on after the call has ended.
                 self.wake(call.cancel)
 
     def run(self, function: Callable[[], T]) -> T:
@@ -190,13 +190,13 @@ class Portal:
             self._thread.join(CLOSE_MARGIN_S)
 
     def _stop(self) -> None:
-        """In the loop's thread. Once only: a second stop would end the clearing up."""
+        """Stop the loop, in its thread, once: a second stop would end the clean-up."""
         if not self._stopping:
             self._stopping = True
             self.loop.stop()
 
     def _run(self, started: threading.Event, maker_id: int) -> None:
-        # A greenlet is in the thread that made it, where another loop may run already.
+        # A greenlet runs in the thread that made it, where another loop may run already.
         self._is_real = threading.get_native_id() != maker_id and not _is_of_gevent(self.loop)
         if not self._is_real:
             started.set()
@@ -209,7 +209,7 @@ class Portal:
                 try:
                     self.loop.run_forever()
                 except (KeyboardInterrupt, SystemExit):
-                    # Of a user's function that the loop called; it ends no other thread either.
+                    # Raised by a user's function that the loop called. It must not end this thread.
                     log.exception(
                         "a callback within this %s raised KeyboardInterrupt or SystemExit",
                         self.name,
@@ -220,14 +220,14 @@ class Portal:
                 if self.at_end is not None:
                     self.loop.run_until_complete(self.at_end())
                 self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-                # It takes a thread, which at the end of a program there is none for; closing the
-                # loop ends the executor as well, without waiting.
+                # shutdown_default_executor() starts a thread, which fails at the end of a program;
+                # closing the loop ends the executor as well, without waiting.
                 with contextlib.suppress(RuntimeError):
                     self.loop.run_until_complete(self.loop.shutdown_default_executor())
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
-                for call in self._calls.copy():  # Those that came too late to be begun.
+                for call in self._calls.copy():  # Calls that were never started.
                     call.end(asyncio.CancelledError())
 
 
@@ -235,10 +235,10 @@ _here = threading.local()
 
 
 def check_outside(name: str) -> None:
-    """Refuse to wait in the loop's thread of a client, which has to go on for the wait to end.
+    """Refuse to wait in the thread of a client's loop: it must run for the wait to end.
 
     Args:
-        name: Name of the clients whose work would end it.
+        name: Name of the kind of client whose loop ends the wait.
 
     Raises:
         IllegalStateError: This is a callback of such a client.
@@ -251,15 +251,15 @@ def check_outside(name: str) -> None:
 
 
 def _is_of_gevent(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop would wait by gevent's hub, which takes a hub without greenlets for stuck."""
+    """Whether a loop waits by gevent's hub, which reports a hub without greenlets as stuck."""
     selector: object = getattr(loop, "_selector", None)
     return type(selector).__module__.partition(".")[0] == "gevent"
 
 
 class _Call(Generic[T]):
-    """One call on its way through the loop; the caller waits for a lock, the cheapest of all.
+    """One call on its way through the loop; the caller waits for a lock, the cheapest wait.
 
-    The work itself lets the caller go on, so that no turn of the loop comes in between.
+    The task itself releases the caller, which saves a turn of the loop.
     """
 
     __slots__ = ("_done", "_error", "_function", "_is_wanted", "_task", "_value", "is_over")
@@ -275,12 +275,12 @@ class _Call(Generic[T]):
         self.is_over: bool = False
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end, in the caller's thread; tells whether it came."""
+        """Wait for the end, in the caller's thread, and return whether it came."""
         timeout_s = -1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
         return self._done.acquire(timeout=timeout_s)
 
     def outcome(self) -> T:
-        """Return or raise what the work did, once; in the caller's thread."""
+        """Return the result or raise the error, once, in the caller's thread."""
         error, self._error = self._error, None
         if error is None:
             return cast("T", self._value)
@@ -296,7 +296,7 @@ class _Call(Generic[T]):
             self._task.add_done_callback(self._task_ended)
 
     def cancel(self) -> None:
-        """Nobody waits any more; in the loop's thread."""
+        """Cancel the work, in the loop's thread: the caller has gone on."""
         self._is_wanted = False
         if self._task is not None:
             self._task.cancel()

@@ -147,7 +147,7 @@ class Producer(ProducerCalls):
     # life
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Send what waits, abort an open transaction, close connections and the thread.
+        """Send what waits, abort an open transaction, close the connections and end the thread.
 
         Again it does nothing.
 
@@ -156,7 +156,7 @@ class Producer(ProducerCalls):
 
         Raises:
             IllegalStateError: Called within a callback of this producer, such as an interceptor.
-            KafkaError: A record failed and nobody looked at its delivery.
+            KafkaError: A record failed and its delivery was not awaited.
         """
         whole_ms(timeout_ms)
         if self._portal.is_foreign:
@@ -165,7 +165,7 @@ class Producer(ProducerCalls):
             return
         self._portal.check_thread()
         _LIVE.discard(self)
-        with self._closing:  # Whoever comes second must not cut the first one's work short.
+        with self._closing:  # A second caller must not cut the first one short.
             if self._portal.is_closed:
                 self._portal.close()  # Interrupted before.
                 return
@@ -206,8 +206,8 @@ class Producer(ProducerCalls):
     ) -> Delivery:
         """Hand over a record; it leaves with its batch.
 
-        Blocks only for a topic's metadata and when ``buffer_memory`` is full. A failure that
-        nobody looks at is raised by the next send, flush, commit or close.
+        Blocks only for a topic's metadata and when ``buffer_memory`` is full. A failure whose
+        delivery is not awaited is raised by the next send, flush, commit or close.
 
         Args:
             topic: Topic name.
@@ -246,7 +246,7 @@ class Producer(ProducerCalls):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Delivery:
-        """The long way of a record."""
+        """Append a record that needs serializing, a partition, headers or room."""
         if self._interception is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
             bulk = self._send_intercepted(self._interception, topic, [record])
@@ -265,7 +265,7 @@ class Producer(ProducerCalls):
             timestamp_ms = int(time.time() * 1000)
         else:
             check_timestamp(timestamp_ms)
-            timestamp_ms = int(timestamp_ms)  # numpy's numbers are none of Python's
+            timestamp_ms = int(timestamp_ms)  # numpy's integers are not Python's
         delivery = self._append(state, number, key, value, pairs, timestamp_ms)
         while delivery is None:
             self._portal.call(self._engine.wait_memory)
@@ -366,7 +366,7 @@ class Producer(ProducerCalls):
     # topics
 
     def partition_for(self, topic: str, key: object) -> int:
-        """The partition that a record with this key goes to.
+        """Return the partition that a record with this key goes to.
 
         Args:
             topic: Topic name.
@@ -402,8 +402,8 @@ class Producer(ProducerCalls):
 
 
 _LIVE: set[Producer] = set()
-"""Producers that are not closed. They are kept until the end of the program, so that one that
-somebody forgot to close still sends what it took."""
+"""Producers that are not closed. They are kept until the end of the program, so that a producer
+without a close() still sends what it took."""
 
 
 def _close_forgotten() -> None:
@@ -416,4 +416,4 @@ def _close_forgotten() -> None:
 
 
 atexit.register(_close_forgotten)
-os.register_at_fork(after_in_child=_LIVE.clear)  # They are the parent's to close.
+os.register_at_fork(after_in_child=_LIVE.clear)  # The parent closes them.

@@ -44,12 +44,12 @@ class ProducerCalls:
 
         Raises:
             RequestTimedOutError: The limit passed; the records stay on their way.
-            KafkaError: A record failed and nobody looked at its delivery.
+            KafkaError: A record failed and its delivery was not awaited.
         """
         self._portal.call(lambda: self._engine.flush(timeout_ms))
 
     def partitions_for(self, topic: str) -> set[int]:
-        """The partition numbers of a topic.
+        """Return the partition numbers of a topic.
 
         Args:
             topic: Topic name.
@@ -58,7 +58,7 @@ class ProducerCalls:
         return set(range(state.partition_count))
 
     def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, with leaders and replicas.
+        """Return the partitions of a topic, with leaders and replicas.
 
         Args:
             topic: Topic name.
@@ -68,7 +68,7 @@ class ProducerCalls:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """Transactional id, producer id and epoch; None without transactions."""
+        """The transactional id, producer id and epoch; None without transactions."""
         return self._engine.identity
 
     @property
@@ -77,7 +77,7 @@ class ProducerCalls:
         return self._config
 
     def metrics(self) -> ProducerMetrics:
-        """What this producer has done so far; cheap, from any thread, and also after the end."""
+        """Return the figures of this producer; cheap, from any thread, and also after ``close``."""
         from onceflow.sdk.aio.snapshots import producer_metrics  # Late: most programs never ask.
 
         return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
@@ -156,7 +156,7 @@ class ProducerCalls:
         self._portal.call(lambda: self._transactions.commit(timeout_ms))
 
     def abort_transaction(self, timeout_ms: int | None = None) -> None:
-        """Drop the transaction; clears what broke it.
+        """Abort the transaction: drop its records, and clear the error that broke it.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
@@ -164,13 +164,13 @@ class ProducerCalls:
         Raises:
             IllegalStateError: No transaction is open, or a commit was asked for and has no answer
                 yet: commit again.
-            KafkaError: The coordinator could not be told. Call it again, or begin the next
-                transaction, which tells it first.
+            KafkaError: The coordinator could not be reached. Call it again, or begin the next
+                transaction, which aborts this one first.
         """
         self._portal.call(lambda: self._transactions.abort(timeout_ms))
 
     def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others produce to these partitions in this transaction, so committing must ask for it.
+        """Add partitions that other producers write to in this transaction.
 
         Args:
             partitions: What producers with ``joined_identity`` wrote to.

@@ -88,8 +88,8 @@ class Authenticator:
             task = loop.create_task(self._ask(), name="onceflow-token")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._asking, self._asking_until_s = task, loop.time() + self._limit_ms / 1000
-        # Waited for from outside: whoever gives up takes the token from nobody else, and a
-        # provider that raises CancelledError of its own cancels nobody.
+        # The future is awaited, not the task: a caller that gives up does not cancel the token for
+        # others, and a provider that raises CancelledError cancels no caller.
         await asyncio.wait({task}, timeout=max(0.0, self._asking_until_s - loop.time()))
         if not task.done():
             raise BrokerConnectionError(
@@ -118,7 +118,8 @@ class Authenticator:
         except KafkaError:
             raise
         except (Exception, SystemExit) as error:  # The user's code; asked again after the back-off.
-            # Its text may hold a secret, so only its kind is told; the cause is attached.
+            # The error's text may hold a secret, so the message names its class only; the cause is
+            # attached.
             raise BrokerConnectionError(
                 f"sasl_oauth_token_provider failed: {type(error).__name__}"
             ) from error

@@ -44,13 +44,13 @@ class ClusterAsker:
         self._pool = pool
 
     def check(self, timeout_ms: int | None) -> None:
-        """Refuse a limit that is none, and questions of a client that cannot be used.
+        """Refuse a wrong limit, and calls of a client that cannot be used.
 
         Args:
             timeout_ms: Limit, None for the default.
 
         Raises:
-            ConfigError: The limit is no number of milliseconds.
+            ConfigError: The limit is not a number of milliseconds.
             IllegalStateError: See ``ConnectionPool.check_usable``.
         """
         limit_of(timeout_ms, 0)

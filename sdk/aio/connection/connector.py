@@ -34,8 +34,8 @@ Key = tuple[str, int, str]
 """Host, port and purpose."""
 
 TRIES_BEFORE_WARNING = 4
-"""A broker that restarts is no news. From here on each doubling of the failures in a row is told:
-after about half a second, three, ten, half a minute."""
+"""A broker that restarts fails a few times. From this number of failures in a row on, each doubling
+is logged: after about half a second, three, ten, and thirty seconds."""
 
 
 class Connector:
@@ -184,7 +184,7 @@ class Connector:
                 connection.close()
 
     def forget_nodes(self) -> None:
-        """Close every connection, because the cluster is to be found anew."""
+        """Close every connection, before the client bootstraps again."""
         self.extra_nodes.clear()
         for connection in list(self._open.values()):
             connection.close()

@@ -55,7 +55,7 @@ async def in_thread(function: Callable[[], T]) -> T:
             failure.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, name="onceflow-lookup", daemon=True).start()

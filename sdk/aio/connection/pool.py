@@ -555,7 +555,7 @@ class ConnectionPool:
         return self._coordinators[key, kind]
 
     def forget_coordinator(self, key: str, key_type: CoordinatorType | int) -> None:
-        """Ask anew before the next use, because the coordinator moved or is gone."""
+        """Forget a coordinator that moved or is gone; the next use looks for it again."""
         self._coordinators.pop((key, CoordinatorType(key_type)), None)
 
     async def _find_coordinator(self, key: str, kind: CoordinatorType, limit_ms: int) -> None:

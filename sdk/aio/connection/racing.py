@@ -59,7 +59,7 @@ async def first_answer(attempts: Sequence[Callable[[], Coroutine[object, object,
 
 
 def _note_failure(task: asyncio.Task[T]) -> None:
-    """Mark the error of an attempt as seen: nobody may be waiting for it any more."""
+    """Mark an attempt's error as retrieved: the caller may have used another attempt."""
     if not task.cancelled():
         task.exception()
 

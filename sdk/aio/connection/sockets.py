@@ -23,11 +23,11 @@ PROBE_LIMIT_S: Final = 1.0
 """How long an address may take to answer whether it speaks TLS."""
 
 REFUSALS: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
-"""What connecting to an address without a server ends with, at once."""
+"""Errors of connecting to an address where no server listens; they come at once."""
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, int, int, str, Any]]:
-    """The addresses of a name; an address in figures is one, and asks nobody."""
+    """Return the addresses of a name; a numeric address needs no look-up."""
     with contextlib.suppress(socket.gaierror):
         figures = socket.AI_NUMERICHOST
         return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=figures)]

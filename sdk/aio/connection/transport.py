@@ -46,12 +46,12 @@ def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
 
 
 class AnswerCallback:
-    """Who is told of an answer at once, in place of a future, which costs a turn of the loop."""
+    """A callback that takes an answer at once; a future would cost a turn of the loop."""
 
     __slots__ = ("_is_done", "_then")
 
     def __init__(self, then: Callable[[Response | None, KafkaError | None], None]) -> None:
-        """Nobody is told yet.
+        """Keep the callback.
 
         Args:
             then: Called once, in the loop's thread, with the response or with the error.
@@ -202,10 +202,10 @@ class BrokerConnection(asyncio.Protocol):
 
         Args:
             request: The request.
-            waiter: What is told of the answer, or of the error.
+            waiter: Future or callback that gets the answer or the error.
             timeout_ms: Limit for the answer; default ``request_timeout_ms``.
             max_version: Highest version to speak.
-            expects_answer: False where the broker never answers; nothing is then told.
+            expects_answer: False where the broker never answers; the waiter then gets nothing.
 
         Raises:
             UnsupportedVersionError: The broker offers no version that this client speaks.
@@ -420,7 +420,8 @@ class BrokerConnection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                # Its task may be gone by now; that nobody asks is then no news.
+                # Its task may be gone by now; mark the error as retrieved, so that asyncio does not
+                # log it.
                 waiter.exception()
 
 

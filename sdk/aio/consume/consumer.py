@@ -1,7 +1,7 @@
 """AsyncConsumer: reading topics with asyncio, alone or as a member of a group.
 
-This is the API; what happens within a poll is decided by the engine that both faces share, and
-what a rebalance or an offset means by the core.
+This module is the API. The engine, which both faces share, decides what happens within a poll; the
+core decides what a rebalance or an offset means.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         """
         names = topic_list(topics)
         self._engine = ConsumerEngine(ConsumerConfig.from_settings(settings))
-        # The engine hands on what the deserializers give, whatever it is.
+        # The engine passes on what the deserializers return, of any type.
         self._next_record = cast(
             "Callable[[], ConsumerRecord[KeyT_co, ValueT_co] | None]", self._engine.cursor.next
         )
@@ -135,7 +135,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
 
     @property
     def engine(self) -> ConsumerEngine:
-        """What the blocking face shares with this one; not part of the public API."""
+        """The engine, for the blocking face; not part of the public API."""
         return self._engine
 
     @property
@@ -162,8 +162,8 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an exception nobody knows which of the polled records were processed. Ctrl-C and
-        # the like want the end now, also where brokers do not answer.
+        # After an exception it is unknown which polled records were processed, so they are not
+        # committed. Ctrl-C and cancellation must end soon, also where brokers do not answer.
         interrupted = kind is not None and not issubclass(kind, Exception)
         timeout_ms = INTERRUPTED_CLOSE_TIMEOUT_MS if interrupted else DEFAULT_CLOSE_TIMEOUT_MS
         await self.close(timeout_ms, commit=kind is None)
@@ -179,7 +179,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Let the group hand out the partitions of some topics; the next poll joins it.
+        """Subscribe to topics: the group assigns their partitions. The next poll joins it.
 
         Callbacks run within `poll` and take a list of partitions; they may be coroutine
         functions. What they raise is raised by that poll, after the rebalance went on.
@@ -237,10 +237,10 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
-        """Records that have arrived; joins the group and runs rebalance callbacks.
+        """Return records that have arrived. Joins the group and runs rebalance callbacks.
 
-        Poll at least every ``max_poll_interval_ms``, or the group gives the partitions to others
-        (a warning is logged at half of that time).
+        Poll at least every ``max_poll_interval_ms``; otherwise this member leaves the group, and
+        others get its partitions (a warning is logged at half of that time).
 
         Args:
             timeout_ms: Longest wait for the first record; 0 returns what is there.
@@ -258,7 +258,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
                 an error for each try, while others go on. ``place`` names topic, partition and
                 offset; seek past it to go on without it.
             IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
-            KafkaError: Anything else that the background work met and that does not pass.
+            KafkaError: Another error of the background work that a retry does not mend.
         """
         limit = record_limit(max_records, self.config.max_poll_records)
         polled = await self._poll(timeout_ms, limit, fill=False)
@@ -268,7 +268,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def poll_columns(
         self, timeout_ms: int = 0, max_records: int | None = None, *, values_only: bool = False
     ) -> dict[TopicPartition, RecordColumns[KeyT_co, ValueT_co]]:
-        """As `poll`, but field by field: far cheaper where whole batches are worked on.
+        """Return records as `poll`, but as columns: far cheaper for work on whole batches.
 
         Args:
             timeout_ms: Longest wait for the first record; 0 returns what is there.
@@ -319,7 +319,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         return self
 
     async def __anext__(self) -> ConsumerRecord[KeyT_co, ValueT_co]:
-        """The next record, waiting for it. `poll` tells what may be raised."""
+        """Wait for the next record. Raises what `poll` raises."""
         engine = self._engine
         while True:
             if not engine.needs_poll:
@@ -372,7 +372,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     # --- positions ---
 
     async def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """Offset of the next record to be returned; it steps over transaction markers.
+        """Return the offset of the next record; it steps over transaction markers.
 
         Args:
             partition: An assigned partition.
@@ -386,7 +386,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         return await self._engine.position(partition, timeout_ms)
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at an offset; records fetched before are dropped.
+        """Continue reading at an offset; records fetched before are dropped.
 
         Args:
             partition: An assigned partition.
@@ -394,7 +394,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ConfigError: The offset is negative, or no whole number.
+            ConfigError: The offset is negative, or not a whole number.
         """
         if isinstance(offset, OffsetAndMetadata):
             self._engine.seek(partition, offset.offset, offset.leader_epoch)
@@ -402,7 +402,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
             self._engine.seek(partition, offset_of(offset), -1)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record; None means all assigned partitions.
+        """Continue reading at the first record of partitions.
 
         Args:
             partitions: Assigned ones; None means all.
@@ -413,7 +413,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         self._engine.reset(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the end: under read_committed, at the first offset of an open transaction.
+        """Continue reading at the end: under read_committed, at the first open transaction.
 
         Args:
             partitions: Assigned ones; None means all.
@@ -437,8 +437,8 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            CommitFailedError: The group went on without this member; others own the partitions.
-            RebalanceInProgressError: The group is dividing its partitions; poll, then commit.
+            CommitFailedError: The group expelled this member; other members own the partitions.
+            RebalanceInProgressError: The group is rebalancing; poll, then commit.
             RequestTimedOutError: Time ran out; the offsets may or may not be stored.
             IllegalStateError: There is no group_id.
         """
@@ -447,7 +447,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Offsets that the group committed; None where there is none.
+        """Return the offsets that the group committed; None where there is none.
 
         Under read_committed it waits for transactions that are about to commit offsets (KIP-447).
 
@@ -464,7 +464,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """First offset that exists, by partition.
+        """Return the first offset that exists, by partition.
 
         Args:
             partitions: Which ones.
@@ -475,7 +475,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def end_offsets(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Where reading ends at present, by partition.
+        """Return the offset at which reading ends now, by partition.
 
         Under read_committed that is the last stable offset, else the high watermark.
 
@@ -500,14 +500,14 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """First record at or after a time, by partition; None where there is none.
+        """Find the first record at or after a time, by partition; None where there is none.
 
         Args:
             timestamps_ms: Milliseconds since 1970 by partition.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            ConfigError: A time is negative, or no whole number.
+            ConfigError: A time is negative, or not a whole number.
         """
         engine = self._engine
         targets = times_by_partition(timestamps_ms)
@@ -524,7 +524,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         }
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last fetch.
+        """Return how many offsets lie between position and end, as of the last fetch.
 
         Args:
             partition: An assigned partition.
@@ -543,7 +543,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         return self.lag(partition)
 
     def metrics(self) -> ConsumerMetrics:
-        """What this consumer has done so far; cheap, from any thread, and also after the end."""
+        """Return the figures of this consumer; cheap, from any thread, and also after `close`."""
         from onceflow.sdk.aio.snapshots import consumer_metrics  # Late: most programs never ask.
 
         return consumer_metrics(self._engine)
@@ -553,7 +553,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
     async def partitions_for_topic(
         self, topic: str, *, timeout_ms: int | None = None
     ) -> set[int] | None:
-        """Partition numbers of a topic, None if it does not exist.
+        """Return the partition numbers of a topic; None if it does not exist.
 
         Args:
             topic: Topic name.
@@ -570,7 +570,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         return None if found is None else set(found.partitions)
 
     async def topics(self, *, timeout_ms: int | None = None) -> set[str]:
-        """All topics of the cluster that this client may see, internal ones excluded.
+        """Return all topics that this client may see, without internal ones.
 
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -585,18 +585,18 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         }
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Membership as of now, for ``send_offsets_to_transaction`` (KIP-447).
+        """Return the present membership, for ``send_offsets_to_transaction`` (KIP-447).
 
-        Take it when a batch is polled, not when it is committed: a rebalance in between must make
-        the commit fail.
+        Take it when a batch is polled, not when it is committed, so that a rebalance in between
+        makes the commit fail.
 
         Raises:
-            IllegalStateError: There is no group_id, or this consumer is no member at the moment.
+            IllegalStateError: There is no group_id, or this consumer is not a member now.
         """
         return self._engine.group_metadata()
 
     async def ensure_membership(self, expected: ConsumerGroupMetadata | None = None) -> None:
-        """Ask the coordinator whether this consumer still counts, by a heartbeat out of turn.
+        """Ask the coordinator, by an extra heartbeat, whether this consumer is still a member.
 
         A rebalance in progress is fine: until it polls, this member keeps its partitions.
 
@@ -604,7 +604,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
             expected: Membership under which work was done, to be compared with the present one.
 
         Raises:
-            CommitFailedError: The group went on without this member, or the membership differs.
+            CommitFailedError: The group expelled this member, or the membership differs.
             FencedInstanceIdError: Another consumer runs with the same group_instance_id.
             KafkaError: The coordinator could not be asked.
         """

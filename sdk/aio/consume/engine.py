@@ -1,4 +1,4 @@
-"""What both faces of the consumer share: the order of things within a poll, commits, and the end.
+"""The engine of both consumer faces: the steps of a poll, commits, and closing.
 
 The engine lives in one event loop and never calls the application: where a rebalance callback is
 due, `poll_step` returns it, and the face runs it where the application expects it - the asyncio
@@ -70,7 +70,7 @@ REVOKE_COMMIT_LIMIT_MS: Final = 5_000
 
 
 def being_polled() -> IllegalStateError:
-    """The error of a poll within another one, of a second thread, task or rebalance callback."""
+    """Return the error for a poll during another one, by a second thread, task or callback."""
     return IllegalStateError(
         "this consumer is already being polled: poll from one thread or task at a time, and not "
         "within a callback"
@@ -147,7 +147,8 @@ class ConsumerEngine:
             self._group.start()
 
     def after_fork(self) -> None:
-        """In a forked child: no records that were read ahead without a poll, which refuses."""
+        """Drop, in a forked child, the records that were read ahead: every record must come from a
+        poll, and polls are refused there."""
         self._attention = True
 
     # --- what to read ---
@@ -247,7 +248,7 @@ class ConsumerEngine:
 
     @property
     def needs_poll(self) -> bool:
-        """Whether a poll may have more to do than to return records: an event, an error, a commit.
+        """Whether a poll must do more than return records: handle an event, an error or a commit.
 
         May be asked from any thread.
         """
@@ -382,15 +383,15 @@ class ConsumerEngine:
         if failure is None:
             failure = self.subscription.failure()
         if failure is not None:
-            self._attention = True  # Until nothing is wrong any more.
-            # What stays wrong is raised by every poll; its trace must not grow with each.
+            self._attention = True  # Raised by each poll until the cause is gone.
+            # The same error object is raised by many polls; without this its traceback would grow.
             raise failure.with_traceback(None)
 
     # --- rebalances ---
 
     @property
     def _by_coordinator(self) -> bool:
-        """Whether the coordinator divides partitions and resolves patterns (KIP-848)."""
+        """Whether the coordinator assigns partitions and resolves patterns (KIP-848)."""
         return self.config.group_protocol == "consumer"
 
     def _member(self) -> Membership | None:
@@ -399,18 +400,19 @@ class ConsumerEngine:
         return self._group.member
 
     def _offset_reader(self) -> ConsumerGroupMetadata | None:
-        """Who asks for committed offsets, where the coordinator checks that (KIP-848)."""
+        """The membership to ask for committed offsets with, where the coordinator checks it
+        (KIP-848)."""
         member = self._member() if self._by_coordinator else None
         return member.metadata() if member is not None and member.is_member else None
 
     def _expelled(self) -> None:
-        """A coordinator does not know this member: have that found out at once."""
+        """React to a coordinator that does not know this member: send a heartbeat at once."""
         if self._group is not None:
             self._group.member.expect_expulsion()
             self._group.wake()
 
     async def _next_callback(self) -> PendingCallback | None:
-        """Carry out rebalance events up to the first one that the application wants to hear."""
+        """Carry out rebalance events up to the first one with a callback of the application."""
         member = self._member()
         while member is not None:
             event = member.next_event()
@@ -470,7 +472,7 @@ class ConsumerEngine:
     def commit_in_background(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None
     ) -> None:
-        """Start a commit that nobody waits for; see the blocking consumer's method."""
+        """Start a commit without waiting for it; see ``Consumer.commit_async``."""
         self.pool.check_usable()
         self._require_commits("commit_async()").commit_in_background(offsets)
 
@@ -541,7 +543,7 @@ class ConsumerEngine:
     # --- the end ---
 
     async def begin_release(self, timeout_ms: int, *, commit: bool) -> PendingCallback | None:
-        """Commit, and say which callback must hear of the partitions' end.
+        """Commit, and return the callback that must hear that the partitions are given up.
 
         Args:
             timeout_ms: Longest wait for the commit.

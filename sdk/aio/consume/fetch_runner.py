@@ -111,16 +111,16 @@ class FetchRunner:
 
     @property
     def has_failure(self) -> bool:
-        """Whether a poll has something to raise."""
+        """Whether there is an error that a poll must raise."""
         return self._failure is not None or self.fetcher.unreadable.has_failure
 
     def take_failure(self) -> KafkaError | None:
-        """What went wrong since the last call and must be raised by a poll."""
+        """Return the error that a poll must raise, once."""
         failure, self._failure = self._failure, None
         return failure or self.fetcher.unreadable.take_failure()
 
     def pump(self) -> None:
-        """Start whatever may be started now; cheap when there is nothing."""
+        """Start all work that may start now; cheap when there is none."""
         if self._closed:
             return
         now_ms = self._pool.now_ms()
@@ -173,7 +173,7 @@ class FetchRunner:
         if isinstance(error, KafkaError):
             self._failure = error
         elif error is not None:
-            # A fault of this library: the poll must show it rather than wait for ever.
+            # A fault of this library: the poll raises it instead of waiting for ever.
             logger.error("a consumer's task failed", exc_info=error)
             failure = KafkaError(f"internal error of the consumer: {error!r}")
             failure.__cause__ = error
@@ -182,7 +182,7 @@ class FetchRunner:
         self._on_change()
 
     def _arm(self, now_ms: int) -> None:
-        """Come back when the next partition or broker that is held back may be tried again."""
+        """Pump again when the next backoff of a partition or broker ends."""
         waits = [self.fetcher.next_retry_ms(now_ms)]
         waits += [s.retry_at_ms for s in self._subscription if s.retry_at_ms > now_ms]
         due_ms = min((wait for wait in waits if wait is not None), default=None)
@@ -297,7 +297,7 @@ class FetchRunner:
                 )
             except KafkaError as error:
                 if isinstance(error, BrokerError) and error.code in EXPELLED:
-                    # Its next heartbeat is told the same, and these partitions will be lost.
+                    # The next heartbeat gets the same error, and these partitions will be lost.
                     self._on_expelled()
                     self._try_later(stamps, self._config.retry_backoff_ms)
                 else:
@@ -343,7 +343,7 @@ class FetchRunner:
         self._on_failed(stamps, failed)
 
     def _moment_to_begin(self) -> int:
-        """Where ``by_duration`` counts back to, by the clock that records are stamped with."""
+        """Return the time of ``by_duration``, by the wall clock, which stamps records."""
         duration_ms = reset_duration_ms(self._config.auto_offset_reset) or 0
         return max(0, int(time.time() * 1000) - duration_ms)
 

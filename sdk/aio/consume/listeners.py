@@ -1,4 +1,4 @@
-"""Rebalance callbacks: which there are, and which one a poll has to run now."""
+"""Rebalance callbacks of the application, and which one a poll has to run now."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Listeners:
     on_lost: RebalanceCallback | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be called, when it is given and not at the first rebalance."""
+        """Refuse what cannot be called: here, and not at the first rebalance."""
         for field in fields(self):
             callback = getattr(self, field.name)
             if callback is not None and not callable(callback):
@@ -50,7 +50,7 @@ class Listeners:
         return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
 
     def pending(self, event: RebalanceEvent, shown: RebalanceEvent) -> PendingCallback | None:
-        """What has to be called for an event, None for nothing.
+        """Return the callback for an event; None for none.
 
         Args:
             event: What happened.

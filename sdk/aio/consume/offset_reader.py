@@ -1,6 +1,6 @@
-"""Offset questions over a pool: once for the consumer's machines, or until they are answered.
+"""Asks brokers for offsets: once for the consumer's machines, or until answered.
 
-It decides whom to ask and what is asked again; what an offset is used for is its callers' business.
+It decides which broker to ask and what to ask again, not what an offset is used for.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ logger: logging.Logger = logging.getLogger("onceflow.sdk.offsets")
 T = TypeVar("T")
 
 MISSING_TOPIC_TRIES = 4
-"""How often a topic is looked for that may just have been created."""
+"""How often to look for a missing topic, which may just have been created."""
 
 UNSTABLE_LOG_INTERVAL_MS = 5_000
-"""How often a wait for somebody's open transaction is mentioned in the log."""
+"""Interval of the log line about a wait for another producer's open transaction."""
 
 
 class OffsetReader:
@@ -114,7 +114,7 @@ class OffsetReader:
         return found, failed
 
     def _raise_if_missing(self, partition: TopicPartition) -> None:
-        """A topic that was asked for several times and is not there will not come."""
+        """Raise for a topic that was looked for several times and does not exist."""
         topic = self._pool.metadata.topics.get(partition.topic)
         if topic is not None and topic.error_code:
             raise error_for(topic.error_code, f"topic {partition.topic!r}")
@@ -300,7 +300,7 @@ class OffsetReader:
 
     @contextlib.asynccontextmanager
     async def _bounded(self, deadline_ms: int, what: str) -> AsyncIterator[None]:
-        """End a question when time is up, however long its broker stays silent."""
+        """End a request when time is up, also when its broker stays silent."""
         left_ms = max(1, deadline_ms - self._pool.now_ms())
         try:
             async with asyncio.timeout(left_ms / 1000):

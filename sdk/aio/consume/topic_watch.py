@@ -29,8 +29,8 @@ _HOPELESS: Final = frozenset(
 )
 
 VIEWS_BEFORE_WARNING: Final = 4
-"""A topic that is being created is missing at first. In this many views of the cluster in a row it
-is news: after about half a second."""
+"""A topic that is being created is missing at first. After this many metadata answers in a row,
+about half a second, it is reported."""
 
 
 class TopicWatch:
@@ -91,7 +91,7 @@ class TopicWatch:
         self._on_metadata(cluster)
 
     def _tell_what_is_missing(self, cluster: ClusterMetadata) -> None:
-        """Say once of each topic and partition that is not there that nothing can come of it."""
+        """Log once for each missing topic or partition that nothing is read from it."""
         missing = dict(self._missing_in(cluster))
         self._views_without = {name: self._views_without.get(name, 0) + 1 for name in missing}
         for name, remedy in missing.items():
@@ -114,7 +114,7 @@ class TopicWatch:
                 yield f"partition {partition}", f"the topic has partitions 0 to {count - 1}"
 
     def matching_topics(self, cluster: ClusterMetadata) -> list[str]:
-        """Topics that a pattern may select."""
+        """Return the topics that a pattern may select."""
         return [
             name
             for name, topic in cluster.topics.items()
@@ -162,7 +162,7 @@ class TopicWatch:
             except KafkaError as error:
                 logger.warning("the topics could not be looked up: %s", error)
             if self._missing():
-                # The topic may be about to be created; when it appears, nothing tells us.
+                # The topic may be created soon, and no broker tells us when: ask again.
                 failures += 1
                 await self._waker.wait(self._pool.backoff.delay_ms(failures))
                 continue

@@ -146,7 +146,8 @@ class OffsetCommits:
         )
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All positions, without those of a topic that was made anew: commits name topics."""
+        """Return all positions, without those of a topic that was deleted and created again:
+        commits name topics, not topic ids."""
         forget_old_positions(self._subscription, self._pool.metadata)
         return self._subscription.positions()
 

@@ -36,7 +36,7 @@ def group_settings(config: ConsumerConfig) -> GroupSettings:
     """Settings of the group member.
 
     Raises:
-        ConfigError: An assignor is none of those that there are.
+        ConfigError: An assignor is unknown.
     """
     assignors: list[Assignor] = []
     for wanted in config.partition_assignment_strategy:

@@ -1,4 +1,4 @@
-"""What the asyncio producer gives for records: their fate, and how a task waits for it.
+"""Deliveries of the asyncio producer: the outcome of records, and how a task waits for it.
 
 One handle is made for each record, so this module may be compiled (see ``tools/build_backend.py``).
 """
@@ -73,7 +73,7 @@ async def _wait_for(batches: Iterable[ProducerBatch]) -> None:
 
 
 def _settle_in(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
-    """Settle at once in the loop that waits; another one, in its own thread, has to be woken."""
+    """Settle at once in the waiting loop; wake it when this is another loop's thread."""
     try:
         if asyncio.get_running_loop() is loop:
             settle()

@@ -47,7 +47,7 @@ D = TypeVar("D", bound=DeliveryHandle)
 PRODUCE = "produce"
 
 MUTED_LOOK_MS = 1_000
-"""Longest wait for a throttled connection before it is looked at again; it may be another one."""
+"""Longest wait for a throttled connection before it is checked again; it may have been replaced."""
 
 
 class ProducerEngine(Generic[D]):
@@ -183,7 +183,7 @@ class ProducerEngine(Generic[D]):
                 self._wake_memory_waiters()
 
     def after_fork(self) -> None:
-        """In a forked child: take no records, and let nobody wait for those of the parent."""
+        """Refuse records in a forked child, and end waits for records of the parent."""
         self.accumulator.lock = threading.Lock()  # A thread of the parent may have held it.
         self.gate.is_foreign = True
         self.gate.update()
@@ -191,7 +191,7 @@ class ProducerEngine(Generic[D]):
             batch.leave_to_parent(forks.forked_error("producer"))
 
     def fail_everything(self, error: KafkaError) -> None:
-        """Settle every record that is not settled with an error."""
+        """Fail every record that has no outcome yet."""
         self.sender.purge(error, count_as_failure=True)
         for batch in list(self.sender.in_flight_batches()):
             if not batch.done:
@@ -219,7 +219,7 @@ class ProducerEngine(Generic[D]):
         return int(time.monotonic() * 1000)
 
     def _on_ready(self) -> None:
-        """Something is ready to be sent; called in the thread that appended it."""
+        """React to a batch that is ready to be sent; called in the thread that appended it."""
         if self._wake_pending:
             return
         self._wake_pending = True
@@ -239,7 +239,8 @@ class ProducerEngine(Generic[D]):
         if self.loop is None or self.loop.is_closed() or not self.pool.is_started:
             return
         now_ms = self.now_ms()
-        # Whoever appends while the queues are looked at must wake us: we may have passed by.
+        # An append while the queues are examined must wake the loop: its queue may have been
+        # passed.
         self.accumulator.next_wake_ms = NEVER_MS
         plan = self.sender.plan(self.pool.metadata, self._is_connected, now_ms)
         for job in plan.jobs:
@@ -305,7 +306,7 @@ class ProducerEngine(Generic[D]):
         self.poke()
 
     def after_settling(self) -> None:
-        """Tell those who wait that something was settled."""
+        """Wake waiters after a batch got its outcome."""
         manager = self.transactions
         if self.sender.failures or manager.is_broken:
             self.gate.update()
@@ -328,7 +329,7 @@ class ProducerEngine(Generic[D]):
         if name in self._tasks or self.loop is None or self._is_over:
             return
         if self.pool.is_cancelled and not self.gate.is_closing and not self.accumulator.flush_count:
-            return  # The loop ends and the producer was not closed: nothing would wait for it.
+            return  # The loop ends without a close() of the producer: nothing would await the task.
         task = self.loop.create_task(work(), name=f"onceflow-producer-{name}")
         self._tasks[name] = task
         task.add_done_callback(functools.partial(self._ended, name))
@@ -342,7 +343,7 @@ class ProducerEngine(Generic[D]):
             self.poke()
 
     def _failed(self, name: str, error: BaseException | None) -> None:
-        """An error that nobody expects is told once, and does not keep the loop busy."""
+        """Log an unexpected error once, and wait before the next try."""
         if repr(error) not in self._told:
             self._told.add(repr(error))
             log.error("producer task %s failed", name, exc_info=error)
@@ -353,8 +354,8 @@ class ProducerEngine(Generic[D]):
         try:
             connection = await self.pool.connect(node_id, PRODUCE)
             self.sender.connection_error = None
-            # A connection that is to be silent (KIP-219) is there and cannot be used: to ask for
-            # it again and again would keep the loop busy for all of that time.
+            # A throttled connection (KIP-219) is open and cannot be used: asking for it again at
+            # once would keep the loop busy for the whole time.
             wait_ms = connection.muted_until_ms - self.now_ms()
             if wait_ms > 0:
                 await asyncio.sleep(min(wait_ms, MUTED_LOOK_MS) / 1000)
@@ -414,7 +415,7 @@ class ProducerEngine(Generic[D]):
         if identity is None or not manager.may_send:
             return
         number = manager.number
-        # From now on the coordinator may know the transaction, whatever we hear of it.
+        # From now on the coordinator may know the transaction, also if its answer is lost.
         manager.has_content = True
         try:
             await self.pool.run(

@@ -1,8 +1,8 @@
-"""Whether a producer takes records now, and if not, why: closed, not started, broken, or a
-failure that nobody has looked at.
+"""Whether a producer accepts records, and why not: closed, not started, broken, or an unseen
+failure of a record.
 
-The accumulator asks the gate only while it is closed, so that a record costs no question. What
-counts as broken is the transaction manager's decision; which batches failed is the sender's.
+The accumulator asks the gate only while it is closed, so that a record costs no call. The
+transaction manager decides what counts as broken, the sender which batches failed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gate:
         accumulator.close_gate()
 
     def refusal(self) -> KafkaError | None:
-        """Why nothing may be appended now; the accumulator's lock is held."""
+        """Return why nothing may be appended now; the accumulator's lock is held."""
         if self.is_closing:
             return closed_error()
         if self.is_foreign:
@@ -57,7 +57,7 @@ class Gate:
         return failure
 
     def update(self) -> None:
-        """Let the accumulator ask for a reason if there is one, and only then."""
+        """Close the accumulator's gate if there is a reason, and open it otherwise."""
         manager = self._transactions
         good = self.is_started and not (self.is_closing or self.is_foreign)
         good = good and not self._sender.failures
@@ -71,7 +71,7 @@ class Gate:
             self._close_gate()
 
     def take_failure(self) -> KafkaError | None:
-        """The first failure that nobody has looked at, once; the others are counted in a note."""
+        """Return the first unseen failure, once; a note counts the others."""
         failures, self._sender.failures = self._sender.failures, []
         unseen = [batch for batch in failures if batch.unseen_failures]
         if not unseen:
@@ -88,7 +88,7 @@ class Gate:
         """Raise what went wrong and was not seen.
 
         Raises:
-            KafkaError: What broke the transaction, or the first failure not looked at.
+            KafkaError: What broke the transaction, or the first unseen failure.
         """
         error = self._transactions.error if self._transactions.is_broken else None
         if error is None:

@@ -1,7 +1,7 @@
 """The asyncio producer: records in, acknowledgements out, alone or in transactions.
 
-A thin face: appending happens in the caller, everything that moves batches lives in the engine,
-and the order of a transaction's steps in the transaction driver.
+A thin face: it appends in the caller's task. The engine moves batches, and the transaction driver
+orders the steps of a transaction.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class AsyncProducer:
                 self._config.interceptors, self._engine.sender.counters
             )
         self._started = False
-        # Who asks for the running loop asks the system for its process id too: too dear for each
-        # record. In the thread of a loop that runs, it is that loop.
+        # get_running_loop() calls getpid(), too slow once a record; the thread's id is compared
+        # instead: while the loop runs in this thread, it is the running one.
         self._thread_ident = 0
         self._loop_runs: Callable[[], bool] = bool
         self._unclosed: unclosed.Watch | None = None
@@ -189,7 +189,7 @@ class AsyncProducer:
             timeout_ms: After that time what is left fails with ClientClosedError.
 
         Raises:
-            KafkaError: A record failed and nobody looked at its delivery.
+            KafkaError: A record failed and its delivery was not awaited.
         """
         if self._closed:
             return
@@ -239,8 +239,8 @@ class AsyncProducer:
         """Hand over a record; it leaves with its batch.
 
         Awaiting this waits for room and for the topic's metadata only. Await the delivery for the
-        acknowledgement. A failure that nobody looks at is raised by the next send, flush, commit
-        or close.
+        acknowledgement. A failure whose delivery is not awaited is raised by the next send, flush,
+        commit or close.
 
         Args:
             topic: Topic name.
@@ -284,7 +284,7 @@ class AsyncProducer:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> AsyncDelivery:
-        """The long way of a record."""
+        """Append a record that needs serializing, a partition, headers or room."""
         if self._interception is not None:
             record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
             bulk = await self._send_intercepted(self._interception, topic, [record])
@@ -310,7 +310,7 @@ class AsyncProducer:
             timestamp_ms = int(time.time() * 1000)
         else:
             check_timestamp(timestamp_ms)
-            timestamp_ms = int(timestamp_ms)  # numpy's numbers are none of Python's
+            timestamp_ms = int(timestamp_ms)  # numpy's integers are not Python's
         while True:
             delivery = self._append(state, number, key, value, pairs, timestamp_ms)
             if delivery is not None:
@@ -453,14 +453,14 @@ class AsyncProducer:
 
         Raises:
             RequestTimedOutError: The limit passed; the records stay on their way.
-            KafkaError: A record failed and nobody looked at its delivery.
+            KafkaError: A record failed and its delivery was not awaited.
         """
         await self._engine.flush(timeout_ms)
 
     # topics
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partition numbers of a topic.
+        """Return the partition numbers of a topic.
 
         Args:
             topic: Topic name.
@@ -469,7 +469,7 @@ class AsyncProducer:
         return set(range(state.partition_count))
 
     async def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The partitions of a topic, with leaders and replicas.
+        """Return the partitions of a topic, with leaders and replicas.
 
         Args:
             topic: Topic name.
@@ -478,11 +478,11 @@ class AsyncProducer:
         return self._engine.pool.metadata.partition_infos(topic)
 
     async def partition_for(self, topic: str, key: object) -> int:
-        """The partition that a record with this key goes to.
+        """Return the partition that a record with this key goes to.
 
         Args:
             topic: Topic name.
-            key: Key, not None.
+            key: Key; None gives the partition that takes records without a key now.
         """
         state = await self._engine.topic(topic)
         data = None if key is None else await encode(key, self._config.key_serializer, "key", topic)
@@ -493,7 +493,7 @@ class AsyncProducer:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """Transactional id, producer id and epoch; None without transactions."""
+        """The transactional id, producer id and epoch; None without transactions."""
         return self._engine.identity
 
     @property
@@ -502,7 +502,7 @@ class AsyncProducer:
         return self._config
 
     def metrics(self) -> ProducerMetrics:
-        """What this producer has done so far; cheap, from any thread, and also after the end."""
+        """Return the figures of this producer; cheap, from any thread, and also after ``close``."""
         from onceflow.sdk.aio.snapshots import producer_metrics  # Late: most programs never ask.
 
         return producer_metrics(cast("ProducerEngine[DeliveryHandle]", self._engine))
@@ -583,7 +583,7 @@ class AsyncProducer:
         await self._transactions.commit(timeout_ms)
 
     async def abort_transaction(self, timeout_ms: int | None = None) -> None:
-        """Drop the transaction; clears what broke it.
+        """Abort the transaction: drop its records, and clear the error that broke it.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
@@ -591,13 +591,13 @@ class AsyncProducer:
         Raises:
             IllegalStateError: No transaction is open, or a commit was asked for and has no answer
                 yet: commit again.
-            KafkaError: The coordinator could not be told. Call it again, or begin the next
-                transaction, which tells it first.
+            KafkaError: The coordinator could not be reached. Call it again, or begin the next
+                transaction, which aborts this one first.
         """
         await self._transactions.abort(timeout_ms)
 
     def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others produce to these partitions in this transaction, so committing must ask for it.
+        """Add partitions that other producers write to in this transaction.
 
         Args:
             partitions: What producers with ``joined_identity`` wrote to.

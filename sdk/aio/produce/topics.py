@@ -30,7 +30,7 @@ _WAITABLE = (
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.NONE,
 )
-"""What Metadata says of a topic that is being created."""
+"""Error codes in a Metadata answer for a topic that is being created."""
 
 
 class ProducerTopics:
@@ -47,7 +47,7 @@ class ProducerTopics:
         self._engine.poke()
 
     def missing_of(self, names: Iterable[str]) -> list[str]:
-        """Which topics the cluster's metadata does not have at present."""
+        """Return the topics that the metadata does not have now."""
         topics = self._engine.pool.metadata.topics
         return [
             name

@@ -103,7 +103,7 @@ class TransactionDriver(Generic[D]):
             timeout_ms: Limit for both.
 
         Raises:
-            KafkaError: A record failed and nobody looked at its delivery.
+            KafkaError: A record failed and its delivery was not awaited.
         """
         engine = self._engine
         if engine.loop is None:
@@ -121,7 +121,7 @@ class TransactionDriver(Generic[D]):
             await engine.close(deadline_ms)
         failure = engine.gate.take_failure()
         if failure is None and self._manager.is_joined:
-            failure = self._manager.error  # Nobody else will hear of it: there is no commit here.
+            failure = self._manager.error  # Raise it here: without a commit no later call would.
         if failure is not None:
             raise failure
 
@@ -228,7 +228,7 @@ class TransactionDriver(Generic[D]):
         )
 
     async def _negotiate(self, transactional_id: str, limit_ms: int) -> int:
-        """Which transaction protocol the coordinator's cluster speaks."""
+        """Return the version of the transaction protocol that the cluster speaks."""
         node_id = await self._pool.find_coordinator(
             transactional_id, CoordinatorType.TRANSACTION, timeout_ms=limit_ms
         )
@@ -592,7 +592,7 @@ _UNKNOWN_FOR_GOOD = (
 
 
 def _healed_by_abort(error: BaseException) -> KafkaError:
-    """What a transaction fails with when its offsets could not be sent."""
+    """Return the error of a transaction whose offsets could not be sent."""
     if isinstance(error, UnsupportedVersionError):  # A broker too old for them was not sent them.
         return TransactionAbortedError(str(error))
     if isinstance(error, KafkaError):

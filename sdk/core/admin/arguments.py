@@ -1,7 +1,7 @@
 """Checks of what calls of the admin clients are given: names, topics, settings, numbers.
 
-What would otherwise fail where a request is written, in words of the wire, is refused by the name
-of the argument, with what to write. Partitions and times are checked in ``arguments``.
+A wrong value is refused here, by the argument's name and with what it must be; later it would fail
+with the wire's words. ``core.arguments`` checks partitions and times.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T", bound=Hashable)
 
 
 def name_list(name: str, given: object) -> list[str]:
-    """Names, each once. A text is one name: its letters are never what is meant.
+    """Return names, each once. A string is one name, not a list of letters.
 
     Args:
         name: What the argument is called.
         given: What the user gave.
 
     Raises:
-        ConfigError: It holds something else than texts.
+        ConfigError: It holds something else than strings.
     """
     if isinstance(given, str):
         return [given]
@@ -41,7 +41,7 @@ def name_list(name: str, given: object) -> list[str]:
 
 
 def number_list(name: str, given: object) -> list[int]:
-    """Whole numbers, each once.
+    """Return whole numbers, each once.
 
     Args:
         name: What the argument is called.
@@ -59,7 +59,7 @@ def number_list(name: str, given: object) -> list[int]:
 
 
 def new_topics(given: object) -> dict[str, NewTopic]:
-    """Topics to be created, by name; a name alone takes the broker's defaults.
+    """Return topics to be created, by name; a name alone takes the broker's defaults.
 
     Raises:
         ConfigError: It holds something else, or a topic's numbers or settings cannot be sent.
@@ -83,7 +83,7 @@ def new_topics(given: object) -> dict[str, NewTopic]:
 
 
 def check_settings(argument: str, what: str, settings: object, *, or_none: bool = True) -> None:
-    """Refuse settings that are no texts: Kafka has no other kind of value.
+    """Refuse settings that are not strings: Kafka has no other kind of value.
 
     Args:
         argument: What the argument is called.
@@ -92,7 +92,8 @@ def check_settings(argument: str, what: str, settings: object, *, or_none: bool 
         or_none: Whether a value may be None, which returns it to the default.
 
     Raises:
-        ConfigError: A name is no text, or a value neither a text nor, where allowed, None.
+        ConfigError: A name is not a string, or a value is neither a string nor, where allowed,
+            None.
     """
     if not isinstance(settings, Mapping):
         remedy = "must be a dictionary of strings, such as {'retention.ms': '3600000'}"
@@ -125,7 +126,7 @@ def whole_number(name: str, given: object) -> int:
 
 
 def numbers_by_name(name: str, given: object, example: str) -> dict[str, int]:
-    """Numbers, by the name of what they are for.
+    """Return numbers by name.
 
     Args:
         name: What the argument is called.
@@ -133,7 +134,7 @@ def numbers_by_name(name: str, given: object, example: str) -> dict[str, int]:
         example: How it is written.
 
     Raises:
-        ConfigError: It is no mapping of names to numbers.
+        ConfigError: It is not a mapping of names to numbers.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(name, given, f"must be a dictionary, such as {example}")
@@ -146,10 +147,10 @@ def numbers_by_name(name: str, given: object, example: str) -> dict[str, int]:
 
 
 def numbers_by_partition(name: str, given: object) -> dict[TopicPartition, int]:
-    """Numbers, by partition.
+    """Return numbers by partition.
 
     Raises:
-        ConfigError: It is no mapping of partitions to numbers.
+        ConfigError: It is not a mapping of partitions to numbers.
     """
     if not isinstance(given, Mapping):
         remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): 5}"
@@ -162,10 +163,10 @@ def numbers_by_partition(name: str, given: object) -> dict[TopicPartition, int]:
 
 
 def folders_by_partition(given: object) -> dict[TopicPartition, str]:
-    """Paths of folders, by partition.
+    """Return paths of folders by partition.
 
     Raises:
-        ConfigError: It is no mapping of partitions to texts.
+        ConfigError: It is not a mapping of partitions to strings.
     """
     remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): '/data/1'}"
     if not isinstance(given, Mapping):
@@ -180,10 +181,10 @@ def folders_by_partition(given: object) -> dict[TopicPartition, str]:
 
 
 def replicas_by_partition(given: object) -> dict[TopicPartition, list[int] | None]:
-    """Node ids, by partition; None cancels.
+    """Return node ids by partition; None cancels.
 
     Raises:
-        ConfigError: It is no mapping of partitions to lists of numbers.
+        ConfigError: It is not a mapping of partitions to lists of numbers.
     """
     remedy = "give a dictionary by TopicPartition, as {TopicPartition('topic', 0): [1, 2]}"
     if not isinstance(given, Mapping):
@@ -201,14 +202,14 @@ def replicas_by_partition(given: object) -> dict[TopicPartition, list[int] | Non
 
 
 def times_or_words(given: object, words: Mapping[str, int]) -> dict[TopicPartition, int]:
-    """What is asked about partitions: one of some words, or a time.
+    """Return times by partition; some words stand for special times.
 
     Args:
         given: What the user gave.
-        words: The words, and what stands for them in a request.
+        words: The words, and their codes in a request.
 
     Raises:
-        ConfigError: It is no mapping, or holds another word or something else.
+        ConfigError: It is not a mapping, or holds another word or something else.
     """
     if not isinstance(given, Mapping):
         raise ConfigError("targets", given, "must be a dictionary of times by TopicPartition")
@@ -242,14 +243,14 @@ def isolation_of(given: IsolationLevel | str) -> IsolationLevel:
 
 
 def resource(name: str, given: object) -> ConfigResource:
-    """What settings belong to: a topic by its name, or anything else.
+    """Return the resource of settings: a topic by its name, or a ConfigResource.
 
     Args:
         name: What the argument is called.
         given: What the user gave.
 
     Raises:
-        ConfigError: It is neither, or a resource of no type that there is.
+        ConfigError: It is neither, or its type is unknown.
     """
     if isinstance(given, str):
         return ConfigResource(ResourceType.TOPIC, given)

@@ -193,7 +193,7 @@ def alter_reassignments(
 def list_reassignments(
     partitions: Collection[TopicPartition] | None, timeout_ms: int, target: int | None
 ) -> Flow[dict[TopicPartition, PartitionReassignment]]:
-    """What is under way; None asks for all."""
+    """Return the reassignments in progress; None asks for all partitions."""
     message = ListPartitionReassignmentsRequest
     asked = None
     if partitions is not None:

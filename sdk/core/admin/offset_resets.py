@@ -1,6 +1,6 @@
-"""Where a reset puts the committed offsets of a group: checks of the wish, and the plan.
+"""Resets of a group's committed offsets: checks of the arguments, and the plan.
 
-It asks nobody: the admin client brings the committed offsets and the ends of the logs.
+It does no I/O: the admin client passes in the committed offsets and the ends of the logs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACES = 'must be "earliest", "latest" or an offset'
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """One wish; exactly one of the last three fields is given.
+    """What a user asked for; exactly one of the last three fields is set.
 
     Attributes:
         group: Name of the group.

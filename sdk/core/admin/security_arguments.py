@@ -103,10 +103,10 @@ def _check_user(user: object, argument: str) -> None:
 
 
 def quota_components(given: object) -> dict[str, str | AnyName | None]:
-    """What the parts of an entity must be.
+    """Return the parts that a filter of quota entities asks for.
 
     Raises:
-        ConfigError: It is no mapping of types of entities to names.
+        ConfigError: It is not a mapping of entity types to names.
     """
     if given is None:
         return {}
@@ -123,10 +123,10 @@ def quota_components(given: object) -> dict[str, str | AnyName | None]:
 
 
 def quota_changes(given: object) -> dict[QuotaEntity, dict[str, float | None]]:
-    """New quotas, by entity.
+    """Return new quotas by entity.
 
     Raises:
-        ConfigError: It is no list of pairs, or one of them cannot be sent.
+        ConfigError: It is not a list of pairs, or one of them cannot be sent.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise ConfigError("changes", given, _CHANGES)

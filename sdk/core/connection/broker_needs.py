@@ -1,4 +1,4 @@
-"""What a request asks of a broker beyond being served at all: versions that its contents need.
+"""The versions that a request's contents need, beyond the request being served at all.
 
 An older broker would misread some values and has no place for others. Such a request is not sent;
 the error says what is missing, and which release of Apache Kafka has it.
@@ -28,7 +28,7 @@ _FIELDS: Final[Mapping[tuple[int, str], str]] = {
         "a transaction that is fenced by the membership of a consumer (KIP-447)",
     ),
 }
-"""What fields are to a user, where it is not their name; by api key and field."""
+"""What a user calls a field, where that is not its name; by api key and field."""
 
 
 def check_values(request: Request, version: int) -> None:

@@ -22,7 +22,7 @@ TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 """How a TLS alert and a TLS handshake message begin (RFC 8446, section 5.1)."""
 
 SPEAKS_TLS: Final = "it speaks TLS; set security_protocol to SSL or SASL_SSL"
-"""What is said of an address that answers in TLS."""
+"""Remedy for an address that answers in TLS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class BrokerVersions:
 
 
 def served_since(request_type: type[Request], version: int) -> str:
-    """Which release has a version of a request, for the middle of a sentence; "" if unknown."""
+    """Return the release that has a version of a request, for the middle of a sentence; "" if
+    unknown."""
     from onceflow.sdk.protocol.releases import first_release  # Late: for errors only.
 
     release = first_release(request_type.api_key, version)
@@ -100,7 +101,7 @@ def served_since(request_type: type[Request], version: int) -> str:
 
 
 BEFORE_NEGOTIATION = BrokerVersions(ranges={18: (0, 4), 17: (0, 1), 36: (0, 2)})
-"""What may be sent before the broker has said what it speaks."""
+"""Requests that may be sent before the broker's versions are known."""
 
 
 def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
@@ -138,7 +139,7 @@ def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
 
 
 def foreign_protocol(first: bytes) -> str:
-    """What a peer speaks that answered in another protocol than Kafka's.
+    """Name the protocol of a peer that does not speak Kafka's.
 
     Args:
         first: The first bytes that it sent.

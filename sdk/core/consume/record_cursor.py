@@ -115,7 +115,7 @@ class RecordCursor:
     def take_columns(
         self, max_records: int, *, values_only: bool
     ) -> dict[TopicPartition, AnyColumns]:
-        """As `take`, field by field, one run of each partition.
+        """Take as `take`, but as columns, one run of each partition.
 
         Args:
             max_records: Most records wanted.
@@ -138,11 +138,11 @@ class RecordCursor:
         self._taken = []
 
     def end_taking(self) -> None:
-        """What was taken has reached the application."""
+        """Note that the application got what was taken."""
         self._taken = None
 
     def take_back(self) -> None:
-        """What was taken has not reached the application: the next call gives it again."""
+        """Put back what was taken and did not reach the application; the next call returns it."""
         taken, self._taken = self._taken or [], None
         for run, index in reversed(taken):
             run.move_back(index)

@@ -1,4 +1,4 @@
-"""What a consumer reads and how far it got: topics or partitions, and a state per partition.
+"""What a consumer reads: topics or partitions, and a state with the position of each partition.
 
 This module decides which partitions may be fetched or delivered and which offset comes next. Every
 event that breaks the continuity of a partition (assignment, seek, reset, loss) gives it a new
@@ -30,8 +30,8 @@ from onceflow.sdk.protocol.primitives import ZERO_UUID
 logger: logging.Logger = logging.getLogger("onceflow.sdk.subscription")
 
 DURATION_AGO: Final = -(2**62)
-"""Stands for the moment that ``auto.offset.reset=by_duration:...`` counts back to; whoever asks the
-broker has a clock, and puts the moment in its place."""
+"""Stands for the time of ``auto.offset.reset=by_duration:...``; the code that asks the broker has a
+clock and replaces it."""
 
 
 class SubscriptionMode(enum.Enum):
@@ -251,7 +251,7 @@ class Subscription:
         self._states.clear()
 
     def check_chosen(self) -> None:
-        """Refuse to read while nobody said what, for nothing would ever arrive.
+        """Refuse to read while nothing is chosen: no record would ever arrive.
 
         Raises:
             IllegalStateError: Neither topics nor partitions were chosen.
@@ -295,7 +295,7 @@ class Subscription:
 
     @property
     def uses_group(self) -> bool:
-        """Whether a group coordinator hands out the partitions."""
+        """Whether a group coordinator assigns the partitions."""
         return self.mode in (SubscriptionMode.TOPICS, SubscriptionMode.PATTERN)
 
     # --- partitions ---
@@ -342,7 +342,7 @@ class Subscription:
 
         Raises:
             IllegalStateError: The partition is not assigned to this consumer.
-            ConfigError: It is no partition.
+            ConfigError: It is not a partition.
         """
         state = self._states.get(partition_of(partition, "partition"))
         if state is None:
@@ -415,7 +415,7 @@ class Subscription:
         state.failure = failure
 
     def request_load(self, partition: TopicPartition) -> None:
-        """Have the position loaded from the group's committed offset (anew)."""
+        """Have the position loaded from the group's committed offset, or loaded again."""
         state = self.state(partition)
         state.stamp = self.next_stamp()
         state.phase = PartitionPhase.LOADING
@@ -511,7 +511,7 @@ class Subscription:
         ]
 
     def failure(self) -> KafkaError | None:
-        """What the next poll must raise: the first partition without a usable position."""
+        """Return the error for the next poll: of the first partition without a usable position."""
         for state in self._states.values():
             if state.phase is PartitionPhase.FAILED:
                 return state.failure

@@ -1,4 +1,4 @@
-"""A position belongs to a topic id: what happens to it when the topic is made anew (KIP-516).
+"""Positions after a topic was deleted and created again: they belong to a topic id (KIP-516).
 
 Somebody deleted the topic and made another one under its name; offset 7 of the old one says nothing
 about the new one. This module finds the partitions of such topics and has their positions found

@@ -1,4 +1,4 @@
-"""Partitions whose next records cannot be read: when each is tried again, and when a poll says so.
+"""Partitions whose next records cannot be read: when each is tried again, and when a poll raises.
 
 A damaged batch, a record that a deserializer refuses, a partition that the broker refuses: each
 holds up its own partition alone, for a pause that grows, and is then tried again. The application
@@ -83,7 +83,7 @@ class Unreadable:
         return now_ms + pause_ms
 
     def holds(self, state: PartitionState, now_ms: int) -> bool:
-        """Whether a partition is to be left alone for now."""
+        """Whether a partition waits for its next try."""
         trouble = self._troubles.get(state.topic_partition)
         if trouble is None or trouble.stamp != state.stamp or trouble.offset != state.position:
             return False
@@ -103,7 +103,8 @@ class Unreadable:
             trouble.failure = None
 
     def take_failure(self) -> KafkaError | None:
-        """What a poll must raise now: once for each try, at the application's own position."""
+        """Return the error that a poll must raise now: once for each try, at the application's
+        position."""
         trouble = self._due()
         if trouble is None:
             return None

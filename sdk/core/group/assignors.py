@@ -126,7 +126,7 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """As balanced as can be, moving as few partitions as possible; stops the group meanwhile."""
+    """Balances, moving as few partitions as possible; all members stop reading meanwhile."""
 
     name = "sticky"
     cooperative = False
@@ -139,10 +139,10 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """The sticky division, reached in two rounds so that nobody stops reading (KIP-429).
+    """Assigns as StickyAssignor in two rebalances, so that members go on reading (KIP-429).
 
-    A partition that changes hands is given to nobody in the first round; its former owner gives
-    it up and rejoins, and the second round hands it over.
+    A partition that changes its owner has no owner after the first rebalance: the former one gives
+    it up and rejoins, and the second rebalance assigns it.
     """
 
     name = "cooperative-sticky"
@@ -163,8 +163,8 @@ class CooperativeStickyAssignor:
         """
         plan = _StickyPlan(partition_counts, members)
         assignment = plan.solve()
-        # A stale claim counts too: whoever still believes to own a partition may be reading it,
-        # and must be told to stop before somebody new starts.
+        # A stale claim counts too: that member may still be reading the partition, and must stop
+        # before the new owner starts.
         claimants: dict[TopicPartition, set[str]] = {}
         for member in members:
             for partition in member.owned_partitions:
@@ -183,7 +183,7 @@ class CooperativeStickyAssignor:
 def _wanted_partitions(
     partition_counts: Mapping[str, int], members: Iterable[MemberSubscription]
 ) -> list[TopicPartition]:
-    """All partitions of topics that exist and that somebody reads, in order."""
+    """Return all partitions of topics that exist and that a member reads, in order."""
     wanted = frozenset[str]().union(*(member.topics for member in members))
     return [
         TopicPartition(topic, partition)
@@ -307,7 +307,7 @@ def _unwind(
 def _valid_owners(
     members: Iterable[MemberSubscription], wanted: set[TopicPartition]
 ) -> dict[TopicPartition, str]:
-    """Who may keep which partition.
+    """Return which member may keep which partition.
 
     Of several claims the one of the youngest generation counts (KIP-792); if two members claim a
     partition for the same generation, neither may keep it.

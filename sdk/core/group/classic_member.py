@@ -228,7 +228,7 @@ class GroupMember(Membership):
             self._looks_at_group = False  # A coordinator that does not describe its groups.
             return
         if self.state is MemberState.STABLE and self._check is not None:
-            # The look is nobody's wish: it is taken again, and its failure is no news.
+            # This check is internal; on failure it is repeated without a message.
             self._check, self._looks_at_group = None, True
             self._rediscover(now_ms)
             return
@@ -468,7 +468,7 @@ class GroupMember(Membership):
             self.generation_id,
         )
         self._lose_partitions()
-        # A generation that is out of date is no reason to give up a valid member id.
+        # An old generation does not make the member id invalid: keep it.
         keep = self.member_id if code == ErrorCode.ILLEGAL_GENERATION else ""
         self._reset_membership(MemberState.PREPARING if self._topics else MemberState.UNJOINED)
         self.member_id = keep

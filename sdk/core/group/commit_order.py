@@ -1,8 +1,8 @@
 """Which of a consumer's offset commits may still be sent, when several are under way.
 
-A commit that is repeated has old content. It must never overwrite a later commit of the same
-partition, and never the commits of whoever owns the partition by then. So each repetition asks
-here what is left to send. Sending, waiting and retrying are done elsewhere.
+A repeated commit has old content. It must never overwrite a later commit of the same partition, nor
+a commit of the partition's new owner. So each repetition asks here what is left to send. Sending,
+waiting and retrying are done elsewhere.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _Partitions = dict[UUID, frozenset[int]]
 
 
 class _News(NamedTuple):
-    """What a heartbeat on its way says; it counts as heard once that is answered."""
+    """What a heartbeat in flight says; the coordinator knows it once the heartbeat is answered."""
 
     subscription: tuple[frozenset[str], str]
     owned_version: int
@@ -162,7 +162,7 @@ class ConsumerMember(Membership):
 
     def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
         """The names for `NameTopics`; what is not known yet is asked for again later."""
-        # A topic that was made anew under its name has another id.
+        # A topic that was deleted and created again has another id.
         renamed = set(names.values())
         self._names = {t: name for t, name in self._names.items() if name not in renamed}
         self._names.update(names)
@@ -171,7 +171,7 @@ class ConsumerMember(Membership):
         self._aim()
 
     def _aim(self) -> None:
-        """What the coordinator wants, in names: that is what the application has to get to."""
+        """Return the coordinator's target assignment by topic names."""
         if self._target is None:
             return
         wanted = frozenset(
@@ -227,7 +227,7 @@ class ConsumerMember(Membership):
         self._on_success(response, now_ms)
 
     def _on_released(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        """The answer to the goodbye of one that wants to join anew."""
+        """Handle the answer to a leave after which this member joins again."""
         code = response.error_code
         if code in REDISCOVER:
             self._rediscover(now_ms)

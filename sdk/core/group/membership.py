@@ -1,4 +1,4 @@
-"""What members of both group protocols have in common: the application's side, and time.
+"""The part of both group protocols that faces the application, and their timers.
 
 A rebalance goes on only when the application polls, has been told (`RebalanceEvent`) and has
 confirmed, so that no partition changes hands behind its back. Signs of life do not wait for it,
@@ -147,14 +147,14 @@ class Membership(ABC):
         self._last_poll_ms = now_ms
 
     def take_failure(self) -> KafkaError | None:
-        """What the poll must raise: once, or each time when there is no way back."""
+        """Return the error that a poll must raise: once, or at each poll when it is final."""
         failure = self._failure
         if self.state is not MemberState.FAILED:
             self._failure = None
         return failure
 
     def next_event(self) -> RebalanceEvent | None:
-        """What the application must be told now; the same event until it is confirmed."""
+        """Return the event for the application; the same one until it is confirmed."""
         if self._event is None:
             self._event = self._make_event()
         return self._event
@@ -177,7 +177,7 @@ class Membership(ABC):
         return True
 
     def _event_of_loss(self) -> RebalanceEvent | None:
-        """What the application must be told of partitions that are its no more."""
+        """Return the event about partitions that the application lost."""
         if self._lost and self._owned:
             return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
         self._lost = False

@@ -1,11 +1,11 @@
-"""Whether a classic group that a static member came back to has partitions that nobody owns.
+"""Finds partitions without an owner in a classic group that a static member came back to.
 
-In a cooperative rebalance a partition that changes hands belongs to nobody until its former owner
-has given it up and joined once more (KIP-429). A static member that dies in between and comes back
-within its session gets its old assignment, and no rebalance takes place (KIP-345): nobody would
-ask for the second round, and the partition would be read by nobody until something else changes
-the group. Found by simulation; Apache Kafka's coordinator and its Java client behave so too. The
-member that came back therefore looks at the group once.
+In a cooperative rebalance a partition that changes its owner has none until the former owner has
+given it up and joined again (KIP-429). A static member that dies in between and comes back within
+its session gets its old assignment, and no rebalance takes place (KIP-345): nobody would ask for
+the second round, and the partition would be read by nobody until something else changes the group.
+Found by simulation; Apache Kafka's coordinator and its Java client behave so too. The member that
+came back therefore looks at the group once.
 """
 
 from __future__ import annotations

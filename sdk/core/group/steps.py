@@ -1,4 +1,4 @@
-"""What a group member is told, tells the application, and wants from its driver: values only.
+"""Values that group members exchange with the application and with their driver.
 
 The machines that make and take them are ``group_member`` and ``consumer_member``.
 """

@@ -123,7 +123,7 @@ class ProducerBatch:
 
     @property
     def unseen_failures(self) -> int:
-        """Failed records whose failure nobody has looked at."""
+        """Number of failed records whose delivery was not awaited."""
         if self._children:
             return sum(child.unseen_failures for _, child in self._children)
         return self.count - len(self._watched) if self.error is not None else 0
@@ -196,9 +196,9 @@ class ProducerBatch:
         self._finish()
 
     def leave_to_parent(self, error: KafkaError) -> None:
-        """In a forked child: the parent sends the batch, so nobody here learns its outcome.
+        """End the batch in a forked child: the parent sends it, so its outcome is unknown here.
 
-        Those who waited are the parent's threads and loops, and are not told.
+        Waiters belong to the parent's threads and loops, so they are not woken.
 
         Args:
             error: Says so to those who ask.

@@ -1,6 +1,7 @@
-"""What a user reads when records were not stored: the error of a batch, and of single records.
+"""Error texts for records that were not stored: of a batch, and of single records.
 
-Only wording and attribution are decided here; whether a batch is given up is the sender's decision.
+It decides the wording and which record an error belongs to; the sender decides whether a batch is
+given up.
 """
 
 from __future__ import annotations

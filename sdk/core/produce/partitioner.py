@@ -1,4 +1,4 @@
-"""Which partition takes the records without a key, and when it is another one's turn.
+"""Chooses the partition of records without a key, and when to switch to another one.
 
 They stay with one partition for a batch's worth of bytes (KIP-480, KIP-794). Records with a key go
 where its hash says, which is in `key_hash`. Randomness is an argument.

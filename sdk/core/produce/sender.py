@@ -1,4 +1,4 @@
-"""Which batches go to which broker now, and what an answer means for them.
+"""Decides which batches to send to which broker, and what an answer means for them.
 
 The sender keeps the order of a partition under retries: sequences are fixed when a batch is first
 sent, a retried batch keeps content and sequence, and later batches wait until it is settled
@@ -56,7 +56,7 @@ _LOST_SEQUENCE = (
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done after one look at the queues.
+    """What the driver does after one look at the queues.
 
     Attributes:
         jobs: Requests to send, in this order.
@@ -413,7 +413,7 @@ class Sender:
             manager.fail(topic_made_anew(batch.topic))
 
     def sent_without_answer(self, job: ProduceJob) -> None:
-        """A request with ``acks=0`` was written; nobody will say what became of it."""
+        """Note that a request with ``acks=0`` was written: no answer will come."""
         self._request_done(job)
         for queue, batch in job.items:
             queue.in_flight.remove(batch)

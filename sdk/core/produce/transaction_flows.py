@@ -1,4 +1,4 @@
-"""What a producer says to coordinators: identity, partitions, offsets, and the end.
+"""A producer's conversations with coordinators: identity, partitions, offsets, and the end.
 
 Each conversation is a flow that retries what is worth retrying (KIP-360, KIP-447, KIP-588,
 KIP-890): a coordinator that moved or is loading, a connection that broke, and the previous
@@ -274,7 +274,7 @@ def end_transaction(
             committed=committed,
         )
         arrived_before = known.may_have_arrived
-        # Until there is an answer: whoever cancels the caller ends this flow without an error.
+        # True until there is an answer: a cancelled caller ends this flow without an error.
         known.may_have_arrived = True
         try:
             reply = yield from ask(

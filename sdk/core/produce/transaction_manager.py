@@ -1,4 +1,4 @@
-"""Who a producer is for the brokers, and where its transaction stands.
+"""A producer's identity, and the state of its transaction.
 
 Producer id and epoch, the client's transaction states as a table, what takes part in the open
 transaction, and which failures poison it. Conversations with the coordinator are flows in
@@ -26,7 +26,7 @@ from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
 
 
 class TransactionState(enum.Enum):
-    """Where a producer stands, in the words of Kafka's own client.
+    """State of a producer, in the words of Kafka's own client.
 
     There, an end without an answer is a pending transition; here it is a state.
     """
@@ -99,7 +99,7 @@ EPOCH_LOST = (InvalidProducerEpochError, InvalidTxnStateError, UnknownProducerId
 
 @dataclass(slots=True)
 class EndProgress:
-    """What is known of a transaction's end while it is asked for, once or several times.
+    """What is known of a transaction's end while EndTxn is sent, once or several times.
 
     Attributes:
         may_have_arrived: Whether the coordinator may have carried out an attempt whose answer is
@@ -177,7 +177,7 @@ class TransactionManager:
 
     @property
     def is_broken(self) -> bool:
-        """Whether ``error`` has to be dealt with before anything else."""
+        """Whether ``error`` must be handled before any other call."""
         return self.state in (S.ABORTABLE_ERROR, S.FATAL_ERROR) and self.error is not None
 
     @property
@@ -250,7 +250,7 @@ class TransactionManager:
         self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
         self.begin(now_ms)
         self.has_content = True
-        self.is_acknowledged = True  # So says whoever handed the identity over.
+        self.is_acknowledged = True  # The owner of the identity has said so.
         self._foreign_sequences = True
 
     # the open transaction

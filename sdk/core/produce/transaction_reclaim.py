@@ -27,10 +27,10 @@ _COMMITTED = ("CompleteCommit", "PrepareCommit")
 
 
 class Owner(enum.Enum):
-    """Who has a transactional id."""
+    """Which producer owns a transactional id."""
 
     OURS = "ours"
-    """Nobody raised the epoch: a transaction that can no longer be ended was not committed."""
+    """The epoch is unchanged: a transaction that can no longer be ended was not committed."""
     ABORTED = "aborted"
     """Raised once, with an abort: by the coordinator, which ended our transaction. Under version
     1 it also looks so when ours was committed, and a newer producer took over and aborted."""
