@@ -216,6 +216,7 @@ def test_interrupted_at_any_line_closing_can_be_asked_for_again(
 ) -> None:
     opened(kind, daemon.bootstrap_servers).close()
     before = held()
+    others = set(threading.enumerate())  # Of tests before this one; some take their time to end.
     for line in range(INTERRUPTIONS_MAX):
         client = opened(kind, daemon.bootstrap_servers)
         interrupt = InterruptAt(line)
@@ -223,7 +224,8 @@ def test_interrupted_at_any_line_closing_can_be_asked_for_again(
             interrupt.run(client.close)
         with suppress(KafkaError):
             client.close()
-        alive = [each.name for each in threading.enumerate() if each.name.startswith("onceflow")]
+        own = set(threading.enumerate()) - others
+        alive = [each.name for each in own if each.name.startswith("onceflow")]
         assert not alive, f"left by an interruption at line {line} of closing"
         if not interrupt.happened:
             break
