@@ -28,6 +28,7 @@ from onceflow.processors.graph import StoreKind, SubTopology, Topology
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
+from onceflow.processors.tables import Table
 from onceflow.processors.values import Format
 from onceflow.processors.windows import (
     Hopping,
@@ -49,6 +50,7 @@ __all__ = [
     "MapState",
     "ListState",
     "Migration",
+    "Table",
     "Tumbling",
     "Hopping",
     "Session",

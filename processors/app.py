@@ -23,6 +23,7 @@ from onceflow.processors.declare.functions import (
     to_nodes,
 )
 from onceflow.processors.declare.options import FunctionOptions
+from onceflow.processors.declare.tables import declare_table
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import StoreKind, check_name
@@ -31,6 +32,7 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
 from onceflow.processors.state.codec import Migration
+from onceflow.processors.tables import K, Table, V
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Services, Worker
@@ -102,6 +104,7 @@ class App:
         format: Format | str = Format.JSON,
         store: StoreKind | str = StoreKind.LMDB,
         migrations: Mapping[str, Migration | Sequence[Migration]] | None = None,
+        key: Callable[..., object] | None = None,
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
 
@@ -127,6 +130,8 @@ class App:
             store: ``lmdb`` or ``memory`` for committed state.
             migrations: By name of a state whose type has changed: a ``Migration`` from each
                 earlier type.
+            key: Another key by the value: records go through a topic of the application's own
+                first, so that all of one key meet.
 
         Returns:
             A decorator that returns the function unchanged.
@@ -150,6 +155,7 @@ class App:
                 format=format,
                 store=store,
                 migrations=migrations,
+                key=key,
             )
             self._add(declared)
             return function
@@ -168,6 +174,7 @@ class App:
         idle: timedelta | None = None,
         late: str | None = None,
         emit: Emit | str = Emit.CLOSE,
+        key: Callable[..., object] | None = None,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
         """Declare a function that folds the records of a key, window by window of event time.
@@ -196,6 +203,7 @@ class App:
             late: Topic of records whose windows are all closed, in the same transaction; by
                 default they are dropped with a warning.
             emit: ``close`` gives one result when a window closes, ``update`` one for each record.
+            key: Another key by the value; see ``processor``.
             **options: As of ``processor``; the state to migrate is named ``windows``.
 
         Returns:
@@ -205,13 +213,52 @@ class App:
             DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken,
                 or sessions cannot be merged.
         """
-        windowing = Windowing(window, to, fold, merge, time, idle, late, emit)
+        windowing = Windowing(window, to, fold, merge, time, idle, late, emit, key)
 
         def declare(function: F) -> F:
             self._add(declare_aggregate(function, self._declared, topic, windowing, options))
             return function
 
         return declare
+
+    def table(
+        self,
+        topic: str,
+        value: type[V],
+        *,
+        key: type[K] = bytes,  # type: ignore[assignment]
+        **options: Unpack[FunctionOptions],
+    ) -> Table[K, V]:
+        """Declare a topic as a table: the latest value of each key.
+
+        ::
+
+            customers = app.table("customers", Customer, key=str)
+
+            @app.processor("orders", to="enriched")
+            def enrich(order: Order, customer: Annotated[Customer | None, customers]) -> Enriched:
+                ...
+
+        The function gets the row of its record's key. The table is read to its end before the
+        first record that the application ever takes; from then on rows and records are taken in
+        the order of their timestamps (``max_task_idle_ms``). Both topics need the same partition
+        count.
+
+        Args:
+            topic: The topic; its records without a value delete their key.
+            value: Type of the values.
+            key: Type of the keys.
+            **options: As of ``processor``; the name is the topic's by default.
+
+        Returns:
+            The table, to annotate parameters with.
+
+        Raises:
+            DeclarationError: The topic is a table already, or a type has no codec.
+        """
+        declared = declare_table(topic, value, key, self._declared, options)
+        self._add(declared)
+        return cast("Table[K, V]", declared.function)
 
     def _add(self, declared: Declaration) -> None:
         self._build([*self._declared, declared])

@@ -65,11 +65,18 @@ class Inboxes:
     Args:
         partitions: The inputs of the task.
         idle_ms: Longest wait for an input without records (``max_task_idle_ms``).
+        first: Inputs that are read to their end before any other (tables).
     """
 
-    __slots__ = ("_at_end", "_idle_ms", "_since_ms", "all", "by_partition")
+    __slots__ = ("_at_end", "_first", "_idle_ms", "_since_ms", "all", "by_partition")
 
-    def __init__(self, partitions: Iterable[TopicPartition], idle_ms: int = 0) -> None:
+    def __init__(
+        self,
+        partitions: Iterable[TopicPartition],
+        idle_ms: int = 0,
+        first: Iterable[TopicPartition] = (),
+    ) -> None:
+        self._first: set[TopicPartition] = set(first)
         self.by_partition: dict[TopicPartition, Inbox] = {tp: Inbox(tp) for tp in partitions}
         self.all: tuple[Inbox, ...] = tuple(self.by_partition.values())
         self._idle_ms = idle_ms
@@ -92,6 +99,10 @@ class Inboxes:
         found: Inbox | None = None
         stamp = 0
         waits = False
+        if self._first:
+            return next(
+                (self.by_partition[tp] for tp in self._first if self.by_partition[tp]), None
+            )
         for inbox in self.all:
             head = inbox.head()
             if head is None:
@@ -113,6 +124,7 @@ class Inboxes:
         """Whether an input was read to its end: then it holds nothing back."""
         if at_end:
             self._at_end.add(partition)
+            self._first.discard(partition)
         else:
             self._at_end.discard(partition)
 

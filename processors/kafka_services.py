@@ -92,6 +92,10 @@ class KafkaTopicAdmin:
             for topic, entries in (await settle(self._admin.describe_configs(list(topics)))).items()
         }
 
+    async def purge(self, before: Mapping[TopicPartition, int]) -> None:
+        """Delete records in front of these offsets."""
+        await settle(self._admin.delete_records(before))
+
     async def broker_count(self) -> int:
         """How many brokers the cluster has."""
         return len((await settle(self._admin.describe_cluster())).nodes)

@@ -19,7 +19,7 @@ from onceflow.processors.graph.specs import StateSpec
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.settings import AppSettings
 from onceflow.sdk.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
-from onceflow.sdk.model.partitions import NewTopic
+from onceflow.sdk.model.partitions import NewTopic, TopicPartition
 from onceflow.transactions.colour import Maybe, settle
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.topics")
@@ -28,6 +28,9 @@ DELETE_RETENTION_MS: Final = 24 * 3600 * 1000
 """Kafka's default ``delete.retention.ms``."""
 
 DURABLE_REPLICAS: Final = 3
+
+REPARTITION_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1"}
+"""A repartition topic keeps what is not processed, however long that takes; the rest is purged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class TopicAdmin(Protocol):
 
     def configs(self, topics: Sequence[str]) -> Maybe[Mapping[str, Mapping[str, str]]]:
         """Configurations by topic, by Kafka's property names."""
+
+    def purge(self, before: Mapping[TopicPartition, int]) -> Maybe[None]:
+        """Delete records in front of these offsets."""
 
     def broker_count(self) -> Maybe[int]:
         """How many brokers the cluster has."""
@@ -175,14 +181,25 @@ async def _make_inputs(
         for node in part.nodes
         for topic in node.writes
     }
+    own = {
+        topic: part
+        for part in topology.sub_topologies
+        for topic in part.input_topics
+        if topic in topology.repartition_topics
+    }
     while missing:
         created = []
         for topic in missing:
             source = sources.get(topic) if topic not in unknown else None
+            if topic in own:
+                # As many as what it is processed with, where there is such a topic.
+                beside = [t for t in own[topic].input_topics if t != topic and t not in own]
+                source = beside[0] if beside else source
             if source in missing:
                 continue
             partitions = facts[source].partitions if source in facts else settings.partitions
-            created.append(_new_topic(topic, partitions, settings))
+            configs = REPARTITION_CONFIGS if topic in own else None
+            created.append(_new_topic(topic, partitions, settings, configs))
         if not created:  # A ring of processors, none of whose topics exists.
             created = [_new_topic(topic, settings.partitions, settings) for topic in missing]
         await settle(admin.create(created))

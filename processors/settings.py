@@ -128,6 +128,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         topics: Sequence[str],
         slot: str,
         joining: NamedAssignor | None = None,
+        from_start: Sequence[str] = (),
     ) -> SessionConfig:
         """The session's settings.
 
@@ -137,6 +138,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             slot: Name of this worker.
             joining: Assignor that gives the inputs of a task to one worker, where tasks have
                 several inputs.
+            from_start: Input topics that begin at their beginning, whatever ``start_from`` says.
 
         Raises:
             ConfigError: The settings of the session, or of one of its clients, cannot work.
@@ -151,7 +153,8 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             consumer |= self._joined(joining)
         shared = {name: getattr(self, name) for name in SessionSettings.declared}
         shared["client"] = self.client.updated(consumer=consumer)
-        return SessionConfig.build({**shared, "topics": topics, "slot": slot})
+        own = {"topics": topics, "slot": slot, "topics_from_start": from_start}
+        return SessionConfig.build({**shared, **own})
 
     def _joined(self, joining: NamedAssignor) -> dict[str, object]:
         """How the group gives equal partition numbers of several topics to one worker."""

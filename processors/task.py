@@ -120,6 +120,7 @@ class Task:
         inputs: Its input partitions.
         state: Its state, or None when no node keeps any.
         idle_ms: Longest wait for an input without records, with several inputs.
+        first: Inputs that are read to their end before any other.
 
     Attributes:
         id: Its name.
@@ -160,10 +161,11 @@ class Task:
         inputs: Sequence[TopicPartition],
         state: TaskState | None,
         idle_ms: int = 0,
+        first: Sequence[TopicPartition] = (),
     ) -> None:
         self.id: TaskId = id
         self.inputs: tuple[TopicPartition, ...] = tuple(inputs)
-        self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms)
+        self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms, first)
         self.state: TaskState | None = state
         self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
         self.progress: dict[TopicPartition, int] = {}

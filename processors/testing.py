@@ -253,6 +253,8 @@ class TestDriver:
                 state = TaskState(part.states, id.partition, rules)
                 state.use(MemoryMap())
             task = self._tasks[id] = Task(id, self._programs[part.name], inputs, state)
+            for partition in inputs:
+                task.inboxes.note_end(partition, True)  # There is nothing but what is sent.
             task.run()
         return task
 

@@ -70,6 +70,8 @@ TOPICS_CHECKED_S = 10.0
 COMPLETE_NOTED_S = 600.0
 """How often a running worker notes that its stores are complete: deletions may be missing from the
 changelog of one that was not for longer than ``delete.retention.ms``."""
+PURGED_S = 30.0
+"""How often what is processed is deleted from repartition topics, as in Kafka Streams."""
 LOCK_TOLD_S = 5.0
 """Time between two log lines about a store that somebody else holds."""
 
@@ -156,7 +158,8 @@ class Worker:
         self._was_aborted = False
         self._stopping = False
         self._leave_group = True
-        self._checked_s = self._noted_s = self._clock()
+        self._checked_s = self._noted_s = self._purged_s = self._clock()
+        self._purged: dict[TopicPartition, int] = {}
         self._told_s = self._checked_s - LOCK_TOLD_S
 
     def _make_task(self, part: SubTopology, partition: int) -> Task:
@@ -180,7 +183,22 @@ class Worker:
             inputs,
             state,
             self._settings.max_task_idle_ms,
+            self._tables_to_load(part, partition),
         )
+
+    def _tables_to_load(self, part: SubTopology, partition: int) -> list[TopicPartition]:
+        """Tables that are read to their end first: those of a task that never took a record.
+
+        Later the order of timestamps alone decides which row a record meets, also after a restart.
+        """
+        streams = [topic for topic in part.input_topics if topic not in part.table_topics]
+        if not streams:
+            return []
+        for topic in streams:
+            tp = TopicPartition(topic, partition)
+            if decode_note(self._open.note(tp)) is not None:
+                return []
+        return [TopicPartition(topic, partition) for topic in part.table_topics]
 
     # Life ----------------------------------------------------------------------------------
 
@@ -266,6 +284,7 @@ class Worker:
             self._topology.input_topics,
             self._slot.name,
             CoPartitioned(self._topology) if joins else None,
+            [*self._topology.table_topics, *self._topology.repartition_topics],
         )
         self._records_max = config.consumer.max_poll_records
         self._ledger = self._services.ledger(config, self, self._unit, calls)
@@ -563,6 +582,29 @@ class Worker:
             await self._check_topics(calls)
         for partition in self._bad.due():
             await calls(self._open.read_again(partition))
+        if self._topology.repartition_topics and now_s - self._purged_s >= PURGED_S:
+            self._purged_s = now_s
+            await self._purge(calls)
+
+    async def _purge(self, calls: Calls) -> None:
+        """Delete what is processed of the application's own repartition topics.
+
+        Not after each commit: a request for each of them would cost more than the space.
+        """
+        topics = set(self._topology.repartition_topics)
+        done: dict[TopicPartition, int] = {}
+        for partition in self._tasks.owned:
+            place = self._open.place(partition) if partition.topic in topics else None
+            if place and place > self._purged.get(partition, 0):
+                done[partition] = place
+        if not done:
+            return
+        assert self._admin is not None
+        try:
+            await calls(_made(partial(self._admin.purge, done)))
+        except KafkaError as error:
+            logger.warning("purging %s: %s", ", ".join(sorted(topics)), error)
+        self._purged.update(done)
 
     async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
         """See whether topics were deleted, made again, or have grown.

@@ -117,6 +117,9 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
     """
 
     topics: Sequence[str] = words(REQUIRED, "Input topics.")
+    topics_from_start: Sequence[str] = words(
+        (), "Topics of these that begin at their beginning, whatever `start_from` says."
+    )
     slot: str = text(
         "0",
         "Name of this process within its group. With the group it makes the transactional id, so "

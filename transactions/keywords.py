@@ -26,6 +26,7 @@ class SessionRest(CommonKeywords, ProducerOwn, ConsumerRest, SessionOwn, total=F
     """See ``SessionConfig``."""
 
     topics: Sequence[str]
+    topics_from_start: Sequence[str]
     slot: str
 
 

@@ -25,6 +25,7 @@ class Positions:
     Args:
         name: Name of the session, for the log.
         start_from: Where a partition without a committed offset begins.
+        from_start: Topics whose partitions begin at their beginning all the same.
 
     Attributes:
         starts: Where partitions began that began at the end of their log and have no committed
@@ -32,7 +33,10 @@ class Positions:
             stop before the first commit and the next start would be passed over otherwise.
     """
 
-    def __init__(self, name: str, start_from: str) -> None:
+    def __init__(
+        self, name: str, start_from: str, from_start: frozenset[str] = frozenset()
+    ) -> None:
+        self._from_start = from_start
         self._name = name
         self._start_from = start_from
         self._unplaced: dict[TopicPartition, int] = {}
@@ -81,12 +85,15 @@ class Positions:
                 new.append(partition)
             else:
                 self.begun[partition] = found.offset
-        if new and self._start_from == "latest":
-            await settle(consumer.seek_to_end(new))
-            for partition in new:
+        latest = self._start_from == "latest"
+        at_end = [tp for tp in new if latest and tp.topic not in self._from_start]
+        at_start = [tp for tp in new if tp not in at_end]
+        if at_end:
+            await settle(consumer.seek_to_end(at_end))
+            for partition in at_end:
                 self.starts[partition] = await settle(consumer.position(partition))
-        elif new:
-            await settle(consumer.seek_to_beginning(new))
+        if at_start:
+            await settle(consumer.seek_to_beginning(at_start))
         self._unstarted.clear()
 
     async def rewind(

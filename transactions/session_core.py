@@ -83,7 +83,9 @@ class SessionCore:
         self._clock = clock or time.monotonic
         self._producer: SessionProducer | None = None
         self._consumer: SessionConsumer | None = None
-        self._positions = Positions(self._name, config.start_from)
+        self._positions = Positions(
+            self._name, config.start_from, frozenset(config.topics_from_start)
+        )
         self._polled = UncommittedWork()
         self._commit_offsets = CommitOffsets(self._polled, self._positions)
         self._snapshot: ConsumerGroupMetadata | None = None

@@ -18,9 +18,20 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from onceflow.processors.context import Output
-from onceflow.processors.declare.signatures import ArgumentKind, Signature, read_signature
+from onceflow.processors.declare.signatures import (
+    ArgumentKind,
+    Signature,
+    read_signature,
+    table_of,
+)
 from onceflow.processors.errors import DeclarationError
-from onceflow.processors.graph.nodes import FunctionNode, Node, SourceNode, source_name
+from onceflow.processors.graph.nodes import (
+    FunctionNode,
+    Node,
+    RekeyNode,
+    SourceNode,
+    source_name,
+)
 from onceflow.processors.graph.specs import (
     FailurePolicy,
     StateDeclaration,
@@ -66,6 +77,62 @@ _KINDS: Final[Mapping[object, StateKind]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Rekey:
+    """Another key for the records of a function.
+
+    Attributes:
+        key_of: The key by the value.
+        value_type: Type of the values.
+    """
+
+    key_of: Callable[..., object]
+    value_type: object
+
+    def node(self, declared: Declaration, parents: tuple[str, ...], group: str) -> RekeyNode:
+        """The node in front of the function, which writes ``<group>-<function>-repartition``.
+
+        Raises:
+            DeclarationError: A name cannot be part of a topic's.
+        """
+        check_name("group id of processors with key=", group)
+        check_name("processor name", declared.name)
+        topic = f"{group}-{declared.name}-repartition"
+        check_topics(f"key= of {declared.name}", (), to=topic)
+        return RekeyNode(
+            name=f"{declared.name}-repartition",
+            parents=parents,
+            takes=shown_type(self.value_type),
+            gives=shown_type(self.value_type),
+            format=declared.format,
+            output_topic=topic,
+            policy=declared.policy,
+            own_states=(),
+            store=declared.store,
+            key_of=self.key_of,
+            value_type=self.value_type,
+        )
+
+
+def make_rekey(called: str, key: object, signature: Signature) -> Rekey | None:
+    """Check the ``key=`` of a declaration.
+
+    Raises:
+        DeclarationError: It is no function, or nothing tells the type of the values.
+    """
+    if key is None:
+        return None
+    if not callable(key):
+        raise DeclarationError(
+            f"{called}: key={key!r}: must be a function of the value, such as "
+            "lambda order: order.customer_id"
+        )
+    value = next((a for a in signature.arguments if a.kind is ArgumentKind.VALUE), None)
+    if value is None:
+        raise DeclarationError(f"{called}: key= needs a parameter for the value; add one")
+    return Rekey(key, value.annotation)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """What is declared of one function, with its options.
@@ -81,6 +148,7 @@ class Declaration:
         policy: What is done about a record that it fails on.
         states: Its states.
         store: Where committed state is kept.
+        rekey: Gives records another key first, or None.
     """
 
     name: str
@@ -93,6 +161,7 @@ class Declaration:
     policy: FailurePolicy
     states: tuple[StateDeclaration, ...]
     store: StoreKind
+    rekey: Rekey | None = None
 
     @property
     def windowed(self) -> bool:
@@ -129,15 +198,18 @@ class FunctionDeclaration(Declaration):
 
     Attributes:
         signature: The function and its parameters.
+        lookups: The tables that it looks up.
     """
 
     signature: Signature
+    lookups: tuple[str, ...] = ()
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
         """The node of the topology; see ``Declaration.node``."""
         return FunctionNode(
             name=self.name,
             parents=parents,
+            lookups=self.lookups,
             takes=taken_type(self.signature),
             gives=shown_type(self.returns),
             signature=self.signature,
@@ -163,6 +235,7 @@ def declare_function(
     format: Format | str,
     store: StoreKind | str,
     migrations: object,
+    key: Callable[..., object] | None = None,
 ) -> FunctionDeclaration:
     """Read a function's signature and put its declaration together.
 
@@ -193,7 +266,38 @@ def declare_function(
         policy=make_policy(called, retries, on_error, dead_letter, limits),
         states=_states(called, signature, migrations),
         store=choice(StoreKind, called, "store", store),
+        rekey=make_rekey(called, key, signature),
+        lookups=_lookups(called, signature, known),
     )
+
+
+def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) -> tuple[str, ...]:
+    """The tables that a function looks up.
+
+    Raises:
+        DeclarationError: One is of another application, or its parameter takes no missing row.
+    """
+    found = []
+    for argument in signature.arguments:
+        table = table_of(argument.annotation)
+        if table is None:
+            continue
+        if not any(declared.function is table for declared in known):
+            raise DeclarationError(
+                f"{called}: {argument.name}: table {table.name!r} is not one of this application"
+            )
+        wanted = typing.get_args(argument.annotation)[0]
+        parts = typing.get_args(wanted)
+        if types.NoneType not in parts or not all(
+            part is types.NoneType or _fits(table.value_type, part) for part in parts
+        ):
+            shown = inspect.formatannotation(table.value_type)
+            raise DeclarationError(
+                f"{called}: {argument.name}: write Annotated[{shown} | None, ...]: table "
+                f"{table.name} holds {shown}, and a key may have no row"
+            )
+        found.append(table.name)
+    return tuple(dict.fromkeys(found))
 
 
 def name_of(function: Callable[..., object], name: str | None) -> str:
@@ -220,9 +324,14 @@ def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
         for topic in declared.topics:
             sources.setdefault(topic, SourceNode(name=source_name(topic), topic=topic))
         parents = tuple(map(source_name, declared.topics))
-        functions.append(
-            declared.node(parents if declared.parent is None else (declared.parent,), group)
-        )
+        if declared.parent is not None:
+            parents = (declared.parent,)
+        if declared.rekey is not None:
+            rekey = declared.rekey.node(declared, parents, group)
+            topic = str(rekey.output_topic)
+            parents = (source_name(topic),)
+            functions += [rekey, SourceNode(name=parents[0], topic=topic)]
+        functions.append(declared.node(parents, group))
     return [*sources.values(), *functions]
 
 

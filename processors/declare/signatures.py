@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.state.faces import ListState, MapState, State
+from onceflow.processors.tables import Table
 from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
@@ -45,6 +46,7 @@ class ArgumentKind(enum.Enum):
     STATE = "state"
     WINDOW = "window"
     ACCUMULATOR = "accumulator"
+    TABLE = "table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,16 @@ def read_signature(function: Handler, *, folds: bool = False) -> Signature:
     return Signature(function, tuple(arguments), is_async, hints.get("return"))
 
 
+def table_of(annotation: object) -> Table[object, object] | None:
+    """The table of a parameter annotated ``Annotated[V | None, table]``, or None."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return None
+    for mark in typing.get_args(annotation)[1:]:
+        if isinstance(mark, Table):
+            return mark
+    return None
+
+
 def _kind(name: str, annotation: object) -> ArgumentKind:
     if ConsumerRecord in (annotation, typing.get_origin(annotation)):
         return ArgumentKind.RECORD
@@ -157,6 +169,8 @@ def _kind(name: str, annotation: object) -> ArgumentKind:
         raise DeclarationError(
             f"{name}: write {annotation.__name__}[...] with the type of the value"  # type: ignore[attr-defined]
         )
+    if table_of(annotation) is not None:
+        return ArgumentKind.TABLE
     origin = typing.get_origin(annotation)
     if origin is not None and origin in _FACES:
         counts, shown = _FACES[origin]

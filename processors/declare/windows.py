@@ -20,6 +20,7 @@ from onceflow.processors.declare.functions import (
     check_topics,
     choice,
     find_source,
+    make_rekey,
     shown_type,
     taken_type,
 )
@@ -84,6 +85,7 @@ class Windowing:
     idle: timedelta | None
     late: str | None
     emit: Emit | str
+    key: Callable[..., object] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,7 @@ def declare_aggregate(
         late_topic=windowing.late,
         on_update=choice(Emit, called, "emit", windowing.emit) is Emit.UPDATE,
         takes=taken_type(signature),
+        rekey=make_rekey(called, windowing.key, signature),
     )
 
 

@@ -7,6 +7,7 @@ topology only asks what is declared here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from onceflow.processors.aggregates import Fold
@@ -24,12 +25,14 @@ class Node:
     Attributes:
         name: Unique in the topology.
         parents: Names of the nodes whose results it takes.
+        lookups: Names of the tables that it looks up.
         takes: Type that it takes, as text for drawings; empty where nothing is annotated.
         gives: Type that it gives.
     """
 
     name: str
     parents: tuple[str, ...] = ()
+    lookups: tuple[str, ...] = ()
     takes: str = ""
     gives: str = ""
 
@@ -160,6 +163,30 @@ class AggregateNode(WorkingNode):
         """Its output, late records and dead letters."""
         topics = (self.output_topic, self.late_topic, self.policy.dead_letter_topic)
         return tuple(topic for topic in topics if topic is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableNode(WorkingNode):
+    """The latest value of each key of a topic.
+
+    Attributes:
+        value_type: Type of the values.
+    """
+
+    value_type: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RekeyNode(WorkingNode):
+    """Writes records under another key to a topic of the application's own.
+
+    Attributes:
+        key_of: The key by the value.
+        value_type: Type of the values.
+    """
+
+    key_of: Callable[..., object]
+    value_type: object
 
 
 def source_name(topic: str) -> str:

@@ -18,6 +18,9 @@ from onceflow.processors.state.timed import TimedLayout
 from onceflow.processors.state.type_text import type_text
 from onceflow.sdk.model.topic_names import TOPIC_NAME_MAX
 
+TABLE_STATE = "table"
+"""Name of the state of every table."""
+
 
 class StoreKind(enum.Enum):
     """Where committed state is kept besides its changelog topic."""

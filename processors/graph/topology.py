@@ -16,8 +16,10 @@ from onceflow.processors.graph import render
 from onceflow.processors.graph.nodes import (
     FunctionNode,
     Node,
+    RekeyNode,
     SinkNode,
     SourceNode,
+    TableNode,
     WorkingNode,
     sink_name,
 )
@@ -67,6 +69,16 @@ class SubTopology:
     def working(self) -> tuple[WorkingNode, ...]:
         """Its functions, aggregates included."""
         return tuple(node for node in self.nodes if isinstance(node, WorkingNode))
+
+    @property
+    def table_topics(self) -> tuple[str, ...]:
+        """The topics that its tables read."""
+        return tuple(
+            source.topic
+            for source in self.nodes
+            if isinstance(source, SourceNode)
+            and any(isinstance(node, TableNode) for node in self.children(source.name))
+        )
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
@@ -123,6 +135,17 @@ class Topology:
         return [node.topic for node in self.nodes if isinstance(node, SourceNode)]
 
     @property
+    def table_topics(self) -> list[str]:
+        """Topics that tables read."""
+        return [topic for part in self.sub_topologies for topic in part.table_topics]
+
+    @property
+    def repartition_topics(self) -> list[str]:
+        """Topics of the application's own, that records lie in until they are processed."""
+        found = [node.output_topic for node in self.nodes if isinstance(node, RekeyNode)]
+        return [topic for topic in found if topic is not None]
+
+    @property
     def output_topics(self) -> list[str]:
         """Declared targets, dead letters included, without repetition."""
         return list(dict.fromkeys(topic for node in self.nodes for topic in node.writes))
@@ -144,7 +167,7 @@ class Topology:
         return tuple(
             Edge(parent, node.name, by_name[parent].gives or node.takes)
             for node in self.nodes
-            for parent in node.parents
+            for parent in (*node.parents, *node.lookups)
         )
 
     def describe(self) -> str:
@@ -173,7 +196,7 @@ def _cut(nodes: Sequence[Node]) -> Iterable[SubTopology]:
         return name
 
     for node in nodes:
-        for parent in node.parents:
+        for parent in (*node.parents, *node.lookups):
             group[find(node.name)] = find(parent)
     members: dict[str, list[Node]] = {}
     for node in nodes:
@@ -200,7 +223,7 @@ def build(app: str, group: str, nodes: Sequence[Node]) -> Topology:
             raise DeclarationError(
                 f"two processors of {app} have the name {node.name!r}; give one of them name="
             )
-        for parent in node.parents:
+        for parent in (*node.parents, *node.lookups):
             if parent not in seen:
                 raise DeclarationError(f"{node.name} takes from {parent!r}, which is not declared")
         seen[node.name] = node

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from onceflow.processors.declare.signatures import Argument, ArgumentKind
+from onceflow.processors.declare.signatures import Argument, ArgumentKind, table_of
 from onceflow.processors.errors import StateKeyError
 from onceflow.processors.frame import Frame, Result
 from onceflow.processors.graph.nodes import FunctionNode
-from onceflow.processors.graph.specs import StateKind, StateSpec
+from onceflow.processors.graph.specs import TABLE_STATE, StateKind, StateSpec
 from onceflow.processors.state.faces import BoundState, Face, bound_list, bound_map
 from onceflow.processors.state.rows import BoundRows
-from onceflow.processors.state.store import ValueStore
+from onceflow.processors.state.store import ABSENT, ValueStore
 from onceflow.processors.values import decoder_for
 
 if TYPE_CHECKING:
@@ -46,7 +46,24 @@ def make_binder(node: FunctionNode, argument: Argument, *, decoded: bool) -> Bin
         return lambda frame, stores: frame.record
     if kind is ArgumentKind.CONTEXT:
         return lambda frame, stores: frame.context
+    if kind is ArgumentKind.TABLE:
+        return _table_binder(node, argument)
     return _state_binder(node, argument)
+
+
+def _table_binder(node: FunctionNode, argument: Argument) -> Binder:
+    table = table_of(argument.annotation)
+    assert table is not None
+    state = f"{table.name}.{TABLE_STATE}"
+
+    def bind(frame: Frame, stores: Stores) -> object:
+        if frame.item.key is None:
+            return None  # Nothing is kept under no key.
+        store = cast(ValueStore, stores[state])
+        kept = frame.values(store).load(check_own_key(node.name, argument.name, frame))
+        return None if kept is ABSENT else store.codec.open(kept)
+
+    return bind
 
 
 def _state_binder(node: FunctionNode, argument: Argument) -> Binder:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from onceflow.processors.graph.nodes import AggregateNode, FunctionNode, Node, SinkNode, SourceNode
+from onceflow.processors.graph.nodes import (
+    AggregateNode,
+    FunctionNode,
+    Node,
+    RekeyNode,
+    SinkNode,
+    SourceNode,
+    TableNode,
+)
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.nodes.base import Program, Surroundings, WorkNode
 from onceflow.processors.nodes.function import FunctionWork
+from onceflow.processors.nodes.rekey import RekeyWork
+from onceflow.processors.nodes.table import TableWork
 from onceflow.processors.nodes.window import WindowWork
 
 
@@ -53,4 +63,8 @@ def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
         )
     if isinstance(node, AggregateNode):
         return WindowWork(node, around, feeds=feeds)
+    if isinstance(node, TableNode):
+        return TableWork(node, around, feeds=feeds)
+    if isinstance(node, RekeyNode):
+        return RekeyWork(node, around)
     raise NotImplementedError(f"no work for {node.kind} {node.name}")

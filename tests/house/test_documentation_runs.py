@@ -28,6 +28,7 @@ PAGES = (
     "README.md",
     "docs/getting-started.md",
     "docs/processing.md",
+    "docs/joins.md",
     "docs/serialization.md",
     "docs/admin.md",
     "docs/observation.md",

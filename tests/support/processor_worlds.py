@@ -46,6 +46,11 @@ class FakeAdmin:
     def configs(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         return {topic: self.world.configs.get(topic, {}) for topic in topics}
 
+    def purge(self, before: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in before.items():
+            assert offset <= self.world.cluster.committed[partition].offset
+            self.world.log_starts[partition] = offset
+
     def broker_count(self) -> int:
         return self.world.brokers
 

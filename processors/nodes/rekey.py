@@ -1,0 +1,70 @@
+"""Re-keying at work: it writes records under another key to a topic of the application's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from onceflow.processors.errors import StateKeyError
+from onceflow.processors.frame import Frame
+from onceflow.processors.graph.nodes import RekeyNode
+from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.emitter import check_size
+from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.unit import Unit
+from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+
+
+class RekeyWork:
+    """One change of keys at work.
+
+    Args:
+        node: What is declared.
+        around: What it works with.
+    """
+
+    is_async: bool = False
+    takes_slices: bool = False
+
+    def __init__(self, node: RekeyNode, around: Surroundings) -> None:
+        self.name: str = node.name
+        dead = node.policy.dead_letter_topic
+        letters = None if dead is None else around.lanes.declared(dead)
+        self.failures: Failures = Failures(node.name, node.policy, letters, around.clock)
+        assert node.output_topic is not None
+        self._lane = around.lanes.declared(node.output_topic)
+        self._key_of = node.key_of
+        self._bytes_max = around.record_bytes_max
+        self._encode = encoder_for(node.format)
+        decoded = not all(parent.startswith("topic ") for parent in node.parents)
+        what = f"value of {node.name}"
+        self._decode = None if decoded else decoder_for(node.value_type, node.format, what)
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Write a record under its new key; value, headers and timestamp stay."""
+        item = frame.item
+        value = item.value
+        if self._decode is not None:
+            value = self._decode(cast("bytes | None", value))
+        key = self._encode(self._key_of(value))
+        if key is None:
+            raise StateKeyError(f"{self.name}: key= gave None; give a key, or filter such records")
+        data = self._encode(item.value)
+        check_size(self.name, data, key, self._bytes_max)
+        frame.outputs.append((self._lane, data, key, item.timestamp_ms, tuple(item.headers), None))
+
+    async def call_async(self, frame: Frame, stores: Stores) -> None:
+        """As ``call``; nothing is awaited."""
+        self.call(frame, stores)
+
+    def run_slice(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Slices are not taken."""
+        raise NotImplementedError
