@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onceflow.processors import App, DeadLetterLimits, DeclarationError, Retries, State
-from onceflow.processors.settings import AppSettings
+from onceflow.processors.settings import NOT_OF_APPS, AppSettings
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings.config import AdminConfig, ConsumerConfig, ProducerConfig, SecurityConfig
 from onceflow.sdk.settings.declare import Settings
@@ -54,6 +54,18 @@ def test_settings_handed_on_to_clients_are_checked_at_once(owner: str) -> None:
         SessionConfig(**SESSION | {owner: {"lingerms": 5}})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="request_timeout_ms"):
         App("a", **{owner: {"request_timeout_ms": "5 s"}})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NOT_OF_APPS)
+def test_settings_that_an_application_makes_itself_are_refused(name: str) -> None:
+    """Else the handler would be given what it does not declare, or workers would share an id."""
+    of_producers = name in ProducerConfig.declared
+    owner = "producer_settings" if of_producers else "consumer_settings"
+    value = "id" if name.endswith("_id") else lambda data: data
+    ways: list[dict[str, object]] = [{name: value}, {owner: {name: value}}]
+    for settings in ways:
+        with pytest.raises(ConfigError, match=f"{name}=.*leave it out"):
+            App("a", "h:1", **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 101, None, 5, b"a"])
