@@ -7,6 +7,7 @@ drift from the code.
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import sys
@@ -45,8 +46,19 @@ def first_sentence(value: object) -> str:
     """The docstring's first line, safe within a table."""
     if not (inspect.isclass(value) or inspect.isroutine(value) or inspect.ismodule(value)):
         return ""
-    text = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
-    return text.replace("|", "\\|")
+    text = inspect.getdoc(value) or _from_source(value)
+    return text.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def _from_source(value: object) -> str:
+    """The docstring of a function, which a compiled one does not carry."""
+    module = importlib.import_module(getattr(value, "__module__", __name__))
+    path = Path(module.__file__ or "")
+    tree = ast.parse(path.with_name(path.name.partition(".")[0] + ".py").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == getattr(value, "__name__", ""):
+            return ast.get_docstring(node) or ""
+    return ""
 
 
 def page() -> str:
