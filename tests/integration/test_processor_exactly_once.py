@@ -179,7 +179,7 @@ async def test_within_a_running_event_loop(broker: Broker, tmp_path: Path) -> No
 
 def test_every_way_of_output_is_in_the_transaction(broker: Broker, tmp_path: Path) -> None:
     """Field case 64: return, yield, send, second topic, own key and headers, un-awaited task."""
-    app = App("ways", broker.bootstrap_servers, state_dir=tmp_path, partitions=1)
+    app = App("ways", broker.bootstrap_servers, state_dir=tmp_path)
     refused: list[BaseException] = []
     failures = {"3": 1}
     stray: list[asyncio.Task[None]] = []

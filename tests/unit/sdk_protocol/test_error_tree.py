@@ -91,7 +91,7 @@ def test_a_refused_value_that_cannot_go_to_another_process_goes_as_its_text() ->
 
 
 def test_an_error_without_text_says_what_to_do_next() -> None:
-    assert "may be committed or aborted" in str(errors.CommitOutcomeUnknownError())
+    assert "committed or aborted, never half" in str(errors.CommitOutcomeUnknownError())
     assert str(errors.ConfigError("acks", 7, "use 0, 1 or all")) == "acks=7: use 0, 1 or all"
 
 
