@@ -5,9 +5,11 @@ writes records of one size to a topic with one partition, acks=all, many request
 ``--batches`` records in a batch. Batch 1 makes every record a request, so that it measures what a
 request costs the broker. The brokers take turns within a round, so that a slow minute hits both.
 
-Prints one JSON line a run, and at the end one line for each case with the medians and our broker's
-rate divided by Apache Kafka's. Each producer sends some records before the clock runs. The broker's
-processor time, unlike the rates, hardly depends on what else the machine does.
+Prints one JSON line a run, and at the end one line for each case with the medians, our broker's
+rate divided by Apache Kafka's, the loads and the rate that a paper gives. Each producer sends some
+records before the clock runs; afterwards the topic must hold them all. The broker's processor time,
+unlike the rates, hardly depends on what else the machine does: one thread of ours is up against
+dozens of Apache Kafka's for the processors, and gets less of them where others want them too.
 
     python bench/small_batches.py --rounds 5
     python bench/small_batches.py --clients confluent --batches 1 --brokers onceflow
@@ -44,10 +46,17 @@ RECORDS = {
 WARM_UP_PARTS = 4
 """The clock runs after one record in so many was acknowledged."""
 
+STATISTICS_MS = 200
+"""How often librdkafka tells how many requests it sent."""
+
 RECORD_OVERHEAD_BYTES = 10
 """What a record of a few hundred bytes takes besides its value, for Java's ``batch.size``."""
 
 BATCH_HEADER_BYTES = 61
+
+PAPER_REC_S = {1: 50_000, 50: 400_000}
+"""Kreps, Narkhede and Rao, "Kafka: a Distributed Messaging System for Log Processing" (NetDB 2011),
+figure 4: messages a second of 200 bytes from one producer, by the size of a batch."""
 
 PERFORMANCE_CLASS = "org.apache.kafka.tools.ProducerPerformance"
 
@@ -73,6 +82,13 @@ def run_confluent(case: Case, bootstrap: str, topic: str) -> tuple[float, float]
     from confluent_kafka import Producer
 
     failures: list[object] = []
+    requests = 0
+
+    def note(statistics_json: str) -> None:
+        nonlocal requests
+        brokers = json.loads(statistics_json)["brokers"].values()
+        requests = sum(broker["req"].get("Produce", 0) for broker in brokers)
+
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -82,6 +98,8 @@ def run_confluent(case: Case, bootstrap: str, topic: str) -> tuple[float, float]
             "queue.buffering.max.messages": 1_000_000,
             "delivery.report.only.error": True,
             "on_delivery": lambda error, _: failures.append(error),
+            "statistics.interval.ms": STATISTICS_MS,
+            "stats_cb": note,
         }
     )
     value = os.urandom(case.size)
@@ -106,6 +124,12 @@ def run_confluent(case: Case, bootstrap: str, topic: str) -> tuple[float, float]
     seconds = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    deadline = time.monotonic() + 30
+    sent = case.records + case.records // WARM_UP_PARTS
+    while not sent / case.batch <= requests < 2 * sent / case.batch:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{sent} records in {requests} requests: not {case.batch} in each")
+        producer.poll(0.1)
     return seconds, spent
 
 
@@ -209,6 +233,17 @@ def make_topic(bootstrap: str, topic: str) -> None:
             return
 
 
+def check_count(bootstrap: str, topic: str, expected: int) -> None:
+    """End the program unless the topic holds that many records."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-small-batches"})
+    start, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    consumer.close()
+    if (start, end) != (0, expected):
+        raise SystemExit(f"{topic} holds the offsets {start} to {end}, not 0 to {expected}")
+
+
 def measure(case: Case, broker: Broker) -> dict[str, object]:
     """Run one case on a new topic and give its line."""
     topic = f"bench-small-batches-{time.time_ns()}"
@@ -217,6 +252,7 @@ def measure(case: Case, broker: Broker) -> dict[str, object]:
     seconds, spent = CLIENTS[case.client](case, broker.address, topic)
     records = case.records + case.records // WARM_UP_PARTS
     used = broker.cpu_seconds() - before
+    check_count(broker.address, topic, records)
     return {
         "bench": "small-batches",
         **case._asdict(),
@@ -248,6 +284,10 @@ def report(lines: list[dict[str, object]]) -> None:
                 for ours, theirs in zip(*(by_broker[name] for name in BROKERS), strict=True)
             ]
             total["ratio"] = round(statistics.median(ratios), 2)
+        loads = [float(str(line["load"])) for found in by_broker.values() for line in found]
+        total["load"] = f"{min(loads)}-{max(loads)}"
+        if batch in PAPER_REC_S:
+            total["paper_rec_s"] = PAPER_REC_S[int(str(batch))]
         print(json.dumps(total), flush=True)
 
 

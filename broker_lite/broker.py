@@ -74,9 +74,9 @@ class BrokerState:
         log_manager: The logs on storage.
         timers: Everything that happens later.
         placement: The nodes, and what each of them leads.
-        profile: The release of Kafka that is answered like; None for all that there is.
+        profile: The release of Kafka whose versions and features are offered; None for all.
         purgatory: Everything that waits for something.
-        quotas: Who may take how much, and who took too much.
+        quotas: Quotas of clients, and what each client has used of them.
         random: Source of uuids and member ids.
         work_clock_ns: Time spent on requests, for `request_percentage`; stands still without a
             server, or with a clock that is moved by hand.

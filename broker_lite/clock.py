@@ -31,7 +31,7 @@ class MovableTime(Protocol):
         ...
 
     def advance(self, duration_ms: int) -> None:
-        """Move it and tell whoever subscribed."""
+        """Move it and call the subscribers."""
         ...
 
     def subscribe(self, callback: Callable[[], None]) -> None:

@@ -85,7 +85,7 @@ def _file(sections: dict[str, str]) -> bytes:
 
 
 def _checksum(content: dict[str, Json]) -> int:
-    # Of the values and not of the bytes, so that a tool that lays the file out anew does no harm.
+    # Of the values and not of the bytes, so that a tool may reformat the file.
     return zlib.crc32(_render(content).encode())
 
 

@@ -1,7 +1,7 @@
 """Features of the cluster: which levels this broker knows, and which are in force (KIP-584).
 
-It decides which changes of a level are allowed. What a level does is decided by its readers, who
-are told of changes.
+It decides which changes of a level are allowed. What a level does is decided by its readers;
+``on_change`` calls them.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def check_replicas(replicas: Iterable[int], nodes: Mapping[int, Node]) -> tuple[
     unknown = [node_id for node_id in chosen if node_id not in nodes]
     if unknown or not chosen or len(set(chosen)) != len(chosen):
         raise PlacementError(
-            f"replicas {list(chosen)} are not possible: name each once of {list(nodes)}"
+            f"replicas {list(chosen)}: each must be one of the nodes {list(nodes)}, and only once"
         )
     return chosen
 

@@ -112,7 +112,7 @@ class Services(Protocol):
 
     @property
     def quotas(self) -> QuotaEnforcement:
-        """Who may take how much, and who took too much."""
+        """Quotas of clients, and what each client has used of them."""
         ...
 
     @property

@@ -67,7 +67,7 @@ class Topic:
         overrides: Settings made for this topic, text by name.
         config: Settings in force.
         internal: True for the coordinators' topics.
-        deleted: True once it was deleted; whoever still holds it must let go.
+        deleted: True once it was deleted; code that still holds the object must drop it.
     """
 
     __slots__ = ("config", "deleted", "internal", "name", "overrides", "partitions", "topic_id")
@@ -225,7 +225,7 @@ class TopicRegistry:
     ) -> Generator[None, None, Topic]:
         """Create a topic, in steps of one partition; the settings have been checked.
 
-        Nobody sees the topic before the last step, and nobody can have its name meanwhile. When
+        Look-ups find the topic after the last step; its name is taken from the first one on. When
         the process dies before, or the steps are given up, the next start has the whole topic.
 
         Args:
@@ -379,8 +379,8 @@ class TopicRegistry:
     def deleting(self, topic: Topic, now_ms: int) -> Generator[None, None, None]:
         """Delete a topic with its logs, in steps of one partition.
 
-        Nobody finds it from the first step on, and nobody can have its name before the last one,
-        when whoever waits for its partitions is woken. When the process dies meanwhile, the next
+        Look-ups do not find it from the first step on. Its name is free after the last step, which
+        also wakes requests that wait for its partitions. When the process dies meanwhile, the next
         start has the whole topic or nothing of it.
 
         Args:
@@ -406,7 +406,7 @@ class TopicRegistry:
         self._tell_gone(topic, now_ms)
 
     def _tell_gone(self, topic: Topic, now_ms: int) -> None:
-        """The name is free again; whoever waits for the topic or knows something of it is told."""
+        """Free the name, and call those who wait for the topic or keep something about it."""
         self._going.discard(topic.name)
         for index in range(len(topic.partitions)):
             self._purgatory.wake((topic.topic_id, index))

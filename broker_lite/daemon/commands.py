@@ -249,7 +249,7 @@ def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
         return str(error)
     listen = ", ".join(shown(listener) for listener in listeners)
     if error.errno == errno.EADDRINUSE:
-        return f"somebody listens on {listen} already: stop that, or give another --listen"
+        return f"another process listens on {listen}: stop it, or give another --listen"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{listen} is not an address of this machine: give another --listen"
     if error.errno in _DISK_TROUBLES:

@@ -1,6 +1,6 @@
 """Asks a broker whether it answers: ``python -m onceflow.broker_lite.daemon.health [HOST:PORT]``.
 
-For health checks of containers: one ApiVersions request on a connection of its own. Without an
+For health checks of containers: one ApiVersions request on a new connection. Without an
 address it takes the first listener of ``KAFKA_LISTENERS`` that is not a controller's. The exit code
 is 0 for an answer, also if that asks for a client certificate, which this check does not have.
 """
@@ -69,7 +69,7 @@ def main() -> int:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not port.isdigit():
-        print(f"{listener!r} is no HOST:PORT", file=sys.stderr)
+        print(f"{listener!r} is not HOST:PORT", file=sys.stderr)
         return 2
     protocols = dict(
         entry.strip().upper().partition(":")[::2]

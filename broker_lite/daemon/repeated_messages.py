@@ -31,8 +31,8 @@ class _Place:
 class RepeatedMessages(logging.Filter):
     """Lets so many records of one place through in a window of time, and counts the others.
 
-    The count is told with the first record of that place in a later window. It looks at warnings
-    and errors only: who asks for more wants all of it.
+    The first record of that place in a later window carries the count. Only warnings and errors
+    are limited: a log level below them asks for everything.
 
     Args:
         clock_s: Seconds of a clock that is never set back.

@@ -149,7 +149,7 @@ def create_topics(access: Access, request: CreateTopicsRequest) -> Verdict:
 
 @guards(DeleteTopicsRequest)
 def delete_topics(access: Access, request: DeleteTopicsRequest) -> Verdict:
-    """DELETE on each topic; its name is told only to those who may describe it."""
+    """DELETE on each topic; the answer names it only to clients that may describe it."""
     refused = []
     if access.api_version < 6:
         request.topic_names, denied = split(

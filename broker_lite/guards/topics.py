@@ -62,7 +62,7 @@ def take_out(access: Access, topics: list[NamedT], operation: int) -> list[Named
 
 @guards(ProduceRequest)
 def produce(access: Access, request: ProduceRequest) -> Verdict:
-    """A producer without answers is told by the end of its connection, as in Kafka."""
+    """Close the connection of a producer with acks=0, the only way to tell it, as in Kafka."""
 
     def may_write(topic: ProduceRequest.TopicProduceData) -> bool:
         name = access.name_of(topic.name, topic.topic_id)
@@ -315,7 +315,7 @@ def _may_look(access: Access, request: MetadataRequest, name: str) -> bool:
 
 
 def cluster_bits(access: Access) -> int:
-    """What the client may do with the cluster; nothing is told to one that may not look at it."""
+    """Operations that the client may do with the cluster; none if it may not describe it."""
     if not access.cluster(AclOperation.DESCRIBE):
         return 0
     return access.bits(AclResourceType.CLUSTER, CLUSTER_NAME)

@@ -31,6 +31,8 @@ CreationResult = CreateAclsResponse.AclCreationResult
 FilterResult = DeleteAclsResponse.DeleteAclsFilterResult
 Resource = DescribeAclsResponse.DescribeAclsResource
 
+_UNKNOWN_NUMBER = "The filter has an unknown type of resource, pattern, operation or permission."
+
 
 def _filter(wish: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     return AclFilter(
@@ -57,7 +59,7 @@ def describe_acls(
     if not wanted.is_known:
         return DescribeAclsResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message="The filter holds a number that means nothing.",
+            error_message=_UNKNOWN_NUMBER,
         )
     resources: dict[tuple[int, str, int], Resource] = {}
     for acl in filter(wanted.matches, state.authorizer.acls()):
@@ -151,7 +153,7 @@ def delete_acls(
             results.append(
                 FilterResult(
                     error_code=ErrorCode.INVALID_REQUEST,
-                    error_message="The filter holds a number that means nothing.",
+                    error_message=_UNKNOWN_NUMBER,
                 )
             )
     return DeleteAclsResponse(filter_results=results)

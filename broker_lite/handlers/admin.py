@@ -142,7 +142,7 @@ def _creating_topic(
 
 
 def _wished_partitions(state: Services, wish: CreatableTopic) -> int:
-    """Number of partitions of a wished topic, after all that may be wrong with it."""
+    """Return the number of partitions of a topic to create, after all checks."""
     if wish.assignments:
         if wish.num_partitions != BROKER_DEFAULT or wish.replication_factor != BROKER_DEFAULT:
             raise TopicError(
@@ -174,18 +174,18 @@ def _wished_partitions(state: Services, wish: CreatableTopic) -> int:
     if wish.replication_factor > len(state.placement.running):
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {wish.replication_factor} cannot be reached: "
-            f"{len(state.placement.running)} of the brokers run.",
+            f"Replication factor {wish.replication_factor} is larger than the number of running "
+            f"brokers, {len(state.placement.running)}.",
         )
     return count
 
 
 def _check_quota(quota: MutationQuota, partitions: int) -> None:
-    """Count partitions that come or go against the asker's quota (KIP-599)."""
+    """Count created or deleted partitions against the client's quota (KIP-599)."""
     if not quota.take(partitions):
         raise TopicError(
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-            f"The quota of changes to topics is used up; ask again in {quota.throttle_ms} ms.",
+            f"Quota controller_mutation_rate is exceeded; retry in {quota.throttle_ms} ms.",
         )
 
 
@@ -194,8 +194,8 @@ def _check_number(count: int, most: int) -> None:
     if count > most:
         raise TopicError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request may make at most {PARTITIONS_MAX} partitions; {most} are left, "
-            f"and {count} are wanted.",
+            f"One request may create at most {PARTITIONS_MAX} partitions: {most} are left, "
+            f"{count} were asked for.",
         )
 
 
@@ -204,7 +204,7 @@ def _check_assignment(state: Services, broker_ids: Sequence[int]) -> None:
     if not broker_ids or len({*broker_ids}) != len(broker_ids) or not {*broker_ids} <= {*nodes}:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas {list(broker_ids)} are not possible: name each once of {nodes}.",
+            f"Replicas {list(broker_ids)}: each must be one of the brokers {nodes}, and only once.",
         )
 
 
@@ -285,14 +285,14 @@ def _deletable(
         topic = state.topics.get(name)
         if topic is None:
             raise TopicError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist."
             )
     elif topic_id == ZERO_UUID:
         raise TopicError(ErrorCode.INVALID_REQUEST, "Give the name or the id of the topic.")
     else:
         topic = state.topics.get_by_id(topic_id)
         if topic is None:
-            raise TopicError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
+            raise TopicError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {topic_id}.")
     if topic.internal:
         raise TopicError(
             ErrorCode.INVALID_REQUEST,
@@ -351,12 +351,12 @@ def _grow(
     topic = state.topics.get(wish.name)
     if topic is None:
         raise TopicError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{wish.name}'."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{wish.name}' does not exist."
         )
     if topic.internal:
         raise TopicError(
             ErrorCode.INVALID_REQUEST,
-            f"Topic '{topic.name}' maps keys to partitions by their number; it cannot grow.",
+            f"Topic '{topic.name}' cannot grow: its keys are mapped by the number of partitions.",
         )
     state.topics.check_growth(topic, wish.count)
     added = wish.count - len(topic.partitions)

@@ -1,4 +1,4 @@
-"""ApiVersions, Metadata, FindCoordinator and DescribeCluster: who and what is here.
+"""ApiVersions, Metadata, FindCoordinator and DescribeCluster: what a client finds first.
 
 Decides what is advertised: served requests (derived from the registry), features, addresses, and
 topics, which Metadata may also create. Who leads and coordinates what is the placement's part.
@@ -49,7 +49,7 @@ SOFTWARE_NAME_MIN_VERSION = 3
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
 
 TOPIC_OPERATIONS = sum(1 << each for each in OPERATIONS[AclResourceType.TOPIC])
-"""Without rules everybody may do all that there is to do with a topic."""
+"""Operations on a topic that are allowed without an authorizer: all."""
 
 CLUSTER_OPERATIONS = sum(1 << each for each in OPERATIONS[AclResourceType.CLUSTER])
 """The same for the cluster."""

@@ -1,4 +1,4 @@
-"""What has settings, by type of resource: what is set, what may be set, and what is shown.
+"""Resources that have settings (topics, brokers, groups, client metrics), one class for each type.
 
 The handlers are the same for every type; here is what differs: which names exist, which settings
 they have, where these are kept, and which error a wrong one gets.
@@ -64,7 +64,7 @@ class ConfigResources(Protocol):
     """One type of resource."""
 
     bad_setting_code: ErrorCode
-    """What a wrong name or value is answered with."""
+    """Error code for a wrong name or value."""
 
     def check(self, state: Services, name: str) -> None:
         """Refuse a resource that does not exist.
@@ -75,7 +75,7 @@ class ConfigResources(Protocol):
         ...
 
     def check_name(self, state: Services, name: str) -> None:
-        """Refuse a name that none can have whose settings are to change.
+        """Refuse a name that no resource of this type can have, before its settings change.
 
         Raises:
             TopicError: With the code and the reason.
@@ -148,7 +148,7 @@ class _Topics:
         topic = state.topics.get(name)
         if topic is None:
             raise TopicError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named '{name}'."
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' does not exist."
             )
         return topic
 
@@ -184,7 +184,7 @@ class _Brokers:
         if name not in (CLUSTER_DEFAULT, *nodes):
             raise TopicError(
                 ErrorCode.INVALID_REQUEST,
-                f"There is no broker {name!r}; there is {', '.join(nodes)}.",
+                f"Unknown broker {name!r}; the brokers are {', '.join(nodes)}.",
             )
 
     check_name = check
@@ -255,7 +255,7 @@ class _Brokers:
         return shown
 
     def _bound(self, state: Services, name: str, setting: str) -> str | None:
-        """Where a node listens, and what clients are told; None for other settings."""
+        """Addresses of a node's listeners, for the two settings that hold them; otherwise None."""
         if setting not in ("listeners", "advertised.listeners"):
             return None
         found = [each for (node_id, _), each in state.listeners.items() if str(node_id) == name]
@@ -379,7 +379,7 @@ def _check_match(text: str) -> None:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise ConfigError("match", part, f"the pattern is not a regular one: {error}") from None
+            raise ConfigError("match", part, f"not a regular expression: {error}") from None
 
 
 RESOURCES: dict[int, ConfigResources] = {

@@ -241,7 +241,7 @@ def _changed(
     """What is set for a resource after the changes.
 
     Raises:
-        TopicError: A change that cannot be meant.
+        TopicError: A change that does not fit the setting.
     """
     wished = kind.overrides(state, name)
     for change in configs:
@@ -252,7 +252,9 @@ def _changed(
             continue
         if operation not in (ConfigOperation.SET, ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"There is no operation {operation} on settings."
+                ErrorCode.INVALID_REQUEST,
+                f"Unknown operation {operation} on setting '{change.name}'; use 0 (SET), 1 "
+                "(DELETE), 2 (APPEND) or 3 (SUBTRACT).",
             )
         value = _value(change.name, change.value)
         if operation != ConfigOperation.SET:
@@ -268,7 +270,7 @@ def _changed(
                 if any(words) and "" in given:
                     raise TopicError(
                         ErrorCode.INVALID_CONFIG,
-                        f"Setting '{change.name}' cannot hold an empty word.",
+                        f"Setting '{change.name}' is a list; it cannot hold an empty element.",
                     )
                 words += [word for word in given if word not in words]
             else:
@@ -280,5 +282,8 @@ def _changed(
 
 def _value(name: str, value: str | None) -> str:
     if value is None:
-        raise TopicError(ErrorCode.INVALID_REQUEST, f"Setting '{name}' has no value to use.")
+        raise TopicError(
+            ErrorCode.INVALID_REQUEST,
+            f"Setting '{name}' needs a value; use DELETE to go back to its default.",
+        )
     return value

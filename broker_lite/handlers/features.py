@@ -101,7 +101,7 @@ def _quorum(
             current_voters=[],
             observers=[],
         )
-    # There is no log of metadata here; the number of changes is not told.
+    # Without a metadata log there is no number of changes to report.
     voters = [
         ReplicaState(
             replica_id=node.node_id,
@@ -136,7 +136,7 @@ def unregister_broker(
         known = [each.node_id for each in state.placement.nodes.values() if each.registered]
         return UnregisterBrokerResponse(
             error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
-            error_message=f"There is no broker {request.broker_id}; there are {known}.",
+            error_message=f"Unknown broker {request.broker_id}; the brokers are {known}.",
         )
     node.registered = False
     return UnregisterBrokerResponse()

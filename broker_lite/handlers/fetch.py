@@ -44,7 +44,7 @@ UNSENT_BYTES_MAX = 128 * 1024 * 1024
 batch only, so that peers which ask and do not read cannot fill it."""
 
 COUNTED_AT_ONCE_BYTES = 1_048_576
-"""How much is looked at in one piece to find out whether ``min_bytes`` are there."""
+"""How much is read at once when counting whether ``min_bytes`` are available."""
 
 
 @handles(FetchRequest)
@@ -208,7 +208,7 @@ class _FetchAttempt:
         if diverging is not None and diverging.epoch < 0:
             return ErrorCode.OFFSET_OUT_OF_RANGE  # Nothing is known of the asker's last epoch.
         if diverging is not None:
-            return ErrorCode.NONE  # Where the logs part is told also to who is beyond the end.
+            return ErrorCode.NONE  # A reader beyond the end also learns where the logs diverge.
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if not self._knows_zstd and topic is not None and topic.config.compression_type == "zstd":
@@ -216,7 +216,7 @@ class _FetchAttempt:
         return ErrorCode.NONE
 
     def _diverging(self, source: _Source, log: PartitionLog) -> FetchResponse.EpochEndOffset | None:
-        """Where the asker's log left ours, when its last fetched epoch says so (KIP-595)."""
+        """Return where the reader's log diverges from ours, by its last fetched epoch (KIP-595)."""
         asked = source.asked
         if asked.last_fetched_epoch == ANY_EPOCH:
             return None

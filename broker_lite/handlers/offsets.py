@@ -46,7 +46,7 @@ SPECIAL_MIN_VERSION = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""From which version on a special timestamp may be asked for."""
+"""First ListOffsets version that knows each special timestamp."""
 
 LEADER_EPOCH_MIN_VERSION = 4
 ANY_EPOCH = -1
@@ -115,7 +115,7 @@ def _list_offset(
     elif timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         found = log.earliest()
     elif timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-        # There is no second tier, so nothing is stored or waits to be stored there.
+        # Without tiered storage no offset is stored there.
         found = None
     elif timestamp_ms == MAX_TIMESTAMP:
         found = log.max_timestamp()

@@ -81,7 +81,7 @@ def describe_log_dirs(
 def alter_replica_log_dirs(
     state: Services, context: RequestContext, request: AlterReplicaLogDirsRequest, now_ms: int
 ) -> AlterReplicaLogDirsResponse:
-    """A replica may go to the folder where it is; there is no other."""
+    """Accept a move of a replica to the one log folder; refuse any other folder."""
     here = state.log_manager.volume().folder
     by_topic: dict[str, dict[int, ErrorCode]] = {}
     for folder in request.dirs:
@@ -133,10 +133,13 @@ def elect_leaders(
             message: str | None
             if not known_type:
                 code = ErrorCode.INVALID_REQUEST
-                message = f"There is no election of type {request.election_type}."
+                message = (
+                    f"Unknown election type {request.election_type}; "
+                    "use 0 (PREFERRED) or 1 (UNCLEAN)."
+                )
             elif state.topics.partition(asked.topic, index) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                message = f"There is no partition {index} of '{asked.topic}'."
+                message = f"Topic '{asked.topic}' has no partition {index}."
             else:
                 code, message = _elect(state, asked.topic, index, now_ms)
             outcomes.append(
@@ -200,7 +203,7 @@ def _reassigned(
     found = state.topics.get(topic)
     if found is None or state.topics.partition(topic, index) is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        message = f"There is no partition {index} of '{topic}'."
+        message = f"Topic '{topic}' has no partition {index}."
     elif replicas is None:
         code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     else:
@@ -218,5 +221,5 @@ def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest,
     now_ms: int,
 ) -> ListPartitionReassignmentsResponse:
-    """None is ever under way."""
+    """List no reassignments: each is done when AlterPartitionReassignments is answered."""
     return ListPartitionReassignmentsResponse(topics=[])

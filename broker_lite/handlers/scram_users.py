@@ -42,7 +42,7 @@ def describe_user_scram_credentials(
             message = f"Cannot describe SCRAM credentials for the same user twice: {name}"
         elif name not in users:
             code = ErrorCode.RESOURCE_NOT_FOUND
-            message = f"There is no user with SCRAM credentials named {name}."
+            message = f"User {name} has no SCRAM credentials."
         else:
             infos = [
                 DescribeUserScramCredentialsResponse.CredentialInfo(

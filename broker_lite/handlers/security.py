@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: a connection proves who it speaks for.
+"""SaslHandshake and SaslAuthenticate: the authentication of a connection.
 
 Decides the order of the conversation (KIP-152, KIP-368, trap 70): a mechanism is chosen first, then
 its tokens travel; until they are through only ApiVersions and these two are answered. An
@@ -99,7 +99,7 @@ def take_raw_token(connection: ConnectionState, token: bytes, now_ms: int) -> Ra
     """Take a token that came without a header, and give the answer in the same way.
 
     Raises:
-        CloseConnection: It is refused; there is no way to say so.
+        CloseConnection: The token is refused; such a client can only be told by the close.
     """
     try:
         return RawToken(_take_token(connection, token, now_ms))

@@ -360,4 +360,4 @@ def _no_partition(name: str, index: int) -> tuple[ErrorCode, str | None]:
         check_topic_name(name)
     except TopicError as error:
         return error.code, error.message
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of '{name}'."
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{name}' has no partition {index}."

@@ -43,8 +43,8 @@ WAITING_REQUESTS_MAX = 128
 """The same as a number of requests."""
 
 REQUESTS_PER_TURN_MAX = 64
-"""Requests of one connection that are handled before the others get a turn; one, as long as it has
-yet to say who it is, so that strangers do not hold up those who did."""
+"""Requests of one connection that are handled before the others get a turn. Before its client is
+authenticated it is one, so that such connections do not hold up the others."""
 
 TURN_MS_MAX = 5
 """The same as a time, for requests that take long: the one that passes it is the turn's last."""
@@ -89,7 +89,7 @@ class Host(Protocol):
         ...
 
     def hold_off(self, connection: ClientConnection) -> Timer | None:
-        """When an address that opens connections too fast has this one closed; None otherwise."""
+        """Return the timer that closes this connection, if its address opens them too fast."""
         ...
 
     def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
@@ -225,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
         self.abort()
 
     def _decrypt(self, tls: TlsChannel, transport: asyncio.Transport, data: bytes) -> bytes:
-        """What the peer means; empty when it said nothing yet or is being sent away."""
+        """Return the decrypted bytes; empty during the handshake, or when it failed."""
         established = tls.established
         try:
             plain = tls.receive(data)
@@ -241,10 +241,10 @@ class ClientConnection(asyncio.Protocol):
         return plain
 
     def _open(self, tls: TlsChannel) -> None:
-        """The handshake is done: who is it?
+        """Name the client by its certificate, after the TLS handshake.
 
         Raises:
-            NoMatchingRule: No rule says who the certificate's name is.
+            NoMatchingRule: No rule maps the certificate's name to a user.
             ValueError: The certificate cannot be read.
         """
         if self._opening is not None:
@@ -266,7 +266,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
 
     def _take_in(self, data: bytes, transport: asyncio.Transport) -> None:
-        """Handle what the peer said, as far as it makes whole requests."""
+        """Handle the whole requests that have arrived, and keep the rest."""
         server = self._server
         if self._tap is not None:
             self._tap.received(data)
@@ -390,7 +390,7 @@ class ClientConnection(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """Close after what was answered is sent; nothing more is handled."""
+        """Close once the answers so far are sent; no further request is handled."""
         self._waiting.clear()
         self._closing = True
         if not self._outgoing:
@@ -531,7 +531,7 @@ class ClientConnection(asyncio.Protocol):
         return self._write(result, answer.api_version, answer.correlation_id)
 
     def _limit_requests(self) -> None:
-        """Hold the peer to the size of request that its standing allows."""
+        """Bound the size of requests, more tightly before authentication."""
         config = self._server.broker.config
         limit = config.socket_request_max_bytes
         if self.state is not None and self.state.must_authenticate:
@@ -588,7 +588,7 @@ class ClientConnection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Send what waits, and close the connection once it is through if that was asked for."""
+        """Send what waits; then close the connection if it is to be closed."""
         try:
             self._outgoing.flush()
         except TlsFailed:

@@ -1,6 +1,6 @@
 """A listener of a node while it is open.
 
-It holds what connections and the server both know of it, and says what is dangerous about it.
+It holds what connections and the server both use of a listener, and words warnings about it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from onceflow.broker_lite.security.listener_security import ListenerSecurity
 from onceflow.broker_lite.settings.listeners import Listener, is_loopback
 
 SENT_AS_THEY_ARE = {"PLAIN": "passwords of PLAIN", "OAUTHBEARER": "tokens of OAUTHBEARER"}
-"""Mechanisms whose secret itself travels."""
+"""Mechanisms that send the secret itself."""
 
 
 class Endpoint:

@@ -107,8 +107,8 @@ class Server:
 
         Raises:
             OSError: An address cannot be bound; none is served then.
-            ConfigError: A listener is open to strangers and nobody allowed that, or its settings
-                do not fit together.
+            ConfigError: A listener is reachable without authentication and this was not allowed,
+                or its settings do not fit together.
         """
         check_openness(listeners, allowed=self.broker.config.onceflow_allow_insecure_network)
         for remark in without_effect(self.broker.config, listeners):
@@ -256,9 +256,9 @@ class Server:
         return True
 
     def hold_off(self, connection: ClientConnection) -> Timer | None:
-        """When an address that opens connections too fast has this one closed; None otherwise.
+        """Return the timer that closes this connection, if its address opens them too fast.
 
-        Closed at once it would come again at once (KIP-612).
+        A client whose connection is closed at once would reconnect at once (KIP-612).
         """
         now_ms = self.clock()
         throttle_ms = self.broker.quotas.connected(connection.address, now_ms)
@@ -324,7 +324,7 @@ class Server:
         self.after_event()
 
     def _moved(self) -> None:
-        """The clock was moved by hand: an alarm for the time before comes too late."""
+        """Set the alarm again after the clock was moved by hand."""
         alarm, self._alarm = self._alarm, None
         if alarm is not None:
             alarm.cancel()

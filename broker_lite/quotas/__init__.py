@@ -1,4 +1,4 @@
-"""Quotas of clients: what is set for whom, and how those who take too much are slowed down."""
+"""Quotas of clients: which are set, and how clients that exceed them are slowed down."""
 
 from onceflow.broker_lite.quotas.client_quotas import ClientQuotas, QuotaFilter
 from onceflow.broker_lite.quotas.enforcement import QuotaEnforcement

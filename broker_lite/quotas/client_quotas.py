@@ -96,15 +96,15 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
     """An entity of its parts.
 
     Raises:
-        QuotaError: There is none, one is of a type that does not exist or has no name, or an
-            address is combined with anything else.
+        QuotaError: No part is given, one has an unknown type or an empty name, or an address is
+            combined with another part.
     """
     by_type = dict(parts)
     if not by_type:
         raise QuotaError("Name a user, a client id or an address that the quotas are for.")
     for kind, name in by_type.items():
         if kind not in ENTITY_TYPES:
-            raise QuotaError(f"There is no entity of type {kind!r}; there are user, client-id, ip.")
+            raise QuotaError(f"Unknown entity type {kind!r}; use user, client-id or ip.")
         if name == "":
             raise QuotaError(f"The name of the {kind} is empty; null stands for the default.")
     if IP in by_type and len(by_type) > 1:
@@ -116,7 +116,7 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
         try:
             by_type[IP] = str(ipaddress.ip_address(address))
         except ValueError:
-            raise QuotaError(f"{address!r} is no IP address.") from None
+            raise QuotaError(f"{address!r} is not an IP address.") from None
     return tuple(sorted(by_type.items()))
 
 
@@ -124,11 +124,11 @@ def check_quota(entity: Entity, key: str, value: float) -> float:
     """A quota that is to be set.
 
     Raises:
-        QuotaError: There is no such quota for the entity, or the value cannot be meant.
+        QuotaError: The entity has no such quota, or the value is out of range.
     """
     keys = KEYS_OF_ADDRESSES if entity[0][0] == IP else KEYS_OF_CLIENTS
     if key not in keys:
-        raise QuotaError(f"There is no quota {key!r} for it; there are {', '.join(sorted(keys))}.")
+        raise QuotaError(f"Unknown quota {key!r} for this entity; use {', '.join(sorted(keys))}.")
     if not math.isfinite(value) or value <= 0:
         raise QuotaError(f"Quota {key} must be a number above 0, not {value}.")
     most = WHOLE_NUMBERS.get(key)
@@ -149,7 +149,7 @@ class ClientQuotas:
         on_change: Called after a change.
 
     Raises:
-        DataFolderError: What is kept is no quota.
+        DataFolderError: A quota in the cluster metadata is malformed.
     """
 
     __slots__ = ("_by_entity", "_lookups", "_metadata", "_set_keys", "on_change")
@@ -202,7 +202,7 @@ class ClientQuotas:
             strict: Leave out entities that have parts which no filter names.
 
         Raises:
-            QuotaError: A filter that cannot be meant.
+            QuotaError: A filter is malformed.
         """
         by_type = _checked_filters(filters)
         return [
@@ -273,15 +273,20 @@ def _checked_filters(filters: Iterable[QuotaFilter]) -> dict[str, QuotaFilter]:
     for wanted in filters:
         kind = wanted.entity_type
         if not kind:
-            raise QuotaError("A filter names no type of entity.")
+            raise QuotaError("A filter has an empty entity type; use user, client-id or ip.")
         if kind in by_type:
             raise QuotaError(f"The filter has {kind} more than once.")
         if wanted.match not in tuple(QuotaMatch):
-            raise QuotaError(f"There is no match of type {wanted.match}.")
+            raise QuotaError(
+                f"Unknown match type {wanted.match}; use 0 (exact), 1 (default) or 2 (any)."
+            )
         if (wanted.match == QuotaMatch.EXACT) != (wanted.name is not None):
-            raise QuotaError("A name is for exact matches, and these need one.")
+            raise QuotaError("Match type 0 (exact) needs a name; types 1 and 2 take none.")
         if kind not in ENTITY_TYPES:
-            raise QuotaError(f"There is no entity of type {kind!r}.", ErrorCode.UNSUPPORTED_VERSION)
+            raise QuotaError(
+                f"Unknown entity type {kind!r}; use user, client-id or ip.",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
         by_type[kind] = wanted
     if IP in by_type and len(by_type) > 1:
         raise QuotaError("An address cannot be combined with a user or client id.")

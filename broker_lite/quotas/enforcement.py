@@ -1,8 +1,8 @@
-"""Who took too much, and how long he is made to wait (KIP-13, KIP-124, KIP-219, KIP-599, KIP-612).
+"""Measures clients against their quotas (KIP-13, KIP-124, KIP-219, KIP-599, KIP-612).
 
-It measures what clients take and says how long to wait. The answer tells the client at once, and
-the connection is not read from for that long; both is done by the connection. A quota is shared by
-all connections of those it is set for.
+It says how long a client above its quota must wait. The connection does the rest: its answer
+carries the time, and it handles no further request for that long. All connections of the entity
+that a quota is set for share it.
 """
 
 from __future__ import annotations

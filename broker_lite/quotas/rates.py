@@ -1,4 +1,4 @@
-"""How much was taken lately, measured as Kafka measures it: rates over windows, and token buckets.
+"""Rates over windows and token buckets, computed as Kafka computes them.
 
 Time is an argument in wall milliseconds. What a measure is compared with is decided by its users.
 """

@@ -38,7 +38,7 @@ def subject_name(certificate: bytes) -> str:
         certificate: In DER form.
 
     Raises:
-        ValueError: The bytes are no certificate.
+        ValueError: The bytes are not a certificate.
     """
     _, body, _ = _element(certificate, 0, _SEQUENCE)
     _, fields, _ = _element(body, 0, _SEQUENCE)

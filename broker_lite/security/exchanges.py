@@ -27,7 +27,7 @@ from onceflow.sdk.protocol.scram import (
 )
 
 KeysOf = Callable[[str, str], ScramKeys | None]
-"""``keys_of(mechanism, user)``; None for a user that there is not."""
+"""``keys_of(mechanism, user)``; None for an unknown user."""
 
 
 class SaslExchange(Protocol):
@@ -67,9 +67,9 @@ class PlainExchange:
 class ScramExchange:
     """SCRAM (RFC 5802): two tokens; the password itself never travels.
 
-    A user that there is not gets a salt of its own, always the same, and fails at the second token
-    like one with a wrong password, so that nobody learns which users there are. (Apache Kafka ends
-    the exchange at the first token then.)
+    An unknown user gets a made-up salt, always the same one, and fails at the second token like a
+    user with a wrong password, so that a client cannot learn which users exist. (Apache Kafka ends
+    the exchange at the first token.)
     """
 
     def __init__(self, mechanism: str, keys_of: KeysOf, nonce: bytes, secret: bytes) -> None:

@@ -119,7 +119,7 @@ class ListenerSecurity:
     def renew_tls(self) -> None:
         """Read keys and certificates again, for connections to come; may run in a thread.
 
-        What cannot be used is told, and the ones that there are stay in use.
+        Files that cannot be used are logged, and the current key and certificates stay in use.
         """
         from onceflow.broker_lite.security.stores import file_marks
 
@@ -221,7 +221,7 @@ class ListenerSecurity:
         return left_ms if longest_ms is None else min(left_ms, longest_ms)
 
     def principal_of(self, certificate: bytes | None) -> str:
-        """Who a TLS client is by its certificate.
+        """Return the user of a TLS client, by its certificate.
 
         Raises:
             NoMatchingRule: ``ssl.principal.mapping.rules`` says nothing about it.

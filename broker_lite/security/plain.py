@@ -1,4 +1,4 @@
-"""SASL PLAIN on the broker's side (RFC 4616): who a token speaks for.
+"""SASL PLAIN on the broker's side (RFC 4616): finds the user of a token.
 
 Decides only whether name and password fit together. Passwords are compared in constant time; they
 travel as they are, so use it on networks that you trust.

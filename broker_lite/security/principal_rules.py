@@ -17,7 +17,7 @@ _SPLIT = re.compile(r"\s*(DEFAULT|RULE:(?:\\.|[^\\/])*/(?:\\.|[^\\/])*/[LU]?)\s*
 
 
 class NoMatchingRule(ValueError):
-    """No rule says who a certificate's name is."""
+    """No rule maps a certificate's name to a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def parse_rules(text: str) -> tuple[PrincipalRule, ...]:
     """Read the setting.
 
     Raises:
-        ConfigError: A rule is malformed, or its pattern is none.
+        ConfigError: A rule is malformed, or its pattern is not a regular expression.
     """
     rules: list[PrincipalRule] = []
     pos = 0

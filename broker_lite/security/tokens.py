@@ -1,4 +1,4 @@
-"""SASL OAUTHBEARER (RFC 7628, KIP-255, KIP-768): who a signed token speaks for.
+"""SASL OAUTHBEARER (RFC 7628, KIP-255, KIP-768): finds the user of a signed token.
 
 Decides which signatures, issuers, audiences and times are good. Keys come from `jwks`; the library
 PyJWT checks signatures, everything else is checked here on the broker's own clock.
@@ -48,7 +48,7 @@ class TokenRules:
     """What tokens must be like; see the settings ``sasl.oauthbearer.*``.
 
     Attributes:
-        verify: Checks the signature; None takes tokens that nobody signed.
+        verify: Checks the signature; None accepts unsigned tokens.
         audiences: A token must name one of them; empty for any.
         issuer: Who must have made it; empty for anybody.
         skew_ms: How far the issuer's clock may differ.
@@ -112,7 +112,7 @@ class TokenRules:
         if not isinstance(user, str) or not user.strip():
             raise TokenRefused(f"its {self.sub_claim} names no user")
         if not user.isprintable():
-            # Nobody could tell such names apart, in a log or in an ACL.
+            # Such names look alike in a log or in an ACL.
             raise TokenRefused(f"its {self.sub_claim} holds characters that cannot be shown")
         return Token(user, expires_ms)
 
@@ -178,7 +178,7 @@ def _object(data: bytes) -> dict[str, object]:
     except (ValueError, RecursionError):
         raise TokenRefused("it is not JSON") from None
     if not isinstance(found, dict):
-        raise TokenRefused("it is no JSON object")
+        raise TokenRefused("it is not a JSON object")
     return found
 
 

@@ -2,7 +2,7 @@
 
 What is committed is read from the broker's own logs, as a consumer with ``read_committed`` would
 see it, without a client and without waiting: records of open transactions are not there yet, those
-of aborted ones never. It decides how records are compared and how a difference is told.
+of aborted ones never. It decides how records are compared and how a difference is shown.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class KafkaRecords:
             topic: Name of the topic.
 
         Raises:
-            KeyError: There is no such topic.
+            KeyError: The topic does not exist.
         """
         return self._broker.call(lambda state, now_ms: _committed(state, topic))
 
@@ -190,7 +190,7 @@ def _committed(state: BrokerState, name: str) -> CommittedRecords:
     topic = state.topics.get(name)
     if topic is None:
         names = ", ".join(sorted(topic.name for topic in state.topics)) or "none"
-        raise KeyError(f"there is no topic {name!r} yet; create it before (there are: {names})")
+        raise KeyError(f"unknown topic {name!r}; create it first (topics: {names})")
     found: list[Committed] = []
     for index, log in enumerate(topic.partitions):
         found.extend(_of_log(log, index))
@@ -243,7 +243,7 @@ def explain(left: CommittedRecords, right: object) -> list[str] | None:
 
     Args:
         left: What is committed.
-        right: What was expected; None is returned for what is no list.
+        right: What was expected; for anything but a list, None is returned.
     """
     if not isinstance(right, Sequence) or isinstance(right, str | bytes):
         return None

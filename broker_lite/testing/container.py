@@ -199,7 +199,7 @@ class OnceflowContainer(DockerContainer):
         try:
             self._start_once()
         except Exception as error:
-            # Somebody took the port between choice and start; one more is enough.
+            # Another process took the port between choice and start; one more try is enough.
             if not PORT_TAKEN.search(str(error)):
                 raise
             if self._container is not None:

@@ -60,7 +60,7 @@ def make_answer(broker: Broker) -> Callable[[ControlRequest], Awaitable[object]]
                 f"{request.path} takes {' and '.join(allowed)}, not {request.method}",
             )
         raise ControlError(
-            HTTPStatus.NOT_FOUND, f"there is no {request.path}; GET / lists what there is"
+            HTTPStatus.NOT_FOUND, f"unknown path {request.path}; GET / lists all paths"
         )
 
     return answer
@@ -140,7 +140,7 @@ def _found(broker: Broker, rule_id: str) -> FaultRule:
     for rule in broker.faults.rules:
         if rule.rule_id == int(rule_id):
             return rule
-    raise ControlError(HTTPStatus.NOT_FOUND, f"there is no rule {rule_id}; GET /rules lists them")
+    raise ControlError(HTTPStatus.NOT_FOUND, f"unknown rule {rule_id}; GET /rules lists all rules")
 
 
 async def _rule(broker: Broker, request: ControlRequest, rule_id: str) -> object:

@@ -42,7 +42,7 @@ class DiskWatch:
         serving.when_disk_failed(start)
 
     def when_failed(self, callback: Callable[[], None]) -> None:
-        """Have somebody told, on the broker's loop, once it was stopped."""
+        """Call a function on the broker's loop once the broker was stopped."""
         self._callbacks.append(callback)
         if self.failure is not None:
             callback()

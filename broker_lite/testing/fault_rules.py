@@ -148,7 +148,7 @@ def request_type_of(key: type[Request] | str | int | None) -> type[Request] | No
     """The class of a kind of request, from the class, its name without "Request", or its number.
 
     Raises:
-        ConfigError: There is no such request.
+        ConfigError: The request is unknown.
     """
     if key is None or isinstance(key, type):
         return key

@@ -41,13 +41,13 @@ def partition_figures(state: Services, topic_name: str | None = None) -> list[Pa
         topic_name: Of this topic only; internal topics are among all.
 
     Raises:
-        KeyError: There is no topic of that name.
+        KeyError: The topic does not exist.
     """
     topics = list(state.topics)
     if topic_name is not None:
         topics = [topic for topic in topics if topic.name == topic_name]
         if not topics:
-            raise KeyError(f"there is no topic {topic_name}")
+            raise KeyError(f"unknown topic {topic_name}")
     found = []
     for topic in sorted(topics, key=lambda each: each.name):
         for index, log in enumerate(topic.partitions):

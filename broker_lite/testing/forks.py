@@ -38,7 +38,7 @@ def _leave_all() -> None:
     for each in list(_watched):
         for handle in each.leave_to_parent():
             if handle >= 0:
-                # Not closed: whoever still has the number would close another file by it later.
+                # Not closed: code that still has the number would later close another file by it.
                 os.dup2(nothing, handle, inheritable=False)
     os.close(nothing)
 

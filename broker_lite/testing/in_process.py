@@ -157,7 +157,7 @@ class Broker:
             listener: Its name, such as ``SASL_SSL``.
 
         Raises:
-            KeyError: There is no listener of that name.
+            KeyError: No listener has that name.
             RuntimeError: The broker was not started yet.
         """
         found = {each.name: each for each in self._listeners}[listener.upper()]
@@ -428,7 +428,7 @@ class Broker:
             node_id: Which one.
 
         Raises:
-            PlacementError: There is no such node.
+            PlacementError: The node is unknown.
         """
         await self._nodes.stop(self._running().server, node_id)
 
@@ -439,8 +439,8 @@ class Broker:
             node_id: Which node.
 
         Raises:
-            PlacementError: There is no such node.
-            OSError: Somebody has its address now.
+            PlacementError: The node is unknown.
+            OSError: Another process has taken its address.
         """
         await self._nodes.start(self._running().server, node_id)
 
@@ -479,7 +479,7 @@ class Broker:
 
         Raises:
             PlacementError: The node has no replica, or does not run.
-            KeyError: There is no such partition.
+            KeyError: The partition does not exist.
         """
         self.call(
             lambda state, now_ms: state.placement.move_leader(
@@ -587,7 +587,7 @@ class Broker:
             topic: Of this topic only.
 
         Raises:
-            KeyError: There is no topic of that name.
+            KeyError: The topic does not exist.
         """
         return self.call(lambda state, now_ms: partition_figures(state, topic))
 

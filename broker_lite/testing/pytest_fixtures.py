@@ -56,7 +56,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse what is no option of a broker.
+    """Refuse unknown options of a broker.
 
     Raises:
         UsageError: It names the option, and the nearest one that there is.

@@ -1,4 +1,4 @@
-"""The pytest plugin ``onceflow`` for who names it in ``conftest.py``, and not for who has it.
+"""The pytest plugin ``onceflow`` for projects that name it in ``conftest.py``.
 
 Where the package is installed pytest finds the plugin by itself; from a tree of sources
 ``pytest_plugins = ["onceflow.broker_lite.testing.pytest_plugin"]`` brings it. Both together are
@@ -15,7 +15,7 @@ NAME = "onceflow"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Bring the plugin, unless pytest has found it or somebody has switched it off."""
+    """Load the plugin, unless pytest has loaded it or the user has disabled it."""
     plugins = config.pluginmanager
     if not plugins.has_plugin(NAME) and not plugins.is_blocked(NAME):
         plugins.register(pytest_fixtures, NAME)

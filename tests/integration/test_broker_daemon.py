@@ -167,7 +167,7 @@ def test_a_daemon_that_cannot_start_says_what_to_do(tmp_path: Path) -> None:
     unusable = CliRunner().invoke(broker, ["--listen", "127.0.0.1:0", "--data", folder])
     for result in (busy, elsewhere, unusable):
         assert result.exit_code == 1
-    assert f"somebody listens on 127.0.0.1:{port} already" in busy.output
+    assert f"another process listens on 127.0.0.1:{port}" in busy.output
     assert "192.0.2.1:0 is not an address of this machine" in elsewhere.output
     assert folder in unusable.output
     assert "give a --data folder" in unusable.output

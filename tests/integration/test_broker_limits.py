@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from broker_requests import FETCH_BY_NAME, fetch_request, fetched
 from broker_wire import Wire, batch, until
 
 from onceflow.broker_lite import Broker
-from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES, Dispatcher, PendingAnswer
+from onceflow.broker_lite.dispatch import MAX_REQUEST_VALUES
 from onceflow.broker_lite.handlers.fetch import COUNTED_AT_ONCE_BYTES
-from onceflow.broker_lite.registry import load_handlers
+from onceflow.broker_lite.registry import Registration, load_handlers
+from onceflow.broker_lite.request_context import RequestContext
+from onceflow.broker_lite.services import Services
 from onceflow.sdk.protocol.api.admin import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -43,6 +44,7 @@ from onceflow.sdk.protocol.api.security import (
     SaslHandshakeResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
+from onceflow.sdk.protocol.schema import Request
 
 POLICY_VIOLATION = ErrorCode.POLICY_VIOLATION
 NAMES_MAX = MAX_REQUEST_VALUES // 4
@@ -204,7 +206,7 @@ async def test_unauthenticated_peers_may_send_little() -> None:
             assert len((await wire.ask(large, 9, ProduceResponse)).responses) == 1
 
 
-async def test_strangers_get_one_request_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_get_one_request_a_turn() -> None:
     """Many of them, each with many requests at hand, do not hold up who was let in."""
     turn = 0
     turns: list[int] = []
@@ -214,18 +216,26 @@ async def test_strangers_get_one_request_a_turn(monkeypatch: pytest.MonkeyPatch)
         turn += 1
         loop.call_soon(tick)
 
-    dispatch = Dispatcher.dispatch
+    class Noting:
+        """Stands before the handlers, and notes the turn in which each request is handled."""
 
-    def noted(*arguments: Any) -> PendingAnswer:
-        turns.append(turn)
-        return dispatch(*arguments)
+        def handle(
+            self,
+            registration: Registration,
+            state: Services,
+            context: RequestContext,
+            request: Request,
+            now_ms: int,
+        ) -> object:
+            turns.append(turn)
+            return registration.handler(state, context, request, now_ms)
 
-    monkeypatch.setattr(Dispatcher, "dispatch", noted)
     settings = {
         "sasl.enabled.mechanisms": "PLAIN",
         "onceflow.sasl.plain.credentials": "alice:secret",
     }
     async with Broker(settings=settings) as broker, Wire(broker) as stranger:
+        broker.state.interceptor = Noting()
         loop = asyncio.get_running_loop()
         loop.call_soon(tick)
         for _ in range(20):

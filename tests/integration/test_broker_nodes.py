@@ -210,7 +210,7 @@ class TestLeaders:
         await broker.stop_node_async(2)
         with pytest.raises(PlacementError, match="start it first"):
             broker.move_leader("t", 0, 2)
-        with pytest.raises(PlacementError, match="no node 9"):
+        with pytest.raises(PlacementError, match="unknown node 9"):
             await broker.stop_node_async(9)
 
 

@@ -1,4 +1,4 @@
-"""Several nodes over one shared log: who leads and coordinates what, and what clients are told."""
+"""Several nodes over one shared log: leaders, coordinators, and the answers that name them."""
 
 from onceflow.broker_lite.placement import Node, PlacementError
 from onceflow.broker_lite.testing.nodes.nodes import Nodes

@@ -20,11 +20,11 @@ def known_topic(state: Services, name: str, partition: int) -> Topic:
     """The topic of that name.
 
     Raises:
-        KeyError: There is no such partition.
+        KeyError: The partition does not exist.
     """
     topic = state.topics.get(name)
     if topic is None or not 0 <= partition < len(topic.partitions):
-        raise KeyError(f"there is no partition {name}-{partition}")
+        raise KeyError(f"unknown partition {name}-{partition}")
     return topic
 
 

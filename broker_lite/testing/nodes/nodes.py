@@ -75,10 +75,10 @@ class Nodes:
             self.ports[endpoint.node_id, endpoint.listener.name] = endpoint.listener.port
 
     async def stop(self, server: Server, node_id: int) -> None:
-        """Stop a node: nobody gets in, leaders move, its connections are cut.
+        """Stop a node: close its listeners, move its leaders, cut its connections.
 
         Raises:
-            PlacementError: There is no such node.
+            PlacementError: The node is unknown.
         """
         await server.close_listeners(node_id)
         self.placement.stop_node(node_id, server.clock())
@@ -90,7 +90,7 @@ class Nodes:
         """Let a node come back under its old address.
 
         Raises:
-            PlacementError: There is no such node.
+            PlacementError: The node is unknown.
             OSError: Its address is taken.
         """
         node = self.placement.nodes.get(node_id)

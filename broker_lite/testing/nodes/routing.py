@@ -99,7 +99,7 @@ class Router:
         return answer
 
     def with_leaders(self, context: RequestContext, answer: object) -> object:
-        """Let a Produce or Fetch answer tell who leads what this node does not (KIP-951)."""
+        """Name the current leaders in a Produce or Fetch answer (KIP-951)."""
         if not isinstance(answer, ProduceResponse | FetchResponse):
             return answer
         if context.api_version < LEADER_ENDPOINTS_FROM[answer.api_key]:
@@ -169,7 +169,7 @@ class Router:
     def _coordinates(self, context: RequestContext, topic: str, key: str) -> bool:
         found = self._state.topics.get(topic)
         if found is None:
-            return True  # Nobody was asked to coordinate anything yet.
+            return True  # No coordinator was looked up yet.
         partition = coordinator_partition(key, len(found.partitions))
         return self._state.placement.leads(context.connection.node_id, topic, partition)
 
@@ -230,5 +230,5 @@ class Router:
     def _moved(self, topic: Topic, partition: int, now_ms: int) -> None:
         for give_up in list(self._parked.pop((topic.name, partition), {}).values()):
             give_up()
-        # Whoever waits for records here is to look for the new leader.
+        # Readers that wait here must look for the new leader.
         self._state.purgatory.wake((topic.topic_id, partition))

@@ -66,7 +66,7 @@ class SharedPlacement:
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are told is the controller: the first that runs."""
+        """The node that answers name as the controller: the first that runs."""
         return next((node.node_id for node in self.running), NO_LEADER)
 
     # --- questions
@@ -169,7 +169,7 @@ class SharedPlacement:
         if not node.running:
             return
         led = [each for each in self._partitions() if self.leader(each[0].name, each[1]) == node_id]
-        # What nobody moves stays where it is, also when an earlier replica comes back.
+        # A partition that is not moved stays where it is, also when an earlier replica comes back.
         self._pin_leaders()
         node.running = False
         for topic, partition in led:
@@ -177,7 +177,7 @@ class SharedPlacement:
             self._lead(topic, partition, successor, now_ms)
 
     def start_node(self, node_id: int, now_ms: int) -> None:
-        """A node answers again: it leads what nobody leads, and follows otherwise."""
+        """Let a node answer again: it leads partitions without a leader and follows the others."""
         node = self._node(node_id)
         if node.running:
             return
@@ -192,7 +192,7 @@ class SharedPlacement:
     def _node(self, node_id: int) -> Node:
         node = self.nodes.get(node_id)
         if node is None:
-            raise PlacementError(f"there is no node {node_id}; there are {list(self.nodes)}")
+            raise PlacementError(f"unknown node {node_id}; the nodes are {list(self.nodes)}")
         return node
 
     def _first_running(self, topic: str, partition: int) -> int:
