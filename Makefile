@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-COMPILED := $(shell sed -n 's/^    "\(sdk\/[a-z_/]*\)",$$/\1.py/p' tools/build_backend.py)
+COMPILED := $(shell sed -n 's/^    "\([a-z_]*\/[a-z_/]*\)",$$/\1.py/p' tools/build_backend.py)
 $(READY): pyproject.toml setup.py tools/setup.sh tools/build_backend.py $(COMPILED)
 	@PYTHON=$(PYTHON) bash tools/setup.sh
 	@mkdir -p .setup && touch $(READY)

@@ -15,13 +15,13 @@ from onceflow.broker_lite.registry import handles
 from onceflow.broker_lite.request_context import CloseConnection, RequestContext
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     CODEC_MASK,
     LENGTH_END,
     MAGIC,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    InvalidBatchError,
     parse_batch_header,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode

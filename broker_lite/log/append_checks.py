@@ -15,6 +15,7 @@ from onceflow.broker_lite.log.log_errors import AppendError
 from onceflow.broker_lite.log.segment import BatchPlace
 from onceflow.broker_lite.log.storage import Buffer
 from onceflow.sdk.model.partitions import TimestampType
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -22,7 +23,6 @@ from onceflow.sdk.protocol.batch_header import (
     LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
-    InvalidBatchError,
     pack_batch,
     parse_batch_header,
     set_log_append_time,

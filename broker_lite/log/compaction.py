@@ -40,7 +40,11 @@ from onceflow.broker_lite.log.segment_walk import (
 )
 from onceflow.broker_lite.log.storage import Buffer, Storage
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
-from onceflow.sdk.protocol.batch_header import BatchHeader, InvalidBatchError, parse_batch_header
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    BatchHeader,
+    parse_batch_header,
+)
 from onceflow.sdk.protocol.records import decode_batch, parse_control_batch
 
 if TYPE_CHECKING:

@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from onceflow.broker_lite.log.checkpoints import METADATA_FOLDER
 from onceflow.broker_lite.log.log_errors import DataFolderError
 from onceflow.broker_lite.log.storage import Storage
-from onceflow.sdk.protocol.batch_header import InvalidBatchError, iter_batch_headers
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    iter_batch_headers,
+)
 from onceflow.sdk.protocol.primitives import MalformedError, decode_uvarint, uuid_of
 from onceflow.sdk.protocol.records import decode_batch
 

@@ -6,7 +6,7 @@ Which code a refusal carries is decided where it is raised; handlers pass the co
 from __future__ import annotations
 
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.protocol.batch_header import RecordIssue
+from onceflow.sdk.protocol.batch_errors import RecordIssue
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 

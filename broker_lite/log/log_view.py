@@ -15,7 +15,10 @@ from onceflow.broker_lite.log.producer_state import ProducerSnapshot, ProducerSt
 from onceflow.broker_lite.log.segment_list import SegmentList
 from onceflow.broker_lite.log.storage import Buffer
 from onceflow.sdk.model.partitions import IsolationLevel, OffsetAndTimestamp, TopicPartition
-from onceflow.sdk.protocol.batch_header import NO_TIMESTAMP, InvalidBatchError
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    NO_TIMESTAMP,
+)
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
 

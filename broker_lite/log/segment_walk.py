@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from onceflow.broker_lite.log.segment import Segment
 from onceflow.broker_lite.log.transaction_index import AbortedTransaction
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     LENGTH_END,
     BatchHeader,
-    InvalidBatchError,
     check_crc,
     parse_batch_header,
 )

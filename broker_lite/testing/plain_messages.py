@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import uuid
 
-from onceflow.sdk.protocol.batch_header import InvalidBatchError, iter_batch_headers
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    iter_batch_headers,
+)
 from onceflow.sdk.protocol.schema import Message
 
 TEXT_MAX = 1_000

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from typing import NamedTuple, cast
 
-from onceflow.sdk.errors import RecordError, RemoteProtocolError
 from onceflow.sdk.model.partitions import TimestampType
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import Buffer
 
@@ -43,40 +43,6 @@ _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _TIMESTAMP = struct.Struct(">q")
 _PRODUCER = struct.Struct(">qhi")
-
-
-class RecordIssue(NamedTuple):
-    """What is wrong with one record of a refused batch (Produce answers of version 8 and up).
-
-    Attributes:
-        batch_index: Index of the record in its batch.
-        message: Sentence for the producer's user.
-    """
-
-    batch_index: int
-    message: str
-
-
-class InvalidBatchError(RecordError, RemoteProtocolError):
-    """A record batch breaks Kafka's format or rules, and is refused as a whole.
-
-    Attributes:
-        code: Error that a broker answers for it.
-        record_issues: The records at fault, where the rule is about single records.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        code: ErrorCode = ErrorCode.INVALID_RECORD,
-        record_issues: Sequence[RecordIssue] = (),
-    ) -> None:
-        super().__init__(message, code, record_issues)
-        self.code = code
-        self.record_issues: tuple[RecordIssue, ...] = tuple(record_issues)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class BatchHeader(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from onceflow.sdk.protocol import record_kernel
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
-    InvalidBatchError,
     check_crc,
     crc32c,
     parse_batch_header,

@@ -10,6 +10,7 @@ import enum
 import struct
 from typing import NamedTuple
 
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     CONTROL_BIT,
     LENGTH_END,
@@ -17,7 +18,6 @@ from onceflow.sdk.protocol.batch_header import (
     NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    InvalidBatchError,
     pack_batch,
     parse_batch_header,
 )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onceflow.sdk.protocol import record_kernel
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError, RecordIssue
 from onceflow.sdk.protocol.batch_header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -19,8 +20,6 @@ from onceflow.sdk.protocol.batch_header import (
     LOG_APPEND_TIME_BIT,
     NO_TIMESTAMP,
     BatchHeader,
-    InvalidBatchError,
-    RecordIssue,
     check_crc,
     parse_batch_header,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from onceflow.sdk.protocol.batch_header import InvalidBatchError
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.primitives import Buffer
 
 

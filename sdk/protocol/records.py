@@ -8,6 +8,7 @@ may enter a log in `record_validation`.
 from __future__ import annotations
 
 from onceflow.sdk.protocol.batch_building import RecordBatchBuilder, RecordTuple, encode_batch
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError, RecordIssue
 from onceflow.sdk.protocol.batch_header import (
     HEADER_SIZE,
     MAX_SEQUENCE,
@@ -15,8 +16,6 @@ from onceflow.sdk.protocol.batch_header import (
     NO_SEQUENCE,
     NO_TIMESTAMP,
     BatchHeader,
-    InvalidBatchError,
-    RecordIssue,
     check_crc,
     increment_sequence,
     iter_batch_headers,

@@ -23,7 +23,10 @@ from filled_folder import RECORDS, filled, log
 
 from onceflow.broker_lite.log import LogError, MemoryStorage
 from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.protocol.batch_header import CONTROL_BIT, InvalidBatchError
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    CONTROL_BIT,
+)
 from onceflow.sdk.protocol.records import decode_batch, iter_batch_headers
 
 SEEDS = int(os.environ.get("ONCEFLOW_FUZZ_SEEDS", "3")) * 20

@@ -21,7 +21,11 @@ from record_bytes import batch
 from onceflow.sdk.core.produce import key_hash
 from onceflow.sdk.core.produce.accumulator import TopicState
 from onceflow.sdk.protocol import batch_building, record_kernel, record_validation
-from onceflow.sdk.protocol.batch_header import HEADER_SIZE, InvalidBatchError, parse_batch_header
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
+from onceflow.sdk.protocol.batch_header import (
+    HEADER_SIZE,
+    parse_batch_header,
+)
 from onceflow.sdk.protocol.batch_reading import READ_ERRORS, decode_batch
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.record_walk import RecordStream

@@ -17,13 +17,13 @@ from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.model.columns import AnyColumns, RecordColumns
 from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.protocol.batch_errors import InvalidBatchError
 from onceflow.sdk.protocol.batch_header import (
     CONTROL_BIT,
     HEADER_SIZE,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    InvalidBatchError,
     parse_batch_header,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
