@@ -29,6 +29,7 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
 from onceflow.processors.tables import Table
+from onceflow.processors.timers import Timer, Timers
 from onceflow.processors.values import Format
 from onceflow.processors.windows import (
     Hopping,
@@ -51,6 +52,8 @@ __all__ = [
     "ListState",
     "Migration",
     "Table",
+    "Timers",
+    "Timer",
     "Tumbling",
     "Hopping",
     "Session",

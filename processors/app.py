@@ -10,7 +10,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from onceflow.processors.aggregates import Ready
 from onceflow.processors.calls import InPlace, OnThread
@@ -22,8 +22,10 @@ from onceflow.processors.declare.functions import (
     declare_function,
     to_nodes,
 )
+from onceflow.processors.declare.joins import Joining, Kind, declare_join
 from onceflow.processors.declare.options import FunctionOptions
 from onceflow.processors.declare.tables import declare_table
+from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import StoreKind, check_name
@@ -259,6 +261,88 @@ class App:
         declared = declare_table(topic, value, key, self._declared, options)
         self._add(declared)
         return cast("Table[K, V]", declared.function)
+
+    def join(
+        self,
+        left: str | Table[Any, Any],
+        right: str | Table[Any, Any],
+        *,
+        within: timedelta | None = None,
+        grace: timedelta | None = None,
+        kind: Kind | str = Kind.INNER,
+        to: str | None = None,
+        time: TimeOf | None = None,
+        idle: timedelta | None = None,
+        late: str | None = None,
+        **options: Unpack[FunctionOptions],
+    ) -> Callable[[F], F]:
+        """Declare a function that joins the records of two topics by key, or two tables.
+
+        Two records are partners when they have one key and are at most ``within`` apart. The
+        function gets both values (and ``key``) and gives the result, whose timestamp is the later
+        one of the two. A result without a partner is given when no partner can come any more:
+        when stream time is past ``within`` and ``grace``.
+
+        Of two tables each change gives the new result of its key, or deletes it.
+
+        Args:
+            left: A topic, or a table.
+            right: Another topic with the same partition count, or another table.
+            within: Longest time between partners, before or after; of topics alone.
+            grace: How long records may come late, in stream time.
+            kind: ``inner``, ``left`` (also left ones without a partner) or ``outer``.
+            to: Topic of the results.
+            time: Event time by the value, of either side; the record's timestamp by default.
+            idle: Silence of both inputs after which the wall clock goes on in place of records.
+            late: Topic of records that come when their time is over; by default they are dropped
+                with a warning.
+            **options: As of ``processor``.
+
+        Returns:
+            A decorator that returns the function unchanged.
+
+        Raises:
+            DeclarationError: A parameter cannot be filled, may be missing and is not annotated so,
+                or both sides are one.
+        """
+        joining = Joining(left, right, within, grace, kind, to, time, idle, late)
+
+        def declare(function: F) -> F:
+            self._add(declare_join(function, self._declared, joining, options))
+            return function
+
+        return declare
+
+    def timer(
+        self,
+        owner: Callable[..., object],
+        *,
+        to: str | None = None,
+        **options: Unpack[FunctionOptions],
+    ) -> Callable[[F], F]:
+        """Declare the function that is called when timers of another one are due.
+
+        ``owner`` sets them through a parameter annotated ``Timers``. The function may take
+        ``key``, the ``Timer``, ``Timers`` to set further ones, and states of the owner by their
+        names; what it returns goes to ``to`` under the key, with the time when it was due.
+
+        Args:
+            owner: A processor of this application that sets timers.
+            to: Topic of returned values.
+            **options: As of ``processor``.
+
+        Returns:
+            A decorator that returns the function unchanged.
+
+        Raises:
+            DeclarationError: The owner sets no timers, or a parameter cannot be filled.
+        """
+
+        def declare(function: F) -> F:
+            self._add(declare_timer(function, self._declared, owner, to, options))
+            return function
+
+        return declare
 
     def _add(self, declared: Declaration) -> None:
         self._build([*self._declared, declared])

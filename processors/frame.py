@@ -17,6 +17,8 @@ from onceflow.processors.context import Context
 from onceflow.processors.lanes import Lane
 from onceflow.processors.state.faces import Face
 from onceflow.processors.state.store import Layer, Rows, Store, ValueLayer, Values, ValueStore
+from onceflow.processors.state.timed import set_stream_time, stream_time_ms
+from onceflow.processors.timers import Timers
 from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers
@@ -66,6 +68,24 @@ class Result:
         self.window: Window | None = window
 
 
+class Change(Result):
+    """A change of a table on its way to a join.
+
+    Attributes:
+        table: Name of the table.
+        existed: Whether the key had a row before.
+    """
+
+    __slots__ = ("existed", "table")
+
+    def __init__(
+        self, value: object, key: bytes, timestamp_ms: int, table: str, existed: bool
+    ) -> None:
+        super().__init__(value, key, timestamp_ms)
+        self.table: str = table
+        self.existed: bool = existed
+
+
 class Due:
     """A row that is due: what a call is about that no record caused.
 
@@ -76,17 +96,38 @@ class Due:
         value: None: the row is read by the call.
         headers: None.
         record: Stands for it where a record is asked for.
+
+    Args:
+        store: The store that it lies in.
+        now_ms: Stream time when it was found due.
     """
 
-    __slots__ = ("headers", "key", "record", "row", "timestamp_ms", "value")
+    __slots__ = ("_now_ms", "_store", "headers", "key", "record", "row", "timestamp_ms", "value")
 
-    def __init__(self, row: bytes, key: bytes, timestamp_ms: int, record: ConsumerRecord) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now_ms: int,
+        row: bytes,
+        key: bytes,
+        timestamp_ms: int,
+        record: ConsumerRecord,
+    ) -> None:
+        self._store = store
+        self._now_ms = now_ms
         self.row: bytes = row
         self.key: bytes = key
         self.timestamp_ms: int = timestamp_ms
         self.value: object = None
         self.headers: Headers = ()
         self.record: ConsumerRecord = record
+
+    def forget(self, frame: Frame) -> None:
+        """Delete the row. What made it due, a silence too, stays: it never comes again."""
+        rows = frame.rows(self._store)
+        rows.put(self.row, None)
+        if self._now_ms > stream_time_ms(rows):
+            set_stream_time(rows, self._now_ms)
 
 
 class Frame:
@@ -127,7 +168,7 @@ class Frame:
         self.item: Item = item
         self.attempt: int = attempt
         self.context: Context | None = None
-        self.faces: list[Face] = []
+        self.faces: list[Face | Timers] = []
         self.outputs: list[Encoded] = []
         self.results: list[Result] = []
         self._below = below

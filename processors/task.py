@@ -16,7 +16,7 @@ from onceflow.processors.errors import (
     StateCorruptedError,
     StateDirectoryError,
 )
-from onceflow.processors.frame import Frame, Item
+from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.inbox import Inbox, Inboxes
 from onceflow.processors.nodes.base import Program, WorkNode
 from onceflow.processors.state.store import Store
@@ -390,6 +390,9 @@ class Task:
             raise
         if letter is not None:
             job.frame.outputs.append(letter)
+        item = job.agenda[-1][1]
+        if isinstance(item, Due):
+            item.forget(job.frame)  # Or it would be due for ever.
         self._call_done(job)
         return True
 

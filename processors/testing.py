@@ -8,6 +8,7 @@ played here: use ``onceflow.broker_lite.Broker`` in process for that.
 from __future__ import annotations
 
 import difflib
+import math
 from collections import defaultdict, deque
 from typing import cast
 
@@ -140,13 +141,20 @@ class TestDriver:
         Args:
             milliseconds: How far.
         """
-        self.now_ms += milliseconds
-        run_blocking(self._fall_due())
+        run_blocking(self._fall_due(self.now_ms + milliseconds))
 
-    async def _fall_due(self) -> None:
-        for task in list(self._tasks.values()):
-            await self._run(task)
-        await self._drain()
+    async def _fall_due(self, until_ms: int) -> None:
+        """Stop at each moment at which something is due, as a clock would."""
+        while True:
+            ready_s = [task.ready_s(self._seconds()) for task in self._tasks.values()]
+            due_ms = [math.ceil(round(due_s * 1000, 3)) for due_s in ready_s if due_s is not None]
+            if not due_ms or min(due_ms) > until_ms:
+                break
+            self.now_ms = max(self.now_ms, min(due_ms))
+            for task in list(self._tasks.values()):
+                await self._run(task)
+            await self._drain()
+        self.now_ms = until_ms
 
     def _put_input(
         self,

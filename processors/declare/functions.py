@@ -45,6 +45,7 @@ from onceflow.processors.graph.specs import (
 )
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.faces import ListState, MapState, State
+from onceflow.processors.state.timed import timer_layout
 from onceflow.processors.values import Format, decoder_for
 from onceflow.sdk.errors import InvalidTopicError
 from onceflow.sdk.model.record_checks import check_topic_name
@@ -246,7 +247,7 @@ def declare_function(
     topics, parent = find_source(called, source, known)
     check_topics(called, topics, to=to, dead_letter=dead_letter)
     signature = read_signature(function)
-    _check_window(called, signature, parent)
+    _check_moments(called, signature, parent)
     layout = choice(Format, called, "format", format)
     for argument in signature.arguments:
         is_read = argument.kind is ArgumentKind.VALUE and parent is None
@@ -430,6 +431,11 @@ def _states(called: str, signature: Signature, migrations: object) -> tuple[Stat
         states[argument.name] = StateDeclaration(
             argument.name, kind, types[0] if len(types) == 2 else None, types[-1], initial
         )
+    for argument in signature.arguments:
+        if argument.kind is ArgumentKind.TIMERS:
+            states[argument.name] = StateDeclaration(
+                argument.name, StateKind.TIMED, None, int, layout=timer_layout()
+            )
     declared = as_migrations(migrations, states, called)
     found = [
         dataclasses.replace(state, migrations=declared.get(name, ()))
@@ -463,8 +469,8 @@ def check_targets(declarations: Sequence[Declaration]) -> None:
             )
 
 
-def _check_window(called: str, signature: Signature, parent: Declaration | None) -> None:
-    """Refuse a window where there is none."""
+def _check_moments(called: str, signature: Signature, parent: Declaration | None) -> None:
+    """Refuse a window or a timer where there is none."""
     windowed = parent is not None and parent.windowed
     for argument in signature.arguments:
         if argument.kind is ArgumentKind.WINDOW and not windowed:
@@ -472,6 +478,13 @@ def _check_window(called: str, signature: Signature, parent: Declaration | None)
                 f"{called}: {argument.name}: Window: only results of an aggregate have a window; "
                 "give the aggregate's function in place of the topic"
             )
+        if argument.kind is ArgumentKind.TIMER:
+            raise DeclarationError(
+                f"{called}: {argument.name}: Timer: a timer has come only where @app.timer "
+                "declares it; to set one, annotate Timers"
+            )
+    if sum(argument.kind is ArgumentKind.TIMERS for argument in signature.arguments) > 1:
+        raise DeclarationError(f"{called} has several Timers; one holds all, by name")
 
 
 def check_flow(parent: Declaration, called: str, signature: Signature) -> None:

@@ -22,6 +22,7 @@ from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.state.faces import ListState, MapState, State
 from onceflow.processors.tables import Table
+from onceflow.processors.timers import Timer, Timers
 from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
@@ -47,6 +48,8 @@ class ArgumentKind(enum.Enum):
     WINDOW = "window"
     ACCUMULATOR = "accumulator"
     TABLE = "table"
+    TIMERS = "timers"
+    TIMER = "timer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,12 @@ class Signature:
         return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
 
 
-def read_signature(function: Handler, *, folds: bool = False) -> Signature:
+def read_signature(function: Handler, *, pair: str | None = None) -> Signature:
     """Inspect a handler.
 
     Args:
         function: The decorated function.
-        folds: Whether it takes an accumulator behind the value.
+        pair: Why it takes two values, for messages; None where it takes one.
 
     Returns:
         What its parameters get.
@@ -129,12 +132,9 @@ def read_signature(function: Handler, *, folds: bool = False) -> Signature:
             )
         )
     values = [a.name for a in arguments if a.kind is ArgumentKind.VALUE]
-    if folds:
+    if pair is not None:
         if len(values) != 2:
-            raise DeclarationError(
-                f"{name}: a fold takes a value and an accumulator, this takes "
-                f"{', '.join(values) or 'neither'}; or give fold= a ready aggregate, such as Sum()"
-            )
+            raise DeclarationError(f"{name}: {pair}; this takes {', '.join(values) or 'neither'}")
         arguments = [
             dataclasses.replace(a, kind=ArgumentKind.ACCUMULATOR) if a.name == values[1] else a
             for a in arguments
@@ -163,6 +163,10 @@ def _kind(name: str, annotation: object) -> ArgumentKind:
         return ArgumentKind.RECORD
     if annotation is Context:
         return ArgumentKind.CONTEXT
+    if annotation is Timers:
+        return ArgumentKind.TIMERS
+    if annotation is Timer:
+        return ArgumentKind.TIMER
     if annotation is Window:
         return ArgumentKind.WINDOW
     if any(annotation is face for face in _FACES):

@@ -25,6 +25,11 @@ class TableDeclaration(Declaration):
     """A table with its options."""
 
     @property
+    def always_gives(self) -> bool:
+        """A table may be looked up and feed nothing."""
+        return False
+
+    @property
     def results(self) -> list[object]:
         """Each change gives the new value."""
         return [self.returns]

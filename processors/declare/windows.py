@@ -66,6 +66,9 @@ _TAKEN = frozenset(
 )
 
 
+_PAIR = "a fold takes a value and an accumulator, or give fold= a ready aggregate, such as Sum()"
+
+
 class Emit(enum.Enum):
     """When an aggregate gives results."""
 
@@ -217,7 +220,7 @@ def _signature(called: str, function: Callable[..., object], fold: Ready | None)
         raise DeclarationError(
             f"{called}: fold={fold!r}: must be a ready aggregate, such as Sum() or Count()"
         )
-    signature = read_signature(function, folds=fold is None)
+    signature = read_signature(function, pair=_PAIR if fold is None else None)
     if signature.is_async:
         raise DeclarationError(f"{called} is async; a fold must be a plain function")
     for argument in signature.arguments:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onceflow.processors.aggregates import Fold
 from onceflow.processors.clock import Timing
-from onceflow.processors.declare.signatures import Signature
+from onceflow.processors.declare.signatures import Argument, Signature
 from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Frames
@@ -135,9 +135,32 @@ class FunctionNode(WorkingNode):
     signature: Signature
 
     @property
+    def bound_states(self) -> tuple[StateSpec, ...]:
+        """The states that its parameters get."""
+        return self.own_states
+
+    @property
     def needs_loop(self) -> bool:
         """Whether it is an async function."""
         return self.signature.is_async
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerNode(FunctionNode):
+    """A function that is called when timers of another one are due.
+
+    Attributes:
+        timers: State that holds the timers.
+        borrowed: States of that function, which it shares.
+    """
+
+    timers: str
+    borrowed: tuple[StateSpec, ...]
+
+    @property
+    def bound_states(self) -> tuple[StateSpec, ...]:
+        """The states that its parameters get."""
+        return self.borrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +210,79 @@ class RekeyNode(WorkingNode):
 
     key_of: Callable[..., object]
     value_type: object
+
+
+@dataclass(frozen=True, slots=True)
+class JoinKind:
+    """Which side of a join gives results without a partner.
+
+    Attributes:
+        left: The left one.
+        right: The right one.
+    """
+
+    left: bool
+    right: bool
+
+    def holds(self, has_left: bool, has_right: bool) -> bool:
+        """Whether there is a result."""
+        if has_left and has_right:
+            return True
+        return (has_left and self.left) or (has_right and self.right)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinNode(WorkingNode):
+    """Joins the records of two topics.
+
+    Attributes:
+        function: Makes a result of two values.
+        arguments: What it takes.
+        kind_of: Which records give a result without a partner.
+        left: The left topic.
+        right: The right topic.
+        within_ms: Longest time between partners.
+        grace_ms: How long partners may come late.
+        timing: Where records stand in time.
+        late_topic: Where late records go, or None.
+    """
+
+    function: Callable[..., object]
+    arguments: tuple[Argument, ...]
+    kind_of: JoinKind
+    left: str
+    right: str
+    within_ms: int
+    grace_ms: int
+    timing: Timing
+    late_topic: str | None
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Its output, late records and dead letters."""
+        topics = (self.output_topic, self.late_topic, self.policy.dead_letter_topic)
+        return tuple(topic for topic in topics if topic is not None)
+
+    def closes_ms(self, time_ms: int) -> int:
+        """The stream time at which a record of a time finds no partner any more."""
+        return time_ms + self.within_ms + self.grace_ms + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoinNode(WorkingNode):
+    """Joins the rows of two tables.
+
+    Attributes:
+        function: Makes a result of two rows.
+        arguments: What it takes.
+        kind_of: Which rows give a result without a partner.
+        sides: States of the left and the right table.
+    """
+
+    function: Callable[..., object]
+    arguments: tuple[Argument, ...]
+    kind_of: JoinKind
+    sides: tuple[str, str]
 
 
 def source_name(topic: str) -> str:

@@ -6,27 +6,31 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from onceflow.processors.declare.signatures import Argument, ArgumentKind, table_of
-from onceflow.processors.errors import StateKeyError
 from onceflow.processors.frame import Frame, Result
 from onceflow.processors.graph.nodes import FunctionNode
 from onceflow.processors.graph.specs import TABLE_STATE, StateKind, StateSpec
+from onceflow.processors.nodes.own_key import check_own_key
+from onceflow.processors.nodes.timer_rows import timer_of, timers_binder
 from onceflow.processors.state.faces import BoundState, Face, bound_list, bound_map
 from onceflow.processors.state.rows import BoundRows
 from onceflow.processors.state.store import ABSENT, ValueStore
 from onceflow.processors.values import decoder_for
 
 if TYPE_CHECKING:
-    from onceflow.processors.nodes.base import Stores
+    from onceflow.processors.nodes.base import Stores, Surroundings
 
 Binder = Callable[[Frame, "Stores"], object]
 
 
-def make_binder(node: FunctionNode, argument: Argument, *, decoded: bool) -> Binder:
+def make_binder(
+    node: FunctionNode, argument: Argument, around: Surroundings, *, decoded: bool
+) -> Binder:
     """What fills one parameter.
 
     Args:
         node: The function.
         argument: Its parameter.
+        around: What the node works with.
         decoded: Whether items come from another function, as objects, and not from a topic.
     """
     kind = argument.kind
@@ -48,6 +52,11 @@ def make_binder(node: FunctionNode, argument: Argument, *, decoded: bool) -> Bin
         return lambda frame, stores: frame.context
     if kind is ArgumentKind.TABLE:
         return _table_binder(node, argument)
+    if kind is ArgumentKind.TIMERS:
+        spec = next(s for s in node.bound_states if s.declaration.name == argument.name)
+        return timers_binder(node.name, spec.name, around)
+    if kind is ArgumentKind.TIMER:
+        return timer_of
     return _state_binder(node, argument)
 
 
@@ -67,7 +76,7 @@ def _table_binder(node: FunctionNode, argument: Argument) -> Binder:
 
 
 def _state_binder(node: FunctionNode, argument: Argument) -> Binder:
-    spec = next(state for state in node.states if state.declaration.name == argument.name)
+    spec = next(state for state in node.bound_states if state.declaration.name == argument.name)
     make = _FACES[spec.declaration.kind](node, spec)
 
     def bind(frame: Frame, stores: Stores) -> Face:
@@ -76,32 +85,6 @@ def _state_binder(node: FunctionNode, argument: Argument) -> Binder:
         return face
 
     return bind
-
-
-def check_own_key(node: str, state: str, frame: Frame) -> bytes:
-    """The key of a frame's item, for whose state this task is the right one.
-
-    Raises:
-        StateKeyError: There is none, or it is not that of the record.
-    """
-    key = frame.item.key
-    if type(key) is not bytes or key != frame.record.key:
-        raise _wrong_key(node, state, key)
-    return key
-
-
-def without_key(node: str, state: str | None) -> StateKeyError:
-    """The error of a record without a key."""
-    return StateKeyError(f"{node} keeps state {state!r} by key, but the record has no key")
-
-
-def _wrong_key(node: str, state: str, key: object) -> StateKeyError:
-    if key is None:
-        return without_key(node, state)
-    return StateKeyError(
-        f"{node} keeps state {state!r} by key, but the key was changed to {key!r} since the "
-        "record was read: its state lies with another partition. Send it to a topic and read that"
-    )
 
 
 MakeFace = Callable[[Frame, "Stores", bytes], Face]

@@ -61,6 +61,17 @@ class Emitter:
         elif not self._feeds:
             raise DeclarationError(f"{self._name} gave a result but has no to= topic; declare one")
 
+    def change(self, frame: Frame, value: object, key: bytes, timestamp_ms: int) -> None:
+        """Put a change of a table into a frame; None deletes the key.
+
+        Raises:
+            RecordTooLargeError: It is larger than the producer takes.
+        """
+        if value is not None:
+            self.give(frame, value, key, timestamp_ms)
+        elif self._lane is not None:
+            frame.outputs.append((self._lane, None, key, timestamp_ms, (), None))
+
 
 def check_size(name: str, data: bytes | None, key: bytes | None, limit: int) -> None:
     """Refuse an output that the producer would refuse.

@@ -8,7 +8,7 @@ slices of records, straight into the unit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import cast
 
 from onceflow.processors.context import Context
@@ -18,11 +18,11 @@ from onceflow.processors.errors import (
 )
 from onceflow.processors.frame import Frame
 from onceflow.processors.graph.nodes import FunctionNode
-from onceflow.processors.lanes import Lanes
-from onceflow.processors.nodes.base import Stores
-from onceflow.processors.nodes.binding import make_binder, without_key
+from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.binding import make_binder
 from onceflow.processors.nodes.emitter import check_size
 from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.nodes.own_key import without_key
 from onceflow.processors.nodes.results import Results
 from onceflow.processors.state.faces import BoundState
 from onceflow.processors.state.store import ValueStore
@@ -38,38 +38,32 @@ class FunctionWork:
 
     Args:
         node: The function.
-        lanes: Where outputs of the unit are collected.
+        around: What it works with.
         feeds: Whether other functions take its results.
-        record_bytes_max: Largest key and value of an output together.
-        clock: Monotonic seconds, for the pace of warnings.
     """
 
     def __init__(
         self,
         node: FunctionNode,
-        lanes: Lanes,
+        around: Surroundings,
         *,
         feeds: bool = False,
-        record_bytes_max: int,
-        clock: Callable[[], float],
     ) -> None:
+        lanes = around.lanes
         self.name: str = node.name
         self.node: FunctionNode = node
         self.is_async: bool = node.needs_loop
         dead = node.policy.dead_letter_topic
         self.failures: Failures = Failures(
-            node.name, node.policy, None if dead is None else lanes.declared(dead), clock
+            node.name, node.policy, None if dead is None else lanes.declared(dead), around.clock
         )
         self._function = node.signature.function
-        self._results = Results(node, lanes, feeds=feeds, record_bytes_max=record_bytes_max)
+        self._results = Results(node, lanes, feeds=feeds, record_bytes_max=around.record_bytes_max)
         arguments = node.signature.arguments
         decoded = not all(parent.startswith("topic ") for parent in node.parents)
-        self._binders = [
-            make_binder(node, a, decoded=decoded) for a in arguments if not a.keyword_only
-        ]
-        self._named = {
-            a.name: make_binder(node, a, decoded=decoded) for a in arguments if a.keyword_only
-        }
+        binders = {a.name: make_binder(node, a, around, decoded=decoded) for a in arguments}
+        self._binders = [binders[a.name] for a in arguments if not a.keyword_only]
+        self._named = {a.name: binders[a.name] for a in arguments if a.keyword_only}
         self._wants_context = any(a.kind is ArgumentKind.CONTEXT for a in arguments)
         self._slices = None if decoded or feeds or self.is_async else self._slice_form()
 

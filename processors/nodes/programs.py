@@ -5,17 +5,22 @@ from __future__ import annotations
 from onceflow.processors.graph.nodes import (
     AggregateNode,
     FunctionNode,
+    JoinNode,
     Node,
     RekeyNode,
     SinkNode,
     SourceNode,
+    TableJoinNode,
     TableNode,
+    TimerNode,
 )
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.nodes.base import Program, Surroundings, WorkNode
 from onceflow.processors.nodes.function import FunctionWork
+from onceflow.processors.nodes.join import JoinWork, TableJoinWork
 from onceflow.processors.nodes.rekey import RekeyWork
 from onceflow.processors.nodes.table import TableWork
+from onceflow.processors.nodes.timer import TimerWork
 from onceflow.processors.nodes.window import WindowWork
 
 
@@ -47,24 +52,26 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
         if isinstance(node, SourceNode)
     }
     children = {name: tuple(work[child] for child in behind(name)) for name in work}
-    timed = tuple(node for node in work.values() if isinstance(node, WindowWork))
+    timed = tuple(
+        node for node in work.values() if isinstance(node, WindowWork | JoinWork | TimerWork)
+    )
     return Program(roots, {name: nodes for name, nodes in children.items() if nodes}, timed)
 
 
 def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
     """Further kinds of nodes are made here."""
+    if isinstance(node, TimerNode):
+        return TimerWork(node, around, feeds=feeds)
     if isinstance(node, FunctionNode):
-        return FunctionWork(
-            node,
-            around.lanes,
-            feeds=feeds,
-            record_bytes_max=around.record_bytes_max,
-            clock=around.clock,
-        )
+        return FunctionWork(node, around, feeds=feeds)
     if isinstance(node, AggregateNode):
         return WindowWork(node, around, feeds=feeds)
     if isinstance(node, TableNode):
         return TableWork(node, around, feeds=feeds)
+    if isinstance(node, JoinNode):
+        return JoinWork(node, around, feeds=feeds)
+    if isinstance(node, TableJoinNode):
+        return TableJoinWork(node, around, feeds=feeds)
     if isinstance(node, RekeyNode):
         return RekeyWork(node, around)
     raise NotImplementedError(f"no work for {node.kind} {node.name}")

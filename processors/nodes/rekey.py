@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 from onceflow.processors.errors import StateKeyError
@@ -10,13 +9,11 @@ from onceflow.processors.frame import Frame
 from onceflow.processors.graph.nodes import RekeyNode
 from onceflow.processors.nodes.base import Stores, Surroundings
 from onceflow.processors.nodes.emitter import check_size
-from onceflow.processors.nodes.failures import Failures
-from onceflow.processors.unit import Unit
+from onceflow.processors.nodes.plain import PlainWork
 from onceflow.processors.values import decoder_for, encoder_for
-from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
-class RekeyWork:
+class RekeyWork(PlainWork):
     """One change of keys at work.
 
     Args:
@@ -24,14 +21,8 @@ class RekeyWork:
         around: What it works with.
     """
 
-    is_async: bool = False
-    takes_slices: bool = False
-
     def __init__(self, node: RekeyNode, around: Surroundings) -> None:
-        self.name: str = node.name
-        dead = node.policy.dead_letter_topic
-        letters = None if dead is None else around.lanes.declared(dead)
-        self.failures: Failures = Failures(node.name, node.policy, letters, around.clock)
+        super().__init__(node, around, feeds=False)
         assert node.output_topic is not None
         self._lane = around.lanes.declared(node.output_topic)
         self._key_of = node.key_of
@@ -53,18 +44,3 @@ class RekeyWork:
         data = self._encode(item.value)
         check_size(self.name, data, key, self._bytes_max)
         frame.outputs.append((self._lane, data, key, item.timestamp_ms, tuple(item.headers), None))
-
-    async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``; nothing is awaited."""
-        self.call(frame, stores)
-
-    def run_slice(
-        self,
-        records: Sequence[ConsumerRecord],
-        start: int,
-        stop: int,
-        stores: Stores,
-        unit: Unit,
-    ) -> tuple[int, Exception | None]:
-        """Slices are not taken."""
-        raise NotImplementedError

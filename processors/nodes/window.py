@@ -16,9 +16,8 @@ from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.graph.nodes import AggregateNode
 from onceflow.processors.nodes.base import Stores, Surroundings
-from onceflow.processors.nodes.binding import check_own_key
-from onceflow.processors.nodes.emitter import Emitter
-from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.nodes.own_key import check_own_key
+from onceflow.processors.nodes.plain import PlainWork
 from onceflow.processors.policies import ThrottledWarnings
 from onceflow.processors.state.keys import close, pack_int
 from onceflow.processors.state.store import Rows
@@ -26,13 +25,10 @@ from onceflow.processors.state.timed import (
     BY_STREAM,
     ROW,
     TimedStore,
-    set_stream_time,
     split_window_row,
-    stream_time_ms,
     window_row,
 )
-from onceflow.processors.unit import Unit
-from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.processors.values import decoder_for
 from onceflow.processors.windows import FixedFrames, SessionFrames, Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
@@ -42,7 +38,7 @@ Fill = Callable[[Item, object, object, Window], object]
 """Gives one argument of the function: of item, value, accumulator and window."""
 
 
-class WindowWork:
+class WindowWork(PlainWork):
     """One aggregate at work.
 
     Args:
@@ -51,16 +47,8 @@ class WindowWork:
         feeds: Whether other functions take its results.
     """
 
-    is_async: bool = False
-    takes_slices: bool = False
-
     def __init__(self, node: AggregateNode, around: Surroundings, *, feeds: bool) -> None:
-        self.name: str = node.name
-        lanes, policy = around.lanes, node.policy
-        dead = policy.dead_letter_topic
-        self.failures: Failures = Failures(
-            node.name, policy, None if dead is None else lanes.declared(dead), around.clock
-        )
+        super().__init__(node, around, feeds)
         self._node = node
         self._fold = node.fold
         self._frames = node.frames
@@ -69,11 +57,8 @@ class WindowWork:
         self._codec = node.own_states[0].codec
         self._timing = node.timing
         self._clock = StreamClock(node.name, node.timing, around.wall_ms, around.max_future_ms)
-        self._late = None if node.late_topic is None else lanes.declared(node.late_topic)
+        self._late = None if node.late_topic is None else around.lanes.declared(node.late_topic)
         self._warnings = ThrottledWarnings(logger.warning, around.clock)
-        encode = encoder_for(node.format)
-        lane = None if node.output_topic is None else lanes.declared(node.output_topic)
-        self._emitter = Emitter(node.name, lane, encode, feeds, around.record_bytes_max)
         decoded = not all(parent.startswith("topic ") for parent in node.parents)
         value = next(a for a in node.fold.arguments if a.kind is ArgumentKind.VALUE)
         what = f"value of {node.name}"
@@ -116,21 +101,6 @@ class WindowWork:
             taken = self._into_windows(frame, rows, key, value, time_ms, now_ms)
         if not taken:
             self._give_late(frame, time_ms, now_ms)
-
-    async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``; nothing is awaited."""
-        self.call(frame, stores)
-
-    def run_slice(
-        self,
-        records: object,
-        start: int,
-        stop: int,
-        stores: Stores,
-        unit: Unit,
-    ) -> tuple[int, Exception | None]:
-        """Slices are not taken."""
-        raise NotImplementedError
 
     def _into_windows(
         self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
@@ -219,17 +189,14 @@ class WindowWork:
     ) -> None:
         ready = self._fold.ready
         value = accumulator if ready is None else ready._result(accumulator)
-        self._emitter.give(frame, value, key, time_ms, window)
+        self.emitter.give(frame, value, key, time_ms, window)
 
     def _close(self, frame: Frame, store: TimedStore, due: Due) -> None:
         """Give the result of a closed window, and forget it."""
         rows = frame.rows(store)
-        now_ms = self._clock.now_ms(store)
-        if now_ms > stream_time_ms(rows):
-            set_stream_time(rows, now_ms)  # A silence closed it, and it stays closed.
         data = rows.get(due.row)
         assert data is not None
-        rows.put(due.row, None)
+        due.forget(frame)
         if not self._node.on_update:
             key, start_ms, end_ms = split_window_row(due.row)
             accumulator = self._codec.decode(due.row, data)
@@ -239,7 +206,7 @@ class WindowWork:
         """The windows of a record are closed."""
         item, record = frame.item, frame.record
         if self._late is not None:
-            value = self._emitter.encode(item.value)
+            value = self.emitter.encode(item.value)
             key = cast("bytes | None", item.key)
             frame.outputs.append(
                 (self._late, value, key, item.timestamp_ms, tuple(item.headers), None)
@@ -263,7 +230,8 @@ class WindowWork:
     def next_due(self, stores: Stores, partition: int) -> Due | None:
         """The window that is to be closed next."""
         store = cast(TimedStore, stores[self._state])
-        row = store.next_due(BY_STREAM, self._clock.now_ms(store))
+        now_ms = self._clock.now_ms(store)
+        row = store.next_due(BY_STREAM, now_ms)
         if row is None:
             return None
         key, _, end_ms = split_window_row(row)
@@ -273,6 +241,6 @@ class WindowWork:
         if self._feeds:  # What a function behind it fails on becomes a dead letter.
             data = store.get(row)
             assert data is not None
-            value = self._emitter.encode(self._codec.decode(row, data))
+            value = self.emitter.encode(self._codec.decode(row, data))
         record = ConsumerRecord(self.name, partition, -1, time_ms, key=key, value=value)
-        return Due(row, key, time_ms, record)
+        return Due(store, now_ms, row, key, time_ms, record)

@@ -180,6 +180,15 @@ def split_window_row(row: bytes) -> tuple[bytes, int, int]:
     return key, unpack_int(times[:8]), unpack_int(times[8:])
 
 
+def timer_layout() -> TimedLayout:
+    """The layout of a store of timers: clock, record key, name, due time."""
+
+    def due_of(key: bytes) -> tuple[bytes, int] | None:
+        return (key[1:2], unpack_int(key[-8:])) if key[:1] == ROW else None
+
+    return TimedLayout("timers: {}", due_of)
+
+
 def window_layout(shape: str, closes_ms: Callable[[int], int]) -> TimedLayout:
     """The layout of a store of windows.
 

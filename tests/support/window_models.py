@@ -10,6 +10,45 @@ Row = tuple[str, int, int]
 """Key, event time, value."""
 
 
+def joined(
+    rows: Sequence[tuple[str, str, int, int]], within: int, grace: int, kind: str
+) -> tuple[collections.Counter[tuple[str, int | None, int | None, int]], list[int]]:
+    """A join of rows of side, key, time, value.
+
+    Returns:
+        Key, left value, right value and time of each result; and the values of late rows.
+    """
+    found = collections.Counter[tuple[str, int | None, int | None, int]]()
+    late: list[int] = []
+    waiting: list[tuple[str, str, int, int, list[bool]]] = []
+    now = -1
+
+    def alone(row: tuple[str, str, int, int, list[bool]]) -> None:
+        side, key, time, value, matched = row
+        if not matched[0] and (kind == "outer" or (kind == "left" and side == "left")):
+            pair = (value, None) if side == "left" else (None, value)
+            found[(key, *pair, time)] += 1
+
+    for side, key, time, value in rows:
+        now = max(now, time)
+        if time + within + grace < now:
+            late.append(value)
+        else:
+            own = [False]
+            for other, other_key, other_time, other_value, matched in waiting:
+                is_partner = other != side and other_key == key
+                over = other_time + within + grace < now
+                if is_partner and abs(other_time - time) <= within and not over:
+                    own[0] = matched[0] = True
+                    pair = (value, other_value) if side == "left" else (other_value, value)
+                    found[(key, *pair, max(time, other_time))] += 1
+            waiting.append((side, key, time, value, own))
+        for row in [row for row in waiting if row[2] + within + grace < now]:
+            alone(row)
+            waiting.remove(row)
+    return found, late
+
+
 @dataclass
 class Expected:
     """What a run over some rows of one partition gives.

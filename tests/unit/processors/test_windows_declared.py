@@ -118,7 +118,7 @@ async def waiting(value: int, total: int = 0) -> int:
         (lambda: declared(window=Session(seconds(1))), "give merge= a function"),
         (lambda: declared(without_default), "the accumulator 'total' needs a default"),
         (lambda: declared(untyped), "annotate the accumulator 'total'"),
-        (lambda: declared(alone), r"a fold takes a value and an accumulator, this takes value"),
+        (lambda: declared(alone), r"a fold takes a value and an accumulator, .*; this takes value"),
         (lambda: declared(untold, fold=Sum()), "annotate what it returns"),
         (lambda: declared(with_state), "keeps all that it knows in its accumulator"),
         (lambda: declared(keyword_only), "key: a fold takes no keyword-only"),
@@ -300,6 +300,22 @@ def test_what_follows_a_closed_window_may_fail() -> None:
     assert [(r.key, r.value) for r in driver.outputs("out")] == [(b"good", b"4")]
     (letter,) = driver.dead_letters("dead")
     assert (letter.key, letter.value, letter.timestamp_ms) == (b"bad", b"4", 59_999)
+
+
+def test_a_result_that_cannot_be_written_is_given_up_once() -> None:
+    """The window goes with its dead letter, and is not closed again and again."""
+    app = App("shop")
+
+    @app.aggregate("in", window=MINUTE, to="out", fold=Collect(), dead_letter="dead")
+    def given(value: str) -> str:
+        return value
+
+    driver = TestDriver(app)
+    for _ in range(3):
+        driver.send("in", "x" * 400_000, key="k", timestamp_ms=5)
+    driver.send("in", "y", key="k", timestamp_ms=60_000)
+    driver.send("in", "y", key="k", timestamp_ms=120_000)
+    assert (driver.values("out"), len(driver.dead_letters("dead"))) == ([b'["y"]'], 1)
 
 
 def test_windows_that_changed_are_told_apart_from_stored_ones() -> None:

@@ -1,0 +1,136 @@
+"""Turns a function that timers call into a declaration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onceflow.processors.declare.functions import (
+    Declaration,
+    FunctionDeclaration,
+    check_topics,
+    shown_type,
+)
+from onceflow.processors.declare.options import FunctionOptions, read_options
+from onceflow.processors.declare.signatures import ArgumentKind, Signature, read_signature
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.graph.nodes import Node, TimerNode
+from onceflow.processors.graph.specs import check_name
+from onceflow.processors.values import decoder_for
+
+_TAKEN: Final = frozenset(
+    {
+        ArgumentKind.KEY,
+        ArgumentKind.CONTEXT,
+        ArgumentKind.STATE,
+        ArgumentKind.TIMERS,
+        ArgumentKind.TIMER,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerDeclaration(Declaration):
+    """A function that is called when timers of another one are due.
+
+    Attributes:
+        signature: The function and its parameters.
+        owner: The function that sets the timers.
+    """
+
+    signature: Signature
+    owner: FunctionDeclaration
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology; see ``Declaration.node``."""
+        return TimerNode(
+            name=self.name,
+            parents=(),
+            lookups=(self.owner.name,),
+            gives=shown_type(self.returns),
+            signature=self.signature,
+            format=self.format,
+            output_topic=self.output_topic,
+            policy=self.policy,
+            own_states=(),
+            store=self.store,
+            timers=f"{self.owner.name}.{timers_of(self.owner)}",
+            borrowed=self.owner.specs(group),
+        )
+
+
+def timers_of(declared: Declaration) -> str | None:
+    """Name of the parameter that sets timers, or None."""
+    if not isinstance(declared, FunctionDeclaration):
+        return None
+    arguments = declared.signature.arguments
+    return next((a.name for a in arguments if a.kind is ArgumentKind.TIMERS), None)
+
+
+def declare_timer(
+    function: Callable[..., object],
+    known: Sequence[Declaration],
+    owner: object,
+    to: str | None,
+    options: FunctionOptions,
+) -> TimerDeclaration:
+    """Read the signature of a function that timers call, and put its declaration together.
+
+    Raises:
+        DeclarationError: The owner sets no timers, has a function for them already, or a
+            parameter cannot be filled.
+    """
+    common = read_options(function, options)
+    called = common.name
+    check_name("processor name", called)
+    check_topics(called, (), to=to, dead_letter=common.dead_letter)
+    found = next((declared for declared in known if declared.function is owner), None)
+    if not isinstance(found, FunctionDeclaration) or timers_of(found) is None:
+        raise DeclarationError(
+            f"{called}: {owner!r} is no processor of this application that sets timers; give the "
+            "function that has a parameter annotated Timers"
+        )
+    for other in known:
+        if isinstance(other, TimerDeclaration) and other.owner is found:
+            raise DeclarationError(
+                f"{called}: timers of {found.name} call {other.name} already; tell them apart by "
+                "their names"
+            )
+    signature = read_signature(function)
+    shared = {state.name: state for state in found.states}
+    for argument in signature.arguments:
+        shown = inspect.formatannotation(argument.annotation)
+        if argument.kind not in _TAKEN:
+            raise DeclarationError(
+                f"{called}: {argument.name}: {shown}: there is no record when a timer comes; it "
+                "takes key, Timer, Timers, Context and the states of the function that set it"
+            )
+        if argument.kind in (ArgumentKind.STATE, ArgumentKind.TIMERS):
+            wanted = next((a for a in found.signature.arguments if a.name == argument.name), None)
+            if (
+                argument.name not in shared
+                or wanted is None
+                or (wanted.annotation != argument.annotation)
+            ):
+                raise DeclarationError(
+                    f"{called}: {argument.name}: {shown}: it shares the states of {found.name}: "
+                    f"{', '.join(shared)}; use one of these names and its annotation"
+                )
+        if argument.kind is ArgumentKind.KEY:
+            decoder_for(argument.annotation, common.format, f"key of {called}")
+    return TimerDeclaration(
+        name=called,
+        topics=(),
+        parent=None,
+        output_topic=to,
+        function=function,
+        returns=signature.returns,
+        format=common.format,
+        policy=common.policy,
+        states=(),
+        store=found.store,
+        signature=signature,
+        owner=found,
+    )

@@ -1,0 +1,229 @@
+"""Joins at work: of two streams within a time, and of two tables.
+
+The records of each stream wait in a buffer for partners of the other one. Whether a record can
+still find a partner is decided by stream time alone. A result without a partner is given when that
+is over, and not before: no result is ever taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import cast
+
+from onceflow.processors.clock import StreamClock
+from onceflow.processors.declare.signatures import Argument, ArgumentKind
+from onceflow.processors.frame import Change, Due, Frame
+from onceflow.processors.graph.nodes import JoinNode, TableJoinNode
+from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.own_key import check_own_key
+from onceflow.processors.nodes.plain import PlainWork
+from onceflow.processors.policies import ThrottledWarnings
+from onceflow.processors.state.keys import close, pack_int, split, unpack_int
+from onceflow.processors.state.store import ABSENT, Rows, ValueStore
+from onceflow.processors.state.timed import (
+    BY_STREAM,
+    ROW,
+    TimedStore,
+)
+from onceflow.processors.values import Decoder, decoder_for
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+
+logger: logging.Logger = logging.getLogger("onceflow.processors.joins")
+
+LEFT = b"l"
+RIGHT = b"r"
+_TIMES_BYTES = 16
+
+Kept = tuple[bool, "bytes | None"]
+"""A record in the buffer: whether it found a partner, and its value."""
+
+
+class JoinWork(PlainWork):
+    """One join of two streams at work.
+
+    Args:
+        node: The join.
+        around: What it works with.
+        feeds: Whether other nodes take its results.
+    """
+
+    def __init__(self, node: JoinNode, around: Surroundings, *, feeds: bool) -> None:
+        super().__init__(node, around, feeds)
+        self._node = node
+        self._state = node.own_states[0].name
+        self._codec = node.own_states[0].codec
+        self._clock = StreamClock(node.name, node.timing, around.wall_ms, around.max_future_ms)
+        self._late = None if node.late_topic is None else around.lanes.declared(node.late_topic)
+        self._warnings = ThrottledWarnings(logger.warning, around.clock)
+        values = [a for a in node.arguments if a.kind is not ArgumentKind.KEY]
+        what = f"value of {node.name}"
+        self._decode: dict[bytes, Decoder] = {
+            side: decoder_for(argument.annotation, node.format, what)
+            for side, argument in zip((LEFT, RIGHT), values, strict=True)
+        }
+        self._call = caller(node.function, node.arguments, node, f"key of {node.name}")
+        self._alone = {LEFT: node.kind_of.left, RIGHT: node.kind_of.right}
+
+    # One call ------------------------------------------------------------------------------
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Join a record with what waits for it, or give the result of one without a partner."""
+        store = cast(TimedStore, stores[self._state])
+        item = frame.item
+        if isinstance(item, Due):
+            self._give_up(frame, store, item)
+            return
+        key = check_own_key(self.name, "buffer", frame)
+        side = LEFT if frame.record.topic == self._node.left else RIGHT
+        data = cast("bytes | None", item.value)
+        value = self._decode[side](data)
+        time_ms = self._node.timing.event_time_ms(self.name, value, item.timestamp_ms)
+        rows = frame.rows(store)
+        now_ms = self._clock.observe(store, rows, time_ms)
+        if self._node.closes_ms(time_ms) <= now_ms:
+            self._give_late(frame, time_ms, now_ms)
+            return
+        found = self._match(frame, rows, side, key, value, time_ms, now_ms)
+        own = ROW + side + close(key) + pack_int(time_ms) + pack_int(frame.record.offset)
+        rows.put(own, self._codec.encode(own, self._codec.keep((found, data))))
+
+    def _match(
+        self,
+        frame: Frame,
+        rows: Rows,
+        side: bytes,
+        key: bytes,
+        value: object,
+        time_ms: int,
+        now_ms: int,
+    ) -> bool:
+        """Give a result for each partner. Returns whether there was one."""
+        other = RIGHT if side == LEFT else LEFT
+        prefix, within_ms = ROW + other + close(key), self._node.within_ms
+        start = prefix + pack_int(max(0, time_ms - within_ms))
+        end = prefix + pack_int(time_ms + within_ms + 1)
+        found = False
+        for row, stored in list(rows.range(start, end)):
+            other_ms = unpack_int(row[-_TIMES_BYTES:-8])
+            if self._node.closes_ms(other_ms) <= now_ms:
+                continue
+            found = True
+            matched, data = cast(Kept, self._codec.decode(row, stored))
+            if not matched:
+                rows.put(row, self._codec.encode(row, self._codec.keep((True, data))))
+            partner = self._decode[other](data)
+            left, right = (value, partner) if side == LEFT else (partner, value)
+            result = self._call(left, right, key)
+            self.emitter.give(frame, result, key, max(time_ms, other_ms))
+        return found
+
+    def _give_up(self, frame: Frame, store: TimedStore, due: Due) -> None:
+        """No partner can come any more: forget the record, with a result if it is to have one."""
+        rows = frame.rows(store)
+        stored = rows.get(due.row)
+        assert stored is not None
+        due.forget(frame)
+        side = due.row[1:2]
+        matched, data = cast(Kept, self._codec.decode(due.row, stored))
+        if not matched and self._alone[side]:
+            value = self._decode[side](data)
+            left, right = (value, None) if side == LEFT else (None, value)
+            result = self._call(left, right, due.key)
+            self.emitter.give(frame, result, due.key, due.timestamp_ms)
+
+    def _give_late(self, frame: Frame, time_ms: int, now_ms: int) -> None:
+        """The time in which a record could find partners is over."""
+        item, record = frame.item, frame.record
+        if self._late is not None:
+            data, key = cast("bytes | None", item.value), cast("bytes | None", item.key)
+            headers = tuple(item.headers)
+            frame.outputs.append((self._late, data, key, item.timestamp_ms, headers, None))
+            return
+        self._warnings.note(
+            LookupError("late"),
+            f"{self.name}: {record.topic}-{record.partition}@{record.offset} came late and was "
+            f"dropped: event time {time_ms}, stream time {now_ms}; declare late= to keep such "
+            "records, or a longer grace",
+        )
+
+    # What is due ---------------------------------------------------------------------------
+
+    def waits_ms(self, stores: Stores) -> int | None:
+        """Milliseconds until a record is given up: 0 for now, None for none in sight."""
+        store = cast(TimedStore, stores[self._state])
+        first_ms = store.first_due_ms(BY_STREAM)
+        return None if first_ms is None else self._clock.waits_ms(store, first_ms)
+
+    def next_due(self, stores: Stores, partition: int) -> Due | None:
+        """The record that is given up next."""
+        store = cast(TimedStore, stores[self._state])
+        now_ms = self._clock.now_ms(store)
+        row = store.next_due(BY_STREAM, now_ms)
+        if row is None:
+            return None
+        key, times = split(row[2:])
+        time_ms, offset = unpack_int(times[:8]), unpack_int(times[8:])
+        stored = store.get(row)
+        assert stored is not None
+        _, data = cast(Kept, self._codec.decode(row, stored))
+        topic = self._node.left if row[1:2] == LEFT else self._node.right
+        record = ConsumerRecord(topic, partition, offset, time_ms, key=key, value=data)
+        return Due(store, now_ms, row, key, time_ms, record)
+
+
+class TableJoinWork(PlainWork):
+    """One join of two tables at work: a result for each change of either.
+
+    Args:
+        node: The join.
+        around: What it works with.
+        feeds: Whether other nodes take its results.
+    """
+
+    def __init__(self, node: TableJoinNode, around: Surroundings, *, feeds: bool) -> None:
+        super().__init__(node, around, feeds)
+        self._node = node
+        self._call = caller(node.function, node.arguments, node, f"key of {node.name}")
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Give the new row of a key, or delete it."""
+        change = frame.item
+        assert isinstance(change, Change)
+        key = check_own_key(self.name, "table", frame)
+        left, right = (self._row(frame, stores, state, key) for state in self._node.sides)
+        has = (left is not ABSENT, right is not ABSENT)
+        by_left = change.table == self._node.parents[0]
+        had = (change.existed, has[1]) if by_left else (has[0], change.existed)
+        if self._node.kind_of.holds(*has):
+            result = self._call(
+                None if left is ABSENT else left, None if right is ABSENT else right, key
+            )
+            self.emitter.change(frame, result, key, change.timestamp_ms)
+        elif self._node.kind_of.holds(*had):
+            self.emitter.change(frame, None, key, change.timestamp_ms)
+
+    @staticmethod
+    def _row(frame: Frame, stores: Stores, state: str, key: bytes) -> object:
+        store = cast(ValueStore, stores[state])
+        kept = frame.values(store).load(key)
+        return kept if kept is ABSENT else store.codec.open(kept)
+
+
+def caller(
+    function: Callable[..., object],
+    arguments: tuple[Argument, ...],
+    node: JoinNode | TableJoinNode,
+    what: str,
+) -> Callable[[object, object, bytes], object]:
+    """Calls a join's function with both values, and the key where it wants it."""
+    keyed = next((a for a in arguments if a.kind is ArgumentKind.KEY), None)
+    if keyed is None:
+        return lambda left, right, key: function(left, right)
+    decode = decoder_for(keyed.annotation, node.format, what)
+    names = [a.name for a in arguments if a is not keyed]
+
+    def call(left: object, right: object, key: bytes) -> object:
+        return function(**{names[0]: left, names[1]: right, keyed.name: decode(key)})
+
+    return call
