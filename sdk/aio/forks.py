@@ -25,7 +25,7 @@ _STARTED: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def watch(part: Inherited) -> None:
-    """Have a part that was started told in every child that is forked from now on."""
+    """Call ``after_fork`` of a part in every child that is forked from now on."""
     _STARTED.add(part)
 
 

@@ -1,8 +1,8 @@
-"""Clients that were started and never closed: what asyncio producers took and did not send, and
-consumers whose group waits for them, is told.
+"""Warnings about clients that were started and never closed: producers with unsent records, and
+consumers whose group waits for them.
 
-An event loop or a program that ends takes their tasks along, and nobody is left to raise an error
-to. It is told in one line when nothing refers to the client any more, or at the end of the program.
+When an event loop or a program ends, so do the tasks of a client, and no call is left to raise an
+error. So one line is logged when the client is garbage-collected, or at the end of the program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def watch(owner: object, incomplete: Mapping[ProducerBatch, None]) -> Watch:
 
 def _tell(incomplete: Mapping[ProducerBatch, None], process_id: int) -> None:
     if os.getpid() != process_id:
-        return  # A forked child: its parent tells of it.
+        return  # A forked child: the parent logs it.
     count = sum(batch.count for batch in incomplete if not batch.done)
     records = f"{count} record{'s' if count > 1 else ''} of it had no acknowledgement"
     log.warning(

@@ -110,7 +110,7 @@ class AdminCalls:
     ) -> None:
         """Raise topics to new totals of partitions, and wait until the brokers show them.
 
-        Mind that keys go to other partitions afterwards.
+        Afterwards records with a key may go to another partition than before.
 
         Args:
             totals: New number of partitions by topic; never lower than before.
@@ -130,7 +130,7 @@ class AdminCalls:
     def list_topics(
         self, *, include_internal: bool = False, timeout_ms: int | None = None
     ) -> list[str]:
-        """Names of all topics that this client may see, in order.
+        """Return the names of all topics that this client may see, sorted.
 
         Args:
             include_internal: Also those of the broker itself, such as ``__consumer_offsets``.
@@ -145,7 +145,7 @@ class AdminCalls:
     def describe_topics(
         self, topics: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TopicDescription]:
-        """Partitions, leaders and id of topics.
+        """Return partitions, leaders and id of topics.
 
         Args:
             topics: Topic names.
@@ -160,7 +160,7 @@ class AdminCalls:
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the beginnings of partitions.
+        """Delete records from the start of partitions.
 
         Args:
             before: First offset to keep, by partition; -1 deletes up to the high watermark.
@@ -178,7 +178,7 @@ class AdminCalls:
     def describe_configs(
         self, resources: Iterable[Resource], *, timeout_ms: int | None = None
     ) -> dict[Resource, dict[str, ConfigEntry]]:
-        """All settings of topics, brokers or groups.
+        """Return all settings of topics, brokers or groups.
 
         Args:
             resources: Topic names, or resources of any type.
@@ -202,7 +202,7 @@ class AdminCalls:
         validate_only: bool = False,
         timeout_ms: int | None = None,
     ) -> None:
-        """Change single settings and leave the others as they are (KIP-339).
+        """Change some settings and leave the others unchanged (KIP-339).
 
         Args:
             changes: New values by setting, by topic name or resource; None returns to the
@@ -227,7 +227,7 @@ class AdminCalls:
         types: Collection[str] = (),
         timeout_ms: int | None = None,
     ) -> list[GroupListing]:
-        """All groups of the cluster.
+        """Return all groups of the cluster.
 
         Args:
             states: Only groups in these states, by Kafka's names; empty for all.
@@ -241,7 +241,7 @@ class AdminCalls:
     def describe_groups(
         self, groups: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members of groups of either protocol; an unknown one is in the state Dead.
+        """Return state and members of groups of both protocols; an unknown group is Dead.
 
         Args:
             groups: Group names.
@@ -270,7 +270,7 @@ class AdminCalls:
         require_stable: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Committed offsets of a group.
+        """Return the committed offsets of a group.
 
         Args:
             group: Group name.
@@ -316,7 +316,7 @@ class AdminCalls:
         isolation_level: IsolationLevel | str = IsolationLevel.READ_UNCOMMITTED,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Offsets of partitions by time.
+        """Return offsets of partitions by time.
 
         Args:
             targets: "earliest", "latest", "max_timestamp", or milliseconds since 1970, by
@@ -329,7 +329,7 @@ class AdminCalls:
             Offset by partition; -1 where no record is that late.
 
         Raises:
-            ConfigError: A word is none of the three, or no isolation level.
+            ConfigError: A word is unknown, or the isolation level is.
             BrokerError: A leader refused.
         """
         return self._portal.call(
@@ -341,7 +341,7 @@ class AdminCalls:
     def delete_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> None:
-        """Forget committed offsets of a group for partitions that it does not read (KIP-496).
+        """Delete committed offsets of a group, of partitions that it does not read (KIP-496).
 
         Args:
             group: Group name.
@@ -367,10 +367,10 @@ class AdminCalls:
         dry_run: bool = False,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetReset]:
-        """Put a group that has no members somewhere else.
+        """Change the committed offsets of a group that has no members.
 
-        Give exactly one of ``to``, ``to_time_ms`` and ``shift_by``. Offsets outside of a log become
-        its beginning or its end.
+        Set exactly one of ``to``, ``to_time_ms`` and ``shift_by``. Offsets outside of a log become
+        its start or its end.
 
         Args:
             group: Group name.
@@ -378,16 +378,16 @@ class AdminCalls:
             to: "earliest", "latest", or an offset.
             to_time_ms: First record at or after this time, in milliseconds since 1970; the end
                 where there is none.
-            shift_by: So many offsets on, or back if negative.
-            dry_run: Only say what would be done; fails where the real one would.
+            shift_by: Number of offsets to go forward, or back if negative.
+            dry_run: Only return the plan; fails where the reset would fail.
             timeout_ms: Limit of each step.
 
         Returns:
             The plan, which is carried out unless ``dry_run``.
 
         Raises:
-            ConfigError: Not exactly one place is given, a word is none of the two, a time is
-                negative, or no partitions are given and the group has committed nothing.
+            ConfigError: Not exactly one target is set, a word is unknown, a time is negative, or no
+                partitions are named and the group has committed nothing.
             OffsetOutOfRangeError: ``shift_by`` for a partition without a committed offset.
             UnknownMemberIdError: The group has members.
         """
@@ -410,7 +410,7 @@ class AdminCalls:
         node_id: int | None = None,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, list[ProducerState]]:
-        """Producers that partitions' leaders know, with their open transactions (KIP-664).
+        """Return the producers that partition leaders know, with open transactions (KIP-664).
 
         Args:
             partitions: Which ones.
@@ -426,7 +426,7 @@ class AdminCalls:
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, TransactionDescription]:
-        """States of transactional ids (KIP-664).
+        """Return the states of transactional ids (KIP-664).
 
         Args:
             transactional_ids: Which ones.
@@ -446,7 +446,7 @@ class AdminCalls:
         producer_ids: Collection[int] = (),
         timeout_ms: int | None = None,
     ) -> list[TransactionListing]:
-        """All transactional ids of the cluster (KIP-664).
+        """Return all transactional ids of the cluster (KIP-664).
 
         Args:
             states: Only those in these states, by Kafka's names; empty for all.
@@ -468,10 +468,10 @@ class AdminCalls:
         max_transaction_timeout_ms: int = 900_000,
         timeout_ms: int | None = None,
     ) -> list[HangingTransaction]:
-        """Transactions that are open in partitions and that no coordinator is going to end.
+        """Find transactions that are open in partitions and that no coordinator will end.
 
-        Readers of committed records wait at them for ever, without an error. The rule is that of
-        ``kafka-transactions.sh find-hanging`` (KIP-664): nothing was written for longer than any
+        Readers of committed records wait behind them for ever, without an error. The rule is that
+        of ``kafka-transactions.sh find-hanging`` (KIP-664): nothing was written for longer than any
         transaction may last, and the coordinator does not know the producer, or its transaction
         does not cover the partition. `abort_transaction` ends one.
 
@@ -484,8 +484,8 @@ class AdminCalls:
             timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
 
         Returns:
-            What hangs, by partition. A transactional id that this user may not describe looks as
-            if its coordinator did not know it.
+            The hanging transactions, by partition. A transactional id that this user may not
+            describe counts as unknown to its coordinator.
 
         Raises:
             UnknownTopicOrPartitionError: A topic or partition that was named does not exist.
@@ -512,14 +512,14 @@ class AdminCalls:
     ) -> ProducerState:
         """End a hanging transaction in one partition by an abort marker (KIP-664).
 
-        The marker goes past the transaction coordinator. So the coordinator is asked first, and a
-        transaction that it is going to end itself is refused: its producer would commit without an
-        error, and without what it wrote here.
+        The marker bypasses the transaction coordinator. So this call asks the coordinator first and
+        refuses a transaction that the coordinator will end: its producer would commit without an
+        error, and without its records in this partition.
 
         Args:
             partition: Where the transaction hangs.
-            start_offset: Where it begins there, as `find_hanging_transactions` tells.
-            producer_id: Whose it is; one of the two must be given.
+            start_offset: Where it begins there, from `find_hanging_transactions`.
+            producer_id: Its producer; one of the two must be set.
             force: End it although its coordinator knows it. `fence_producers` is the safe way to
                 end a live transaction.
             timeout_ms: Limit of each question, default ``default_api_timeout_ms``.
@@ -544,7 +544,7 @@ class AdminCalls:
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_ms: int | None = None
     ) -> dict[str, ProducerIdentity]:
-        """Fence the producers of transactional ids, and abort what they left open (KIP-664).
+        """Fence the producers of transactional ids, and abort their open transactions (KIP-664).
 
         Args:
             transactional_ids: Which ones.
@@ -563,7 +563,7 @@ class AdminCalls:
     def describe_acls(
         self, wanted: AclFilter | None = None, *, timeout_ms: int | None = None
     ) -> list[AclBinding]:
-        """Rules that a filter matches; all without one.
+        """Return the ACLs that a filter matches; all without a filter.
 
         Args:
             wanted: The filter; None for all.
@@ -576,14 +576,14 @@ class AdminCalls:
         return self._portal.call(lambda: self._async.describe_acls(wanted, timeout_ms=timeout_ms))
 
     def create_acls(self, bindings: Iterable[AclBinding], *, timeout_ms: int | None = None) -> None:
-        """Add rules; one that is there already is no error.
+        """Add ACLs; existing ones are not an error.
 
         Args:
-            bindings: What to add; one that is there already is no error.
+            bindings: The ACLs to add.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
-            ConfigError: A rule has ANY where one thing must be named.
+            ConfigError: An ACL has ANY where one thing must be named.
             SecurityDisabledError: The cluster has no authorizer.
             BrokerError: Another refusal.
         """
@@ -592,10 +592,10 @@ class AdminCalls:
     def delete_acls(
         self, filters: Iterable[AclFilter], *, timeout_ms: int | None = None
     ) -> dict[AclFilter, list[AclBinding]]:
-        """Remove every rule that one of the filters matches; gives what was removed.
+        """Delete every ACL that one of the filters matches, and return what was deleted.
 
         Args:
-            filters: Each deletes every ACL that fits it.
+            filters: Each deletes every ACL that it matches.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
@@ -607,7 +607,7 @@ class AdminCalls:
     def describe_user_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_ms: int | None = None
     ) -> dict[str, dict[str, int]]:
-        """Iterations by mechanism of users with SCRAM passwords (KIP-554).
+        """Return the iterations by mechanism of users with SCRAM passwords (KIP-554).
 
         Args:
             users: Which ones; None for all.
@@ -627,7 +627,7 @@ class AdminCalls:
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Set and remove passwords of users (KIP-554).
+        """Set and delete SCRAM passwords of users (KIP-554).
 
         Args:
             upsertions: Passwords to set, by user and mechanism.
@@ -696,7 +696,7 @@ class AdminCalls:
         )
 
     def describe_cluster(self, *, timeout_ms: int | None = None) -> ClusterDescription:
-        """Id, brokers and controller of the cluster.
+        """Return id, brokers and controller of the cluster.
 
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -706,7 +706,7 @@ class AdminCalls:
     def list_config_resources(
         self, types: Collection[ResourceType] = (), *, timeout_ms: int | None = None
     ) -> list[ConfigResource]:
-        """Everything that has settings (KIP-1142), of some types or of all.
+        """Return the resources that have settings (KIP-1142), of some types or of all.
 
         Args:
             types: Kinds of resources; empty for all.
@@ -719,7 +719,7 @@ class AdminCalls:
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
     ) -> dict[int, dict[str, LogDirDescription]]:
-        """Folders of brokers, with sizes of replicas and room that is left (KIP-113).
+        """Return log folders of brokers, with sizes of replicas and free space (KIP-113).
 
         Args:
             brokers: Node ids; None for all.
@@ -739,7 +739,7 @@ class AdminCalls:
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Move replicas of one broker to other folders of it (KIP-113).
+        """Move replicas of a broker to other log folders of the same broker (KIP-113).
 
         Args:
             broker: Node id.
@@ -761,7 +761,7 @@ class AdminCalls:
         election_type: Literal["preferred", "unclean"] = "preferred",
         timeout_ms: int | None = None,
     ) -> None:
-        """Have leaders elected (KIP-460); who leads already is no error.
+        """Elect leaders (KIP-460); a replica that leads already is not an error.
 
         Args:
             partitions: Which ones; None for all that need it.
@@ -769,7 +769,7 @@ class AdminCalls:
             timeout_ms: Limit.
 
         Raises:
-            ConfigError: There is no such election.
+            ConfigError: The election type is unknown.
             PreferredLeaderNotAvailableError: A preferred replica is not alive.
             BrokerError: Another refusal.
         """
@@ -785,7 +785,7 @@ class AdminCalls:
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Give partitions other replicas (KIP-455); it goes on after the call.
+        """Reassign replicas of partitions (KIP-455); the move goes on after the call.
 
         Args:
             replicas: Node ids by partition, the preferred leader first; None cancels.
@@ -805,7 +805,7 @@ class AdminCalls:
         *,
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """Reassignments that are under way, of some partitions or of all (KIP-455).
+        """Return reassignments in progress, of some partitions or of all (KIP-455).
 
         Args:
             partitions: Which ones; None for all.
@@ -816,7 +816,7 @@ class AdminCalls:
         )
 
     def describe_features(self, *, timeout_ms: int | None = None) -> FeatureMetadata:
-        """Features that the cluster knows, and the levels in force (KIP-584).
+        """Return the features that the cluster supports, and the finalized levels (KIP-584).
 
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -835,13 +835,13 @@ class AdminCalls:
 
         Args:
             levels: Level by name; 0 ends a feature.
-            upgrade_type: Whether a level may go down, and with loss of what it kept.
+            upgrade_type: Whether a level may be lowered, and whether with loss of metadata.
             validate_only: Only check whether it could be done.
             timeout_ms: Limit.
 
         Raises:
-            ConfigError: There is no such upgrade.
-            InvalidUpdateVersionError: A level cannot be had.
+            ConfigError: The upgrade type is unknown.
+            InvalidUpdateVersionError: A level is not supported.
         """
         self._portal.call(
             lambda: self._async.update_features(
@@ -853,7 +853,7 @@ class AdminCalls:
         )
 
     def describe_metadata_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """The controllers, and how far each of them has come (KIP-595).
+        """Return the quorum of controllers, and the log end offset of each (KIP-595).
 
         Args:
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -863,7 +863,7 @@ class AdminCalls:
         )
 
     def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
-        """Have the cluster forget a broker that is gone for good.
+        """Unregister a broker that is gone for good.
 
         Args:
             broker: Node id.

@@ -1,6 +1,6 @@
 """Authenticating connections: nonces, tokens of the user's provider, and when to do it again.
 
-What is said is decided in ``onceflow.sdk.core.connection.sasl``.
+``onceflow.sdk.core.connection.sasl`` holds the conversations.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ CLOSE_GRACE_S: Final = 0.5
 class Authenticator:
     """Begins the conversations that authenticate the connections of one client.
 
-    At most one call of the token provider is under way, and connections that need a token at the
-    same time share it: a provider that hangs costs one thread, not one for each try.
+    At most one call of the token provider runs at a time, and all connections that need a token
+    share it: a provider that hangs costs one thread, not one for each try.
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        """Make it; nothing is asked.
+        """Make it; the provider is not called yet.
 
         Args:
             config: Mechanism, credentials, and how long a token may take.
@@ -52,10 +52,10 @@ class Authenticator:
         self._in_thread = False
 
     async def begin(self) -> Flow[int]:
-        """The conversation that authenticates a connection.
+        """Return the flow that authenticates a connection.
 
         Returns:
-            A flow that gives the session's lifetime in milliseconds, 0 for without an end.
+            A flow that returns the session's lifetime in milliseconds, 0 for no limit.
 
         Raises:
             KafkaError: The token provider failed, or did not return in time.
@@ -72,7 +72,7 @@ class Authenticator:
         return authenticate_scram(mechanism, username, password, nonce)
 
     async def close(self) -> None:
-        """Wait for no token any more; a thread that is in the provider ends with its call."""
+        """Stop waiting for a token; a thread inside the provider ends with its call."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking}, timeout=CLOSE_GRACE_S)
@@ -82,7 +82,7 @@ class Authenticator:
         task = self._asking
         is_late = loop.time() >= self._asking_until_s
         if task is not None and not task.done() and is_late and not self._in_thread:
-            task.cancel()  # What runs in a thread cannot be stopped: it is waited for again.
+            task.cancel()  # The thread goes on: the next call waits for the same one.
             task = None
         if task is None or task.done():
             task = loop.create_task(self._ask(), name="onceflow-token")
@@ -117,7 +117,10 @@ class Authenticator:
                     found = await found
         except KafkaError:
             raise
-        except (Exception, SystemExit) as error:  # The user's code; asked again after the back-off.
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # The user's; called again after the back-off.
             # The error's text may hold a secret, so the message names its class only; the cause is
             # attached.
             raise BrokerConnectionError(
@@ -127,6 +130,6 @@ class Authenticator:
 
 
 def renewal_delay_ms(lifetime_ms: int) -> int:
-    """When a session of this length is to be renewed, from its beginning."""
+    """Return after what time a session of this lifetime must be renewed."""
     share = random.uniform(RENEW_SHARE_MIN, RENEW_SHARE_MAX)
     return max(RENEW_PAUSE_MS, int(lifetime_ms * share))

@@ -1,7 +1,7 @@
-"""Asking a cluster about many things, and again what may succeed later, until a limit.
+"""Asks a cluster about many items, and repeats retriable failures until a limit.
 
-It decides whom to ask (leaders, coordinators, any broker), which failures are worth another try,
-and how the failures of single items are raised. What is asked is given as flows of the core.
+It decides which brokers to ask (leaders, coordinators, any), which failures to retry, and how
+failures of single items are raised. The callers pass the questions as flows of the core.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 NO_SUCH_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-"""For requests that name topics, waiting for one to appear would only delay the answer."""
+"""Final for requests that name topics: waiting for a topic to appear would only delay the error."""
 
 VISIBLE_LIMIT_MS: Final = 10_000
 """How long creating a topic waits until brokers show it, after the controller made it."""
@@ -57,7 +57,8 @@ class ClusterAsker:
         self._pool.check_usable()
 
     async def controller(self) -> int:
-        """A broker that takes requests for the controller: any, or with ZooKeeper that one.
+        """Return a broker that takes requests for the controller: with ZooKeeper the controller,
+        else any.
 
         Raises:
             NoBrokersAvailableError: The cluster names no broker at the moment.
@@ -239,7 +240,7 @@ class ClusterAsker:
             failures += 1
             delay_ms = self._pool.backoff.delay_ms(failures)
             if left and self._pool.now_ms() + delay_ms >= deadline_ms:
-                # The last try may just have run out of time; what the broker said says more.
+                # The last try may only have timed out; the broker's earlier error says more.
                 for late in (reasons[item] for item in left):
                     late.add_note(f"given up after {limit_ms} ms")
                     failed.append(late)
@@ -270,7 +271,7 @@ class ClusterAsker:
             await self._pool.refresh_metadata()
 
     async def wait_visible(self, partition_counts: Mapping[str, int]) -> None:
-        """Wait until topics show that many partitions with leaders; give up quietly."""
+        """Wait until topics have that many partitions with leaders, and return at the limit too."""
         deadline_ms = self._pool.now_ms() + VISIBLE_LIMIT_MS
         failures = 0
         try:

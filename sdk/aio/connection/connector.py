@@ -1,7 +1,7 @@
-"""Which socket leads to which broker: opening, sharing, backing off, closing the idle.
+"""Connections to brokers: opens, shares, backs off, closes idle ones.
 
-One connection per node and purpose, made once however many ask. After a failure the next try to
-the same address waits (KIP-144). The connector does not know topics or requests.
+There is one connection per node and purpose, which concurrent callers share. After a failure the
+next try to the same address waits (KIP-144). The connector does not know topics or requests.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ class Connector:
         return connection
 
     def troubles(self) -> str:
-        """Which addresses could not be reached lately, as the end of a message; empty if none."""
+        """Return the addresses that could not be reached lately, as the end of a message."""
         listed = self._listed_failures()
         return f"; not reached: {listed}" if listed else ""
 
     def tried(self, error: Exception | None = None) -> str:
-        """What was tried to reach a broker, as a part of a message.
+        """Return what was tried to reach a broker, as a part of a message.
 
         Args:
             error: Why it failed although connections were made.
@@ -157,7 +157,7 @@ class Connector:
         return await first_answer([partial(use_bootstrap, index) for index in order])
 
     def _by_load(self, nodes: Sequence[Node]) -> list[Node]:
-        """First the nodes with an open connection, the least busy one first; then the others."""
+        """Sort nodes: those with an open connection first, the least busy one in front."""
         loads = {
             node: found.in_flight_count for node in nodes if (found := self.find(node, DEFAULT))
         }
@@ -167,7 +167,7 @@ class Connector:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no bootstrap server can have a broker at present, by the last try of each."""
+        """Whether the last try of each bootstrap server shows that no broker listens there."""
         return self._hopeless.issuperset(self._config.addresses)
 
     async def _connect_bootstrap(self, address: Address) -> BrokerConnection:
@@ -178,7 +178,7 @@ class Connector:
         return await self._open_shared(address.host, address.port, str(address), BOOTSTRAP)
 
     def retire_bootstrap(self) -> None:
-        """Close bootstrap connections that nobody waits on: brokers advertise their addresses."""
+        """Close idle bootstrap connections: brokers advertise their own addresses."""
         for key, connection in list(self._open.items()):
             if key[2] == BOOTSTRAP and connection.in_flight_count == 0:
                 connection.close()
@@ -227,7 +227,7 @@ class Connector:
             task = asyncio.get_running_loop().create_task(self._open_one(key, name))
             self._opening[key] = task
             task.add_done_callback(lambda done: self._opened(key, done))
-        # Shielded: a caller that gives up must not take the connection from the others.
+        # Shielded: a caller that is cancelled must not cancel the connection of the others.
         return await asyncio.shield(task)
 
     def _opened(self, key: Key, task: asyncio.Task[BrokerConnection]) -> None:
@@ -287,7 +287,7 @@ class Connector:
         return connection
 
     def _explained(self, error: KafkaError, key: Key) -> KafkaError:
-        """The error of an address that the cluster itself named, and that never worked."""
+        """Explain the error of an address that a broker advertised and that never worked."""
         host, port, purpose = key
         known = purpose == BOOTSTRAP or (host, port) in (self._reached | {*self._config.addresses})
         if known or type(error) is not BrokerConnectionError:

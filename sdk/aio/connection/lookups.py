@@ -1,4 +1,4 @@
-"""Blocking work beside an event loop: each piece in a daemon thread of its own.
+"""Blocking work beside an event loop: each call in its own daemon thread.
 
 It decides where serializers' and deserializers' look-ups run, and how a consumer hears of them.
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 async def in_thread(function: Callable[[], T]) -> T:
     """Run a blocking function without holding up the loop.
 
-    A cancelled wait leaves the function to its own end.
+    When the wait is cancelled, the function still runs to its end.
 
     Args:
         function: What to run; safe to be run in any thread.
@@ -103,7 +103,7 @@ class Lookups:
     def need(
         self, waiting: Mapping[TopicPartition, LookupNeeded]
     ) -> dict[TopicPartition, KafkaError]:
-        """The next records of some partitions wait for something: have it loaded.
+        """Load what the next records of some partitions wait for.
 
         Args:
             waiting: What their deserializers raised.
@@ -151,7 +151,7 @@ class Lookups:
         self._on_done()
 
     async def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

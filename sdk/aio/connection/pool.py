@@ -1,8 +1,8 @@
 """Connections to the brokers of one cluster, by node and purpose, and what is known of the cluster.
 
-The pool decides which socket a request takes, when to reconnect, and when to learn the cluster
-anew, going back to the bootstrap list when no known broker answers (KIP-899). What requests mean,
-and whether one is worth repeating, is decided by its users.
+The pool decides which socket a request takes, when to reconnect, and when to refresh the metadata;
+it goes back to the bootstrap list when no known broker answers (KIP-899). Its users decide what
+requests mean and whether to repeat one.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ConnectionPool:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether somebody else ended the pool's own task, as a loop that ends does."""
+        """Whether the pool's own task was cancelled from outside, as at the end of a loop."""
         task = self._maintenance
         return task is not None and not self._closed and (task.done() or task.cancelling() > 0)
 
@@ -150,7 +150,7 @@ class ConnectionPool:
         return loop_ms(self._running_loop())
 
     def deadline_ms(self, timeout_ms: int) -> int:
-        """When a time given by the user is over, on the pool's clock."""
+        """Return when a time limit of the user ends, on the pool's clock."""
         return self.now_ms() + wait_ms(timeout_ms)
 
     def check_usable(self) -> None:
@@ -162,7 +162,7 @@ class ConnectionPool:
         self.check_loop()
 
     def check_open(self) -> None:
-        """Raise if the pool is closed, or started and used from elsewhere than its own loop."""
+        """Raise if the pool is closed, or started and used outside of its own loop."""
         if self._closed:
             raise ClientClosedError("this client is closed; make a new one")
         self.check_loop()
@@ -193,7 +193,7 @@ class ConnectionPool:
             return
         if asyncio._get_running_loop() is loop:
             callback()
-            callback = _nothing  # A signal handler comes while the loop may be asleep.
+            callback = _nothing  # A signal handler may run while the loop sleeps: wake it.
         with contextlib.suppress(RuntimeError):  # Closed meanwhile.
             loop.call_soon_threadsafe(callback)
 
@@ -339,8 +339,8 @@ class ConnectionPool:
             purpose = COORDINATOR
         else:
             node_id, purpose = target, DEFAULT
-        # The connection's own limit stays: that this caller runs out of time says nothing about
-        # the broker, and others may wait on the same connection.
+        # The connection keeps its own limit: a caller that runs out of time says nothing about the
+        # broker, and others may wait on the same connection.
         try:
             async with asyncio.timeout(left_ms / 1000):
                 return await self.request(
@@ -356,11 +356,11 @@ class ConnectionPool:
             ) from None
 
     def versions(self, node_id: int) -> BrokerVersions | None:
-        """What a node offers; None before the first connection to it."""
+        """Return the versions that a node offers; None before the first connection to it."""
         return self._connector.versions.get(node_id)
 
     def api_version(self, node_id: int, request_type: type[Request]) -> int | None:
-        """The version that a request to a node would be spoken in.
+        """Return the version that a request to a node would use.
 
         Args:
             node_id: The broker.
@@ -382,7 +382,7 @@ class ConnectionPool:
         allow_auto_topic_creation: bool = False,
         timeout_ms: int | None = None,
     ) -> ClusterMetadata:
-        """Ask for brokers and topics now.
+        """Request the metadata of brokers and topics now.
 
         Args:
             topics: Topics to ask for, also from now on; None asks for those asked for before.
@@ -404,7 +404,7 @@ class ConnectionPool:
             key,
             lambda: self._refresh(wanted, all_topics, allow_auto_topic_creation, timeout_ms),
         )
-        # Not `self.metadata`: another caller of the same question may have forgotten the topics.
+        # Not `self.metadata`: another caller may have called forget_topics() meanwhile.
         assert isinstance(view, ClusterMetadata)
         return view
 
@@ -421,14 +421,14 @@ class ConnectionPool:
         return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """No longer keep these topics' metadata."""
+        """Stop refreshing the metadata of these topics."""
         names = list(topics)
         for topic in names:
             self._topics.pop(topic, None)
         self.metadata = self.metadata.without_topics(names)
 
     def apply_metadata(self, metadata: ClusterMetadata) -> None:
-        """Take over a newer view, such as one with a leader named in a refusal (KIP-951)."""
+        """Replace the metadata by newer ones, such as with a leader from an error (KIP-951)."""
         if metadata is not self.metadata:
             self.metadata = metadata
             for listener in tuple(self.metadata_listeners):
@@ -469,11 +469,11 @@ class ConnectionPool:
                 if isinstance(error, KafkaError):
                     if not error.retriable:
                         raise
-                    reason = error  # It says more than that the last try ran out of time.
+                    reason = error  # The earlier error says more than the timeout of the last try.
                 waits_ms, setting = self._patience(limit_ms)
                 if self.now_ms() + delay_ms >= began_ms + waits_ms:
                     tried = self._connector.tried(reason or error)
-                    # Not chained: the message says of each address what the causes would say.
+                    # Not chained: the message has the cause for each address.
                     raise NoBrokersAvailableError(
                         f"no broker answered within {waits_ms} ms{setting}; {tried}"
                     ) from None
@@ -486,7 +486,8 @@ class ConnectionPool:
         return metadata
 
     def _patience(self, limit_ms: int) -> tuple[int, str]:
-        """How long to look for a broker within a limit, and what shortens that, for messages."""
+        """Return how long to look for a broker within a limit, and the setting that shortens it,
+        for messages."""
         never_reached = self.metadata.updated_at_ms < 0
         shorter_ms = self.config.bootstrap_timeout_ms
         if shorter_ms < limit_ms and never_reached and self._connector.is_hopeless:
@@ -502,7 +503,7 @@ class ConnectionPool:
         return await self._connector.use_any(list(self.metadata.nodes.values()), ask)
 
     async def _maintain(self) -> None:
-        """Keep the metadata young and close what idles."""
+        """Refresh the metadata when it is old, and close idle connections."""
         age_ms = self.config.metadata_max_age_ms
         while True:
             due_ms = self.metadata.updated_at_ms + age_ms
@@ -521,7 +522,7 @@ class ConnectionPool:
     async def find_coordinator(
         self, key: str, key_type: CoordinatorType | int, *, timeout_ms: int | None = None
     ) -> int:
-        """The broker that coordinates a group or a transactional id; remembered until forgotten.
+        """Return the coordinator of a group or transactional id; kept until ``forget_coordinator``.
 
         Args:
             key: Group name or transactional id.
@@ -539,9 +540,9 @@ class ConnectionPool:
         if (key, kind) not in self._coordinators:
             limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
             try:
-                # The search is shared and may wait for a reconnect; this caller does not.
+                # The search is shared and may wait for a reconnect; this caller has its own limit.
                 async with asyncio.timeout(limit_ms / 1000):
-                    # Somebody else may have forgotten what was found before this caller ran.
+                    # Another task may have called forget_coordinator() before this one ran.
                     while (key, kind) not in self._coordinators:
                         await self._once(
                             ("coordinator", key, kind),
@@ -592,7 +593,7 @@ class ConnectionPool:
     async def _once(
         self, key: object, work: Callable[[], Coroutine[object, object, object]]
     ) -> object:
-        """Let callers that want the same thing at the same time share one task and its result.
+        """Let concurrent callers of the same work share one task and its result.
 
         A caller that is cancelled leaves the task to the others.
         """

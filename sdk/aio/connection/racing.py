@@ -1,7 +1,7 @@
-"""One answer out of several servers that can all give it, when some of them may be silent.
+"""The first answer of several servers, when some of them may be silent.
 
-It decides when the next server is tried beside those that have not answered yet, and which of
-several failures is raised. What the servers are asked is decided by the caller.
+It decides when to try the next server beside those that have not answered yet, and which of several
+failures to raise. The caller decides what the servers are asked.
 """
 
 from __future__ import annotations

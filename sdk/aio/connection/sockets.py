@@ -1,7 +1,6 @@
 """Names, addresses and sockets: reaching one address, and asking an address whether it speaks TLS.
 
-It decides in which order the addresses of a name are tried and what counts as a refusal. What is
-said over a connected socket is decided elsewhere.
+It decides in which order the addresses of a name are tried and what counts as a refusal.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ async def _addresses(host: str, port: int) -> list[tuple[int, int, int, str, Any
         return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=figures)]
     resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        # Not by the loop's executor: the end of the program would wait for a name server.
+        # Not in the loop's executor: the program's end would wait for a name server.
         return [*await in_thread(resolve)]
     except RuntimeError:
         # At the end of the program threads cannot be begun any more, and the loop serves nobody
@@ -82,14 +81,14 @@ async def connect_socket(
 
 
 def refusal(what: str) -> BrokerConnectionError:
-    """The error of an address that can have no broker at present."""
+    """Return the error of an address where no broker can be now."""
     error = BrokerConnectionError(what)
     error.refused = True
     return error
 
 
 def describe(error: OSError) -> str:
-    """What an error of a socket means, for messages."""
+    """Describe an error of a socket, for messages."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError):
@@ -97,7 +96,7 @@ def describe(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"the name does not resolve ({error.strerror})"
     if isinstance(error, ConnectionResetError) and not error.args:
-        return "closed by the broker"  # asyncio's words for an end within TLS are none
+        return "closed by the broker"  # asyncio's text for an end within TLS is empty
     return error.strerror or str(error) or type(error).__name__
 
 

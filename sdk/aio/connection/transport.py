@@ -1,4 +1,4 @@
-"""One socket to a broker: bytes in and out, and the futures of those who wait for answers.
+"""One socket to a broker: bytes in and out, and the futures of waiting callers.
 
 The connection machine decides what the bytes mean and when the peer counts as dead; this module
 only moves bytes, arms one timer, and fails every waiter when the socket is gone.
@@ -164,7 +164,7 @@ class BrokerConnection(asyncio.Protocol):
         max_version: int | None = None,
         expects_answer: bool = True,
     ) -> asyncio.Future[Response]:
-        """Write a request now and promise its answer.
+        """Write a request now and return a future of its answer.
 
         Args:
             request: The request.
@@ -261,10 +261,10 @@ class BrokerConnection(asyncio.Protocol):
             self._renewing = self._loop.create_task(self._authenticate_again())
 
     async def _authenticate_again(self) -> None:
-        """Authenticate while the connection is open: what is sent meanwhile waits for that.
+        """Authenticate again on an open connection; requests sent meanwhile wait.
 
-        A broker takes nothing else between the first and the last of these requests. What was
-        sent before is answered first, however long that takes.
+        A broker accepts no other request between the first and the last of these. It answers
+        earlier requests first, however long that takes.
         """
         try:
             flow = await self._authenticator.begin()
@@ -302,7 +302,7 @@ class BrokerConnection(asyncio.Protocol):
         raise RemoteProtocolError("a handshake only sends requests")
 
     async def _ask_now(self, step: Send, limit_ms: int) -> Response:
-        """Ask past those that are held back."""
+        """Send before the requests that are held back."""
         if self._error is not None:
             raise self._error
         version = self.versions.require(type(step.request), step.max_version)
@@ -325,7 +325,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._traffic.opened += 1
-        # Not every loop's transport is one of asyncio's classes: uvloop's is none.
+        # uvloop's transport is not derived from asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
@@ -346,15 +346,15 @@ class BrokerConnection(asyncio.Protocol):
                 waiter.set_result(answer.response)
 
     def _on_invalid(self, data: bytes, error: RemoteProtocolError) -> None:
-        """The peer sent bytes that are no answer."""
+        """Close after bytes that are not a response."""
         if self.versions is BEFORE_NEGOTIATION:
             peer = foreign_protocol(data)
             why = peer or f"it sent an invalid response, {error}; is it a Kafka broker?"
             self._fail(RemoteProtocolError(f"{self.name}: {why}"))
             return
         log.warning("%s sent an invalid response: %s", self.name, error)
-        # Whoever waits lost an answer, as with any broken connection: a commit that was told
-        # "failed" here might have been carried out.
+        # The waiters lost an answer, as with any broken connection, and get that error: a request
+        # such as a commit may have been carried out.
         self._fail(BrokerConnectionError(f"{self.name} sent an invalid response: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -521,7 +521,7 @@ def tls_name(host: str) -> str:
 
 
 def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
-    """What a failure of TLS means: a wrong setting, or a peer that went away."""
+    """Return the error for a TLS failure: a wrong setting, or a peer that went away."""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return BrokerConnectionError(
             f"{name}: the broker closed the connection during the TLS handshake"

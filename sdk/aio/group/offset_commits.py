@@ -1,9 +1,9 @@
 """Offset commits of one consumer: on request, automatic, and before partitions are given up.
 
 It decides which offsets a commit stores, under which membership, when the automatic commit runs,
-and what is asked again. One request is on its way at a time, and what a repetition may still store
-is decided by `CommitOrder`. Whether the consumer still owns the partitions is known to the group
-member and the subscription.
+and what is repeated. One request is in flight at a time; `CommitOrder` decides what a repetition
+may still store. Whether the consumer still owns the partitions is known to the group member and the
+subscription.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class OffsetCommits:
         self._ended = asyncio.Event()
 
     def identity(self) -> ConsumerGroupMetadata:
-        """Under which membership commits are sent; none with partitions assigned by hand."""
+        """Return the membership of commits; none with partitions assigned by hand."""
         if self._subscription.uses_group:
             return self._group.member.metadata()
         return ConsumerGroupMetadata(self._group_id)
@@ -101,13 +101,13 @@ class OffsetCommits:
         return due_ms is not None and self._pool.now_ms() >= due_ms
 
     def due_in_ms(self) -> int:
-        """When to look again, in milliseconds from now."""
+        """Return the milliseconds until the next automatic commit."""
         if self._due_ms is None:
             return self._config.auto_commit_interval_ms
         return max(1, self._due_ms - self._pool.now_ms())
 
     def start_if_due(self) -> None:
-        """Commit what earlier polls returned, if it is time; a failure is only logged."""
+        """Commit what earlier polls returned, if it is time; log a failure."""
         if not self._config.enable_auto_commit:
             return
         now_ms = self._pool.now_ms()
@@ -119,7 +119,7 @@ class OffsetCommits:
                 self._automatic = self._start()
 
     async def commit_before_revoke(self, limit_ms: int, *, automatic: bool = True) -> None:
-        """See what is under way to its end, and commit everything, while the partitions are ours.
+        """Finish commits in flight, and commit all positions, while the partitions are ours.
 
         Args:
             limit_ms: Longest wait.
@@ -162,12 +162,12 @@ class OffsetCommits:
             logger.warning("group %s: a commit in the background failed: %s", self._group_id, error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions were given up; what others commit for them is not known here."""
+        """Forget partitions that were given up: other members commit for them from now on."""
         for partition in partitions:
             self._stored.pop(partition, None)
 
     async def close(self) -> None:
-        """Give up what still runs."""
+        """Cancel commits that still run."""
         tasks = [*self._background, *([self._automatic] if self._automatic else [])]
         for task in tasks:
             task.cancel()
@@ -231,7 +231,7 @@ class OffsetCommits:
         """Commit offsets, asking again while the failure may pass (a commit may be repeated).
 
         Raises:
-            CommitFailedError: The group went on without this member.
+            CommitFailedError: The group expelled this member.
             RequestTimedOutError: Time ran out; the offsets may or may not be stored.
             KafkaError: The coordinator refused for good; the error names the partition.
         """
@@ -265,7 +265,7 @@ class OffsetCommits:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _try_once(self, commit: PendingCommit) -> KafkaError | None:
-        """Send what is left of a commit; returns why some of it is not stored."""
+        """Send what is left of a commit; return the error of what was not stored."""
         # One request at a time, in the order of the calls: two that wait for the same connection
         # could otherwise be sent in any order.
         async with self._turn:
@@ -276,8 +276,9 @@ class OffsetCommits:
                 offsets = self._order.take(commit)
                 if not offsets:
                     return None
-                # The membership of now: an epoch may have risen meanwhile (STALE_MEMBER_EPOCH,
-                # KIP-848). The partitions were ours without interruption.
+                # Use the present membership: the epoch may have risen meanwhile
+                # (STALE_MEMBER_EPOCH, KIP-848), while the partitions were ours without
+                # interruption.
                 request = offset_lookup.commit_request(self._present_identity(), offsets)
                 reply = await channel.send(request, max_version=offset_lookup.NAMES_UNTIL)
                 codes = offset_lookup.read_commit_codes(reply)
@@ -294,7 +295,7 @@ class OffsetCommits:
         return await self._pool.ready(node_id, COORDINATOR)
 
     async def _await_later_ones(self, commit: PendingCommit) -> None:
-        """End as the later commits do that took the place of this one."""
+        """Wait for the later commits that replaced this one, and end as they do."""
         for later in commit.replaced_by:
             while not later.is_over:
                 await self._ended.wait()
@@ -315,7 +316,7 @@ class OffsetCommits:
 
 
 def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:
-    """The error that decides about the whole commit: one that does not pass, if there is any."""
+    """Return the error of the whole commit: a final one, if there is any."""
     worst: KafkaError | None = None
     for partition, code in codes.items():
         if code == ErrorCode.NONE:

@@ -1,4 +1,4 @@
-"""How a consumer's settings become those of its group member, for either protocol.
+"""Turns a consumer's settings into those of its group member, for both protocols.
 
 It makes assignors of names, and the text that a coordinator gets of a pattern. What is allowed in
 which protocol is checked with the settings themselves.
@@ -29,7 +29,7 @@ _READ_DIFFERENTLY: tuple[tuple[Callable[[re.Pattern[str]], object], str], ...] =
         "the broker's RE2 reads it, to which [:name:] is a class: put the colon elsewhere",
     ),
 )
-"""Forms that Python's patterns and RE2's have both, with different meanings; and the remedy."""
+"""Forms that mean different things in Python's patterns and in RE2's, and the remedy."""
 
 
 def group_settings(config: ConsumerConfig) -> GroupSettings:
@@ -65,7 +65,7 @@ def group_settings(config: ConsumerConfig) -> GroupSettings:
 
 
 def re2_text(pattern: re.Pattern[str]) -> str:
-    """A pattern as the coordinator gets it: RE2 has the flags in the text.
+    """Return the pattern for the coordinator: RE2 has the flags in the text.
 
     Both match whole names. What RE2 lacks (look-around, back-references) the coordinator refuses,
     and the next poll raises that. What RE2 reads differently is refused here: it would select

@@ -1,8 +1,8 @@
 """The task that keeps a consumer in its group.
 
-It carries out the membership machine's steps on a connection of their own, since the coordinator
-answers in order and lets JoinGroup wait for minutes. Which partitions may be read or committed is
-decided by the machine and by the consumer.
+It carries out the membership machine's steps on a separate connection, since the coordinator
+answers in order and may hold JoinGroup for minutes. The machine and the consumer decide which
+partitions may be read or committed.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class GroupRunner:
         self._pool = pool
         self._group_id = settings.group_id
         self._on_change = on_change
-        # A heartbeat of the consumer protocol says what this member owns: one that arrives after a
-        # later one could free a partition that is held still. In the classic protocol it says
-        # nothing, and JoinGroup is answered after minutes.
+        # A heartbeat of the consumer protocol lists what this member owns: an old one that arrives
+        # late could free a partition that the member still reads. A classic heartbeat has no such
+        # list, and JoinGroup is answered after minutes.
         self._turn: contextlib.AbstractAsyncContextManager[object] = (
             asyncio.Lock() if settings.member_id else contextlib.nullcontext()
         )
         self._waker = Waker()
         self._task: asyncio.Task[None] | None = None
         self._crash: KafkaError | None = None
-        self._stays = settings.group_instance_id is not None  # A static member may mean to.
+        self._stays = settings.group_instance_id is not None  # They may stay in the group.
         self._unclosed: unclosed.MemberWatch | None = None
 
     def start(self) -> None:
@@ -88,11 +88,11 @@ class GroupRunner:
                 self._unclosed = unclosed.watch_member(self, self.member, self._group_id)
 
     def wake(self) -> None:
-        """The application changed something that the member must act on."""
+        """Wake the task: the application changed something that the member must act on."""
         self._waker.wake()
 
     def take_failure(self) -> KafkaError | None:
-        """What a poll must raise."""
+        """Return the error that a poll must raise."""
         return self._crash or self.member.take_failure()
 
     async def close(self, timeout_ms: int, leave_group: bool | None = None) -> None:
@@ -110,7 +110,7 @@ class GroupRunner:
         request = self.member.closing_request(leave_group)
         if request is None or timeout_ms <= 0:
             return
-        # Not on the group's connection: a JoinGroup may still be waiting there.
+        # On another connection than the group's: a JoinGroup may still wait there.
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._ask(request, COORDINATOR, timeout_ms)
@@ -143,7 +143,7 @@ class GroupRunner:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # A fault of this library: polls must show it rather than wait for ever.
+            # A fault of this library: polls raise it instead of waiting for ever.
             logger.exception("group %s: the membership task failed", self._group_id)
             self._crash = KafkaError(f"internal error of the group membership: {error!r}")
             self._crash.__cause__ = error
@@ -179,7 +179,7 @@ class GroupRunner:
     # --- membership ---
 
     async def ensure_membership(self, expected: ConsumerGroupMetadata | None) -> None:
-        """Ask the coordinator whether this member still counts; see the consumer's method."""
+        """Ask the coordinator whether this member is valid; see the consumer's method."""
         async with self._turn:
             await self._ensure_membership(expected)
 

@@ -57,7 +57,7 @@ class ProducerTopics:
         ]
 
     def _leave_idle(self) -> None:
-        """Leave topics that are not sent to any more, or a long life would hold them all."""
+        """Leave idle topics; otherwise a long-lived producer would keep them all."""
         manager = self._engine.transactions
 
         def needed(queue: PartitionQueue) -> bool:
@@ -85,11 +85,11 @@ class ProducerTopics:
         return state
 
     def _topic_made_anew(self, state: TopicState, count: int) -> None:
-        """Somebody deleted a topic and made another one under its name."""
+        """React to a topic that was deleted and created again under its name."""
         log.warning("topic %s was deleted and created again; its records are lost", state.topic)
         manager = self._engine.transactions
         with self._engine.accumulator.lock:
-            # What only waits is simply sent to the new one.
+            # Batches that were never sent go to the new topic.
             touched = any(queue.transaction == manager.number for queue in state.queues)
             state.made_anew(count)
         if manager.is_transactional and manager.may_send and touched:
@@ -97,7 +97,7 @@ class ProducerTopics:
             self._engine.after_settling()
 
     async def find(self, name: str, timeout_ms: int | None = None) -> TopicState:
-        """The state of a topic, asked for if it is not known.
+        """Return the state of a topic; request its metadata if it is unknown.
 
         Args:
             name: Topic name.

@@ -1,8 +1,8 @@
 """A producer's transactions over a running engine: begin, offsets, commit, abort, recovery.
 
-It decides in which order things happen at the ends of a transaction (every record acknowledged
-before offsets and commit, nothing sent after an abort began) and what the user is told when an
-end has no answer. States are the transaction manager's, conversations are flows.
+It decides the order of steps at the end of a transaction (every record acknowledged before offsets
+and commit, nothing sent after an abort began) and which error the user gets when an end has no
+answer. The transaction manager holds the states; flows hold the conversations.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ log: logging.Logger = logging.getLogger("onceflow.transactions")
 D = TypeVar("D", bound=DeliveryHandle)
 S = TransactionState
 IMPLICIT_PRODUCE = 12
-"""Produce version from which partitions join a transaction without being announced (KIP-890)."""
+"""Produce version from which a partition joins a transaction by its first record (KIP-890)."""
 EPOCH_END_TXN = 5
 """EndTxn version that brings the next epoch (KIP-890)."""
 
@@ -132,8 +132,8 @@ class TransactionDriver(Generic[D]):
             log.warning("closing with records on their way: %s", error)
 
     async def _commit_quietly(self, timeout_ms: int) -> None:
-        """Ask again for a commit that got no answer, so that readers need not wait for the
-        transaction's timeout. Who asked for it was told that its outcome is unknown."""
+        """Repeat a commit without an answer, so that readers need not wait for the transaction's
+        timeout. The caller of the commit got CommitOutcomeUnknownError already."""
         manager = self._manager
         try:
             await self.commit(timeout_ms)
@@ -143,7 +143,7 @@ class TransactionDriver(Generic[D]):
             log.info("%s: the commit whose answer was lost is done", manager.transactional_id)
 
     async def abort_quietly(self, timeout_ms: int | None = None) -> None:
-        """Abort if something is open, while another error is on its way to the user."""
+        """Abort an open transaction without raising, because another error is being raised."""
         manager = self._manager
         if not manager.is_abortable:
             return
@@ -182,7 +182,7 @@ class TransactionDriver(Generic[D]):
         await self._renew(limit_ms)
 
     async def adopt(self, identity: ProducerIdentity) -> None:
-        """Step into an open transaction under a known identity."""
+        """Join an open transaction of another producer, under its identity."""
         self._engine.check_usable()
         version = await self._negotiate(identity.transactional_id, self._limit_ms(None))
         self._manager.adopt(identity, version, self._engine.now_ms())
@@ -291,8 +291,8 @@ class TransactionDriver(Generic[D]):
 
         The coordinator compares the known identity with its own, so that a producer that was
         replaced is fenced and does not take the id back. It also knows the repetition of a request
-        whose answer was lost. But an id that it has forgotten it gives to anyone, so that is asked
-        first: a newer producer may have come and gone.
+        whose answer was lost. But it gives a forgotten id to any producer; so it is asked first
+        whether it knows the id: a newer producer may have come and gone.
         """
         manager = self._manager
         identity = manager.identity
@@ -306,7 +306,7 @@ class TransactionDriver(Generic[D]):
     # content
 
     def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remember that others produce to these partitions in the open transaction."""
+        """Note partitions that other producers write to in the open transaction."""
         if self._manager.is_joined:
             raise IllegalStateError("note_partitions() belongs to the transaction's owner")
         noted = partition_list(partitions)
@@ -371,7 +371,7 @@ class TransactionDriver(Generic[D]):
             )
             manager.is_acknowledged = True
         except BaseException as error:
-            # Some of the offsets may be part of the transaction: only an abort makes it clear.
+            # Some offsets may be part of the transaction already; only an abort removes them.
             if manager.number == number:
                 manager.fail(_healed_by_abort(error))
                 engine.gate.update()
@@ -417,19 +417,20 @@ class TransactionDriver(Generic[D]):
     async def abort(self, timeout_ms: int | None = None) -> None:
         """Drop everything in the transaction.
 
-        What was not sent is not sent any more; what is on its way is waited for.
+        Unsent records are dropped; the call waits for those in flight.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            KafkaError: The coordinator could not be told. Calling this again or beginning the
-                next transaction tells it; else it aborts after ``transaction_timeout_ms``.
+            KafkaError: The coordinator could not be reached. Call again or begin the next
+                transaction, which aborts this one first; else the coordinator aborts it after
+                ``transaction_timeout_ms``.
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
         if manager.already_aborted and manager.state is S.UNINITIALIZED:
-            manager.already_aborted = False  # The coordinator did it, and the commit said so.
+            manager.already_aborted = False  # The commit's answer said so.
             engine.sender.counters.transactions_aborted += 1
             return
         deadline_ms = self._deadline_ms(timeout_ms)
@@ -471,7 +472,7 @@ class TransactionDriver(Generic[D]):
                 flow, timeout_ms=max(1, deadline_ms - engine.now_ms())
             )
         except (*FENCED, InvalidTxnStateError) as error:
-            # The last one: it was ended already, with the other result.
+            # INVALID_TXN_STATE: it was ended already, with the other result.
             await self._end_refused(identity, error, deadline_ms, committed=committed)
         except FatalError as error:
             was_asked = manager.end.may_have_arrived
@@ -522,7 +523,8 @@ class TransactionDriver(Generic[D]):
             raise TransactionAbortedError(why) from error
 
     async def _learn_who_raised_the_epoch(self, error: KafkaError, deadline_ms: int) -> None:
-        """A record was refused for its old epoch: be fenced, or be aborted by the coordinator."""
+        """Find out why a record was refused for its epoch: a newer producer, or an abort by the
+        coordinator."""
         identity = self._manager.identity
         assert identity is not None
         limit_ms = max(1, deadline_ms - self._engine.now_ms())
@@ -535,12 +537,12 @@ class TransactionDriver(Generic[D]):
         raise TransactionAbortedError(self._why_aborted()) from error
 
     def _is_ours(self, owner: Owner) -> bool:
-        """Whether it is certain that nobody took the id over (KIP-588).
+        """Whether it is certain that no other producer took over the id (KIP-588).
 
         An abort under the next epoch is the coordinator's own if it knew our transaction: a newer
         producer has to end that one first, and gets the epoch after the next. Otherwise a newer
-        producer may have aborted one of its own. Under version 1 ours may also be committed by an
-        attempt whose answer was lost, and then somebody took over.
+        producer may have aborted one of its own. Under version 1 an attempt whose answer was lost
+        may have committed our transaction, before another producer took over.
         """
         manager = self._manager
         if owner is Owner.ABORTED:
@@ -549,7 +551,7 @@ class TransactionDriver(Generic[D]):
         return owner is Owner.OURS
 
     def _replaced(self, identity: ProducerIdentity, owner: Owner) -> KafkaError:
-        """Close this producer for good, because the id may be another one's; why."""
+        """Fail this producer for good, since another one may own the id; return the error."""
         name = identity.transactional_id
         error = forgotten_error(name) if owner is Owner.FORGOTTEN else fenced_error(name)
         self._manager.fatal(error)
@@ -593,7 +595,7 @@ _UNKNOWN_FOR_GOOD = (
 
 def _healed_by_abort(error: BaseException) -> KafkaError:
     """Return the error of a transaction whose offsets could not be sent."""
-    if isinstance(error, UnsupportedVersionError):  # A broker too old for them was not sent them.
+    if isinstance(error, UnsupportedVersionError):  # Then nothing was sent.
         return TransactionAbortedError(str(error))
     if isinstance(error, KafkaError):
         return error

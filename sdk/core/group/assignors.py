@@ -1,4 +1,4 @@
-"""How the leader of a group divides partitions among its members.
+"""Assignors: how the leader of a group assigns partitions to its members.
 
 Every assignor here is a pure function of the partition counts and the members' subscriptions; the
 bytes in which both travel are the business of ``consumer_protocol``, and when to rebalance is that
@@ -46,7 +46,7 @@ class MemberSubscription:
 
 @runtime_checkable
 class Assignor(Protocol):
-    """One way to divide partitions.
+    """A way to assign partitions to members.
 
     Attributes:
         name: Protocol name as sent in JoinGroup.
@@ -80,7 +80,7 @@ class Assignor(Protocol):
 
 
 class RangeAssignor:
-    """Topic by topic, consecutive partitions to each member; equal indexes stay together."""
+    """Assigns consecutive partitions of each topic to each member; equal indexes stay together."""
 
     name = "range"
     cooperative = False
@@ -105,7 +105,7 @@ class RangeAssignor:
 
 
 class RoundRobinAssignor:
-    """All partitions in order, dealt to the members one by one."""
+    """Assigns all partitions in order, one by one to each member in turn."""
 
     name = "roundrobin"
     cooperative = False
@@ -193,7 +193,7 @@ def _wanted_partitions(
 
 
 class _StickyPlan:
-    """Keeps what may be kept, hands out the rest, then moves partitions until loads are even."""
+    """Keeps valid owners, assigns the rest, then moves partitions until loads are even."""
 
     def __init__(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]

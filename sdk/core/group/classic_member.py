@@ -1,8 +1,8 @@
 """One member of a classic consumer group as a machine: join, sync, heartbeat, revoke, leave.
 
-The machine decides what is to be sent to the coordinator next and what the application must be
-told. Its driver carries out one `Step` after the other and reports the outcome. What it has in
-common with members of the consumer protocol is in ``membership``.
+The machine decides which request to send next and which event the application must get. Its driver
+carries out one `Step` after the other and reports the outcome. What it has in common with members
+of the consumer protocol is in ``membership``.
 """
 
 from __future__ import annotations
@@ -108,13 +108,14 @@ class GroupMember(Membership):
             self.state = MemberState.PREPARING
 
     def confirm_event(self, event: RebalanceEvent) -> None:
-        """The application knows the event and has finished what it had to do about it."""
+        """Note that the application has handled the event."""
         if not self._take_over(event):
             return
         if event.kind is RebalanceKind.ASSIGNED:
             self._pending = None
         elif event.kind is RebalanceKind.REVOKED and self._pending is not None:
-            # Others wait for these partitions: the second round of a cooperative rebalance.
+            # Other members wait for these partitions: start the second round of a cooperative
+            # rebalance.
             self._rejoin_reason = self._rejoin_reason or "partitions were revoked"
             return
         if self.state is MemberState.PREPARING:
@@ -144,7 +145,7 @@ class GroupMember(Membership):
         return self._topics | self._group_topics
 
     def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
-        """Compare fresh metadata with what was divided; a leader asks for a rebalance."""
+        """Compare new metadata with the assigned partitions; a leader asks for a rebalance."""
         if self._assigned_counts is None or self.state is not MemberState.STABLE:
             return
         current = {t: partition_counts[t] for t in self._group_topics if t in partition_counts}
@@ -154,7 +155,7 @@ class GroupMember(Membership):
     # --- the driver's side --------------------------------------------------------------------
 
     def next_step(self, now_ms: int) -> Step:
-        """What the driver shall do now."""
+        """Return the driver's next step."""
         if self.state in (MemberState.UNJOINED, MemberState.FAILED):
             return Wait(None)
         if self.generation_id >= 0 and self._poll_overdue(now_ms):
@@ -183,7 +184,7 @@ class GroupMember(Membership):
         return Wait(self._next_deadline_ms())
 
     def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
-        """The counts for `LookUpTopics`: divide the partitions among the members."""
+        """Take the counts for `LookUpTopics`, and assign the partitions to the members."""
         if self.state is MemberState.STABLE and self._check is not None:
             check, self._check = self._check, None
             if unowned := check.unowned(partition_counts):
@@ -214,7 +215,7 @@ class GroupMember(Membership):
         self.state = MemberState.SYNCING
 
     def on_failure(self, error: KafkaError, now_ms: int) -> None:
-        """A step could not be carried out: no connection, no coordinator, no answer in time."""
+        """React to a step that failed: no connection, no coordinator, no answer in time."""
         if self.state is MemberState.LEAVING:
             self._reset_membership(MemberState.UNJOINED)
             return
@@ -239,7 +240,7 @@ class GroupMember(Membership):
             self.state = MemberState.JOINING
 
     def on_response(self, response: Response, now_ms: int) -> None:
-        """The answer to an `Exchange`."""
+        """Handle the answer to an `Exchange`."""
         if isinstance(response, HeartbeatResponse):
             self.on_heartbeat(response, now_ms)
         elif isinstance(response, JoinGroupResponse):
@@ -255,7 +256,7 @@ class GroupMember(Membership):
     def begin_leave(self) -> None:
         """Leave the group as soon as possible; a static member only stops its heartbeats."""
         if self.state in (MemberState.JOINING, MemberState.ASSIGNING, MemberState.SYNCING):
-            return  # The answer under way brings a member id to leave with.
+            return  # The answer in flight brings the member id to leave with.
         if self.state is MemberState.FAILED:
             return
         if self._settings.group_instance_id is not None or not self.member_id:
@@ -266,7 +267,7 @@ class GroupMember(Membership):
         self.generation_id = -1
 
     def closing_request(self, leave_group: bool | None = None) -> LeaveGroupRequest | None:
-        """The LeaveGroup of a consumer that closes now, whatever the member is doing.
+        """Return the LeaveGroup of a consumer that closes now, in any state.
 
         Args:
             leave_group: Whether to leave; None as Kafka does: dynamic members leave, static ones
@@ -349,7 +350,7 @@ class GroupMember(Membership):
                 *(_subscription_of(member).topics for member in response.members)
             )
         except RemoteProtocolError:
-            self._group_topics = frozenset()  # Reported when the partitions are divided.
+            self._group_topics = frozenset()  # Reported when the partitions are assigned.
         self.state = MemberState.SYNCING if response.skip_assignment else MemberState.ASSIGNING
 
     # --- sync ---
@@ -417,7 +418,7 @@ class GroupMember(Membership):
         )
 
     def on_heartbeat(self, response: HeartbeatResponse, now_ms: int) -> None:
-        """The answer to a heartbeat of the present generation."""
+        """Handle the answer to a heartbeat of the present generation."""
         code = response.error_code
         if self.state not in (MemberState.STABLE, MemberState.PREPARING):
             return
@@ -458,7 +459,7 @@ class GroupMember(Membership):
         return LeaveGroupRequest(group_id=self._settings.group_id, members=[identity])
 
     def _expelled(self, api: str, code: int) -> None:
-        """The coordinator does not know this member or its generation any more."""
+        """React to a coordinator that does not know this member or its generation any more."""
         logger.warning(
             "group %s: %s answered %s to member %s of generation %d; joining again",
             self._settings.group_id,

@@ -1,8 +1,8 @@
 """Which of a consumer's offset commits may still be sent, when several are under way.
 
 A repeated commit has old content. It must never overwrite a later commit of the same partition, nor
-a commit of the partition's new owner. So each repetition asks here what is left to send. Sending,
-waiting and retrying are done elsewhere.
+a commit of the partition's new owner. So each repetition asks this module what is left to send.
+Sending, waiting and retrying are done elsewhere.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class CommitOrder:
         return commit
 
     def take(self, commit: PendingCommit) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit sends now; the caller sends it before it takes for any other commit.
+        """Return what a commit sends now; the caller sends it before it calls this for another
+        commit.
 
         Partitions that a later commit was sent for, or that were given up since the call, are left
         out from now on.
@@ -91,7 +92,7 @@ class CommitOrder:
         return dict(commit.left)
 
     def stored(self, commit: PendingCommit, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator stored some of it.
+        """Note what the coordinator stored.
 
         Args:
             commit: From `begin`.
@@ -101,7 +102,7 @@ class CommitOrder:
             commit.left.pop(partition, None)
 
     def end(self, commit: PendingCommit, failure: KafkaError | None = None) -> None:
-        """The call is over, one way or another.
+        """Note the end of a call, after success or failure.
 
         Args:
             commit: From `begin`.
@@ -110,5 +111,5 @@ class CommitOrder:
         commit.is_over, commit.failure = True, failure
         self._pending.discard(commit)
         if not self._pending:
-            # Nothing older than what was sent can be sent any more.
+            # No commit older than the last one sent may be sent any more.
             self._last_sent.clear()

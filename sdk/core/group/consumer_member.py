@@ -1,9 +1,9 @@
 """One member of a consumer group whose coordinator divides the partitions (KIP-848), as a machine.
 
-Everything is a heartbeat: it joins (epoch 0), says what changed, hears of an assignment, tells when
-partitions were given up, and leaves (-1, or -2 for a static member that will be back). An
-assignment is carried out in steps that the application confirms: what is not in it any more is
-revoked and reported, then what is new is taken. After any doubt the next heartbeat says everything.
+Every request is a heartbeat: it joins (epoch 0), reports changes, gets the assignment, confirms
+revoked partitions, and leaves (-1, or -2 for a static member that will be back). An assignment is
+carried out in steps that the application confirms: what is not in it any more is revoked and
+reported, then what is new is taken. After any doubt the next heartbeat says everything.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ConsumerMember(Membership):
         self._interval_ms = settings.heartbeat_interval_ms
         self._say_everything = True
         self._said_subscription: tuple[frozenset[str], str] | None = None
-        # Counts confirmed events: the same partitions as before can be news for the coordinator,
-        # which may wait for some to be given up that were never taken.
+        # Counts confirmed events: also an unchanged set of partitions must be reported, because the
+        # coordinator may wait for the revocation of some that were never taken.
         self._owned_version = 0
         self._said_version = 0
         self._saying: _News | None = None
@@ -108,10 +108,10 @@ class ConsumerMember(Membership):
         return self._topics
 
     def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
-        """The coordinator divides, and knows by itself."""
+        """Nothing to do: the coordinator assigns and knows the counts."""
 
     def confirm_event(self, event: RebalanceEvent) -> None:
-        """The application knows the event and has finished what it had to do about it."""
+        """Note that the application has handled the event."""
         self._owned_version += 1
         self._heartbeat_due_ms = 0  # The coordinator waits to hear of it.
         if not self._take_over(event):
@@ -135,7 +135,7 @@ class ConsumerMember(Membership):
     # --- the driver's side --------------------------------------------------------------------
 
     def next_step(self, now_ms: int) -> Step:
-        """What the driver shall do now."""
+        """Return the driver's next step."""
         if self.state in (MemberState.UNJOINED, MemberState.FAILED, MemberState.PREPARING):
             return Wait(None)
         if self.generation_id >= 0 and self._poll_overdue(now_ms):
@@ -161,7 +161,7 @@ class ConsumerMember(Membership):
         """No member leads."""
 
     def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
-        """The names for `NameTopics`; what is not known yet is asked for again later."""
+        """Take the names for `NameTopics`; unknown ids are looked up again later."""
         # A topic that was deleted and created again has another id.
         renamed = set(names.values())
         self._names = {t: name for t, name in self._names.items() if name not in renamed}
@@ -182,11 +182,11 @@ class ConsumerMember(Membership):
         )
         self._pending = wanted
         if wanted == self._owned and self._told:
-            self._owned_version += 1  # Nothing for the application, and news for the coordinator.
+            self._owned_version += 1  # Only the coordinator must hear of it.
             self._heartbeat_due_ms = 0
 
     def on_failure(self, error: KafkaError, now_ms: int) -> None:
-        """A step could not be carried out: no connection, no coordinator, no answer in time."""
+        """React to a step that failed: no connection, no coordinator, no answer in time."""
         self._say_everything = True
         self._saying = None
         self._may_be_there = True
@@ -204,11 +204,12 @@ class ConsumerMember(Membership):
         self._rediscover(now_ms)
 
     def on_response(self, response: Response, now_ms: int) -> None:
-        """The answer to a heartbeat."""
+        """Handle the answer to a heartbeat."""
         if not isinstance(response, ConsumerGroupHeartbeatResponse):
             return
         if self.state is MemberState.LEAVING:
-            # An answer with an epoch belongs to the heartbeat before: the goodbye is still to come.
+            # An answer with an epoch belongs to the heartbeat before the leave, whose answer is
+            # still to come.
             if response.error_code != ErrorCode.NONE or response.member_epoch < 0:
                 self._reset(MemberState.UNJOINED)
             return
@@ -235,7 +236,7 @@ class ConsumerMember(Membership):
             self._back_off(now_ms)
         elif code != ErrorCode.NONE or response.member_epoch < 0:
             self._releasing = self._may_be_there = False
-            if code != ErrorCode.NONE:  # The id is another's.
+            if code != ErrorCode.NONE:  # Another member has the id.
                 self._not_before_ms = now_ms + UNRELEASED_PAUSE_MS
 
     def _on_success(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
@@ -313,7 +314,7 @@ class ConsumerMember(Membership):
         ]
 
     def probe_request(self) -> ConsumerGroupHeartbeatRequest:
-        """A heartbeat that says nothing new."""
+        """Return a heartbeat without changes."""
         return ConsumerGroupHeartbeatRequest(
             group_id=self._settings.group_id,
             member_id=self.member_id,
@@ -335,10 +336,10 @@ class ConsumerMember(Membership):
                 "taken over by another consumer; give every running consumer an id of its own",
             )
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            # The predecessor died without a goodbye, and its session has to end first; or it lives,
-            # and keeps its place: other than in the classic protocol, nobody is fenced. It may also
-            # be this member itself, since the coordinator refuses its own id too: then a goodbye
-            # under that id makes the way free, and anybody else's id stays as it is.
+            # The predecessor died without leaving, and its session must end first; or it lives and
+            # keeps its place: unlike in the classic protocol, it is not fenced. It may also be this
+            # member itself, since the coordinator refuses its own id too: then a leave under that
+            # id frees it, and does nothing to another member's.
             if self._may_be_there and self.state is MemberState.JOINING:
                 self._releasing = True
                 return
@@ -369,7 +370,7 @@ class ConsumerMember(Membership):
             self._back_off(now_ms)
 
     def expect_expulsion(self) -> None:
-        """A commit was refused: find out at once whether this member still counts."""
+        """Find out, after a refused commit, whether this member is still valid."""
         super().expect_expulsion()
         self._say_everything = True
 
@@ -377,7 +378,7 @@ class ConsumerMember(Membership):
 
     def _begin_leave(self) -> None:
         if self.state in (MemberState.JOINING, MemberState.FAILED, MemberState.LEAVING):
-            return  # The answer under way tells whether there is anything to leave.
+            return  # The answer in flight tells whether there is a membership to leave.
         if self.generation_id < 0:
             self._reset(MemberState.UNJOINED)
             return
@@ -397,7 +398,7 @@ class ConsumerMember(Membership):
     def closing_request(
         self, leave_group: bool | None = None
     ) -> ConsumerGroupHeartbeatRequest | None:
-        """The goodbye of a consumer that closes now; a static one says that it may be back."""
+        """Return the leave of a consumer that closes now; a static member may come back."""
         static = self._settings.group_instance_id is not None
         if self.state in (MemberState.UNJOINED, MemberState.FAILED, MemberState.PREPARING):
             return None

@@ -31,11 +31,11 @@ STICKY = -1
 
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module runs as machine code."""
+"""Whether this module is compiled."""
 
 
 class Lock(Protocol):
-    """What the accumulator asks of its lock."""
+    """The lock's interface."""
 
     def acquire(self) -> object:
         """Wait for it."""
@@ -115,7 +115,7 @@ class PartitionQueue:
         return self.open is None and not self.sealed
 
     def unsettled(self) -> Iterator[ProducerBatch]:
-        """Batches that carry a sequence and whose fate is open, in order."""
+        """Batches that have a sequence and no outcome yet, in order."""
         for batch in self.in_flight:
             if not batch.done:
                 yield batch
@@ -124,7 +124,7 @@ class PartitionQueue:
                 yield batch
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch that was sent back in its place among those that wait."""
+        """Put a sent batch back in its place among those that wait."""
         position = 0
         for waiting in self.sealed:
             if waiting.order > batch.order:
@@ -134,7 +134,7 @@ class PartitionQueue:
 
 
 class TopicState:
-    """What appending needs to know of a topic.
+    """State of a topic, for appending.
 
     Attributes:
         topic: Topic name.
@@ -176,17 +176,18 @@ class TopicState:
         self.sticky: StickyPartition = StickyPartition(self.available, random)
 
     def update(self, partition_count: int, available: Sequence[int]) -> None:
-        """Take over newer metadata; partitions are never taken away."""
+        """Apply newer metadata; partitions are never removed."""
         if partition_count > self.partition_count:
             self._set_count(partition_count)
         self.available = tuple(available) or range(self.partition_count)
         self.sticky.update(self.available)
 
     def made_anew(self, partition_count: int) -> None:
-        """The topic is another one now: brokers know nothing of this producer in it.
+        """Begin again in a topic that was deleted and created again: brokers do not know this
+        producer in it.
 
-        It may have fewer partitions; what waits for the others stays and runs out of time. What is
-        on its way may go to the former topic still: its answer tells.
+        It may have fewer partitions; records for the missing ones stay until they time out. A batch
+        in flight may still have gone to the former topic: its answer tells.
         """
         self._set_count(partition_count)
         for queue in self.queues:
@@ -199,7 +200,7 @@ class TopicState:
         self.partition_count = partition_count
 
     def grow(self, count: int) -> None:
-        """Have a queue for so many partitions at least."""
+        """Make queues for at least so many partitions."""
         first = len(self.queues)
         self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, count))
 
@@ -315,8 +316,8 @@ class Accumulator(Generic[D]):
     ) -> list[str]:
         """Drop the topics that nothing was sent to for a while.
 
-        What is dropped is noted as the highest epoch: a later record begins a new one, because
-        a broker would take sequences that begin again under the old one for repetitions.
+        The highest epoch of what is dropped is kept: a later record begins a new epoch, because a
+        broker would take sequences that restart under the old epoch for duplicates.
 
         Args:
             idle_ms: For how long.
@@ -358,10 +359,10 @@ class Accumulator(Generic[D]):
         return max(producer_epoch, self.left_epoch + 1)
 
     def present(self, state: TopicState) -> TopicState:
-        """The state of a topic that counts now; the lock is held.
+        """Return the present state of a topic; the lock is held.
 
-        A caller may hold one that was left meanwhile. It is taken up again with its sequences,
-        unless the topic has another one by now.
+        A caller may hold a state that was dropped meanwhile. It is used again with its sequences,
+        unless the topic has another state by now.
         """
         found = self.topics.get(state.topic)
         if found is None:
@@ -379,7 +380,7 @@ class Accumulator(Generic[D]):
     # appending: the user's thread
 
     def append_plain(self, topic: str, key: object, value: object, now_s: float) -> D | None:
-        """Add a record that needs nothing done to it: the short way of nearly all records.
+        """Add a record of bytes: the short way of nearly all records.
 
         Args:
             topic: Topic name.
@@ -451,7 +452,7 @@ class Accumulator(Generic[D]):
         if not COMPILED:
             with self.lock:
                 return self._append_locked(queue, key, value, headers, timestamp_ms)
-        # What `with` does, at a third of its price. Machine code cannot be interrupted between
+        # The same as `with`, at a third of the cost. Compiled code cannot be interrupted between
         # the first two lines; plain Python can, and Ctrl-C would leave the lock taken for ever.
         self.lock.acquire()
         try:
@@ -598,14 +599,14 @@ class Accumulator(Generic[D]):
     # settling: the sender
 
     def settle(self, batch: ProducerBatch) -> None:
-        """Give back what a batch took, because nothing refers to it any more; no lock is held."""
+        """Free the memory of a batch that nothing refers to any more; no lock is held."""
         with self.lock:
             self.memory_used -= batch.reserved
             batch.reserved = 0
             self.incomplete.pop(batch, None)
 
     def remove_open_and_sealed(self) -> list[ProducerBatch]:
-        """Take away everything that waits to be sent, in order."""
+        """Remove and return everything that waits to be sent, in order."""
         taken: list[ProducerBatch] = []
         with self.lock:
             for queue in list(self.active):

@@ -1,7 +1,7 @@
 """From the user's call to the accumulator: serializers, partition, headers, bulk calls.
 
-The same for both faces; nothing here waits. What to do when memory is full or a topic is unknown
-is decided by the face, which can block or await.
+Both faces use it; nothing here waits. The face, which can block or await, decides what to do when
+memory is full or a topic is unknown.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def to_bytes(
 
 
 def takes_plain(config: ProducerConfig) -> bool:
-    """Whether bytes need nothing done to them, so that ``Accumulator.append_plain`` may do.
+    """Whether records of bytes may take ``Accumulator.append_plain``.
 
     Args:
         config: The producer's settings.
@@ -243,12 +243,12 @@ class BulkAppend:
         finally:
             for number in list(touched):
                 self._close_part(number, touched)
-            # Behind a record that was refused, those before it are on their way all the same.
+            # A refused record ends the call; the records before it are sent all the same.
             self.position = self._taken
             self.partitions.extend(targets[len(self.partitions) : self._taken])
 
     def _targets(self) -> list[int]:
-        """The partition of each record, as things stand."""
+        """Return the partition of each record, by the present metadata."""
         if not self._has_sticky:
             return self._wanted
         sticky = self._state.sticky.current
@@ -365,7 +365,7 @@ def _checked_timestamps(timestamps_ms: Sequence[int] | int) -> list[int] | int:
 def check_lengths(
     values: Sequence[object], keys: object, timestamps_ms: object, headers: object
 ) -> None:
-    """Require that what stands beside the values of a bulk call is as long as they are.
+    """Require that keys, timestamps and headers of a bulk call are as long as its values.
 
     Raises:
         ConfigError: The first sequence that is not.

@@ -154,7 +154,7 @@ class ProducerBatch:
         return size
 
     def build(self, transactional: bool) -> int:
-        """Give it its bytes; nothing can be added any more.
+        """Build the batch's bytes; no record can be added afterwards.
 
         Args:
             transactional: Whether it belongs to a transaction.
@@ -172,7 +172,7 @@ class ProducerBatch:
         return size
 
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
-        """The batch is stored.
+        """Note that the batch is stored.
 
         Args:
             base_offset: Offset of its first record, -1 if the broker does not tell.
@@ -185,7 +185,7 @@ class ProducerBatch:
     def fail(
         self, error: KafkaError, record_errors: Mapping[int, KafkaError] | None = None
     ) -> None:
-        """The batch is given up.
+        """Note that the batch failed.
 
         Args:
             error: Why.
@@ -209,7 +209,7 @@ class ProducerBatch:
             self.done = True
 
     def split_into(self, children: Sequence[tuple[int, ProducerBatch]]) -> None:
-        """Hand the records over to smaller batches; the outcome is theirs.
+        """Move the records to smaller batches, which decide their outcome.
 
         Args:
             children: First index (of this batch) and batch, in order.
@@ -240,7 +240,7 @@ class ProducerBatch:
             self._run_callbacks()
 
     def result(self, index: int, timestamp_ms: int) -> RecordMetadata:
-        """Where a record was stored.
+        """Return where a record was stored.
 
         Args:
             index: Number of the record in the batch.
@@ -254,7 +254,7 @@ class ProducerBatch:
             return child.result(index - start, timestamp_ms)
         error = self.failure(index)
         if error is not None:
-            raise error.with_traceback(None)  # All records share it: the trace must not grow.
+            raise error.with_traceback(None)  # Shared: its traceback must not grow.
         offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
         if self.log_append_time_ms >= 0:
             timestamp_ms = self.log_append_time_ms
@@ -270,7 +270,7 @@ class ProducerBatch:
         return self.error
 
     def watch(self, index: int, count: int = 1) -> None:
-        """Somebody looks at the outcome of records, so it need not be raised elsewhere.
+        """Note that the outcome of records is awaited, so that it is not raised elsewhere.
 
         Args:
             index: Number of the first record in the batch.
@@ -317,7 +317,7 @@ class ProducerBatch:
 class DeliveryHandle:
     """The fate of one record that was handed to a producer.
 
-    A failure that is never looked at (by ``result``, ``exception`` or awaiting) is raised by the
+    A failure that is never read (by ``result``, ``exception`` or awaiting) is raised by the
     producer's next send, flush, commit or close.
     """
 
@@ -433,7 +433,8 @@ class DeliveryGroup:
         return found
 
     def last(self) -> RecordMetadata:
-        """Where the last record of the call was stored, without a wait: for use after a flush.
+        """Return where the last record of the call was stored, without waiting: call it after a
+        flush.
 
         Raises:
             IllegalStateError: Its outcome is not known yet.

@@ -16,7 +16,7 @@ from librt.strings import read_i32_le
 from mypy_extensions import i64
 
 COMPILED: Final = not __file__.endswith(".py")
-"""Whether this module runs as machine code."""
+"""Whether this module is compiled."""
 
 REMEMBERED_KEYS_MAX: Final = 16_384
 """Most keys whose hash plain Python remembers in a process: some megabytes, whatever is sent."""

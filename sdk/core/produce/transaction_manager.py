@@ -220,7 +220,7 @@ class TransactionManager:
         raise self.refusal(what)
 
     def refusal(self, what: str) -> IllegalStateError:
-        """The error of a call that does not fit the state.
+        """Return the error of a call that the present state does not allow.
 
         Args:
             what: Name of the call.
@@ -234,7 +234,7 @@ class TransactionManager:
     # identity
 
     def initialized(self, producer_id: int, producer_epoch: int, protocol_version: int) -> None:
-        """The coordinator (or any broker, without transactions) gave an identity."""
+        """Take the identity that the coordinator (or any broker, without transactions) assigned."""
         self.move(S.READY)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -245,7 +245,7 @@ class TransactionManager:
         self._clear()
 
     def adopt(self, identity: ProducerIdentity, protocol_version: int, now_ms: int) -> None:
-        """Take part in a transaction that is open already under a known identity."""
+        """Join an open transaction under a known identity."""
         self.move(S.INITIALIZING)
         self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
         self.begin(now_ms)
@@ -256,7 +256,7 @@ class TransactionManager:
     # the open transaction
 
     def begin(self, now_ms: int) -> None:
-        """Open a transaction; the coordinator hears of it with the first content."""
+        """Open a transaction; the coordinator learns of it with the first record or offset."""
         self.require(S.READY, what="begin_transaction()")
         self.move(S.IN_TRANSACTION)
         self._clear()
@@ -264,22 +264,22 @@ class TransactionManager:
         self.began_ms = now_ms
 
     def note_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others produce to these partitions in this transaction, so it is not empty."""
+        """Note partitions that other producers write to, so the transaction is not empty."""
         noted = list(partitions)
         if noted:
             self.has_content = True
-            # Others counted the sequences there; this producer must not go on under this epoch.
+            # Other producers used sequences there; this one must not produce under this epoch.
             self._foreign_sequences = True
 
     def needs_registration(self, partition: TopicPartition) -> bool:
-        """Whether the coordinator must hear of a partition before records go there."""
+        """Whether a partition must be added to the transaction before records go there."""
         return self.protocol_version == 1 and partition not in self.registered
 
     def fail(self, error: KafkaError) -> None:
-        """Something went wrong that the user must not miss.
+        """Keep a failure that the user must get.
 
-        Within a transaction nearly everything is healed by an abort; being fenced or refused is
-        not. The first error stays.
+        An abort clears nearly all failures of a transaction, but not a fence or a refusal. The
+        first error stays.
 
         Args:
             error: What happened.
@@ -325,19 +325,19 @@ class TransactionManager:
         return self.has_content
 
     def end_not_asked(self) -> None:
-        """The commit was interrupted before the coordinator heard of it: nothing has changed."""
+        """Return to the open transaction: the commit ended before its request was sent."""
         if self.state is S.COMMITTING_TRANSACTION:
             self.move(S.IN_TRANSACTION)
 
     def end_unanswered(self) -> None:
-        """The end was asked for, and its answer is missing: only asking again can tell."""
+        """Note that an EndTxn has no answer: only sending it again can tell its outcome."""
         if self.state is S.COMMITTING_TRANSACTION:
             self.move(S.COMMIT_UNANSWERED)
         else:
             self.move(S.ABORT_UNANSWERED)
 
     def ended(self, producer_id: int = -1, producer_epoch: int = -1) -> None:
-        """The transaction is over.
+        """Note that the transaction has ended.
 
         Args:
             producer_id: Id for the next one, -1 to keep it.
@@ -353,7 +353,7 @@ class TransactionManager:
         self._clear()
 
     def ended_elsewhere(self, *, epoch_raised: bool) -> None:
-        """The transaction is over without an answer that brings the next identity.
+        """Note that the transaction has ended, without an answer that brings the next identity.
 
         Args:
             epoch_raised: Whether the coordinator raised the epoch with it.
@@ -364,7 +364,7 @@ class TransactionManager:
         self._clear()
 
     def fatal(self, error: KafkaError) -> None:
-        """This producer is finished."""
+        """Fail this producer for good."""
         self.error = error
         self.state = S.FATAL_ERROR
 
@@ -377,7 +377,7 @@ class TransactionManager:
 
 
 def fenced_error(transactional_id: str | None) -> ProducerFencedError:
-    """The error of a producer that a newer one replaced, with what to do next."""
+    """Return the error of a producer that a newer one replaced."""
     return ProducerFencedError(
         f"another producer with transactional_id {transactional_id!r} took over; close this one. "
         "If it was not meant to be replaced, two live processes share the id"
@@ -385,7 +385,7 @@ def fenced_error(transactional_id: str | None) -> ProducerFencedError:
 
 
 def forgotten_error(transactional_id: str | None) -> InvalidProducerIdMappingError:
-    """The error of a producer whose transactional id the coordinator does not know any more."""
+    """Return the error of a producer whose transactional id the coordinator has forgotten."""
     return InvalidProducerIdMappingError(
         f"the coordinator has forgotten transactional_id {transactional_id!r}, as it does after "
         "transactional.id.expiration.ms without use. Another producer may have used the id since: "

@@ -1,4 +1,4 @@
-"""Is a transactional id still this producer's, after the coordinator refused its epoch?
+"""Finds out whether a transactional id is still this producer's, after its epoch was refused.
 
 A coordinator raises the epoch when it aborts a transaction that was open for too long, and also
 when a newer producer takes the id over (KIP-588 wanted to tell the two apart). The difference
@@ -44,7 +44,7 @@ class Owner(enum.Enum):
 
 
 def owner_of(identity: ProducerIdentity, backoff: Backoff, *, protocol_version: int) -> Flow[Owner]:
-    """Ask the coordinator who has the id.
+    """Ask the coordinator which producer owns the id.
 
     Args:
         identity: What this producer last knew.
