@@ -89,6 +89,9 @@ class KafkaPythonConsumer:
         )
 
     def subscribe(self, topic: str) -> None:
+        # A leader that computes the assignment before it has the topic's metadata assigns nothing,
+        # and on a busy machine kafka-python stays like that.
+        self.consumer.partitions_for_topic(topic)
         self.consumer.subscribe([topic])
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
