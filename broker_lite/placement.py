@@ -29,7 +29,7 @@ class Node:
 
     Attributes:
         node_id: Its id.
-        rack: Where it stands (``broker.rack``), None when nobody said.
+        rack: Its ``broker.rack``, or None.
         running: Whether it answers.
         registered: Whether answers name it while it does not run.
     """
@@ -55,7 +55,7 @@ class Placement(Protocol):
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are told is the controller, -1 when none runs."""
+        """The node that answers name as the controller, -1 when none runs."""
         ...
 
     def replicas(self, topic: str, partition: int) -> tuple[int, ...]:

@@ -1,8 +1,8 @@
 """Answers that have to wait: deferred values, timers, and operations parked until a key is woken.
 
 Everything here is a plain machine on an injected clock: callers pass ``now_ms`` (wall milliseconds)
-and are told when the next timer is due. It decides *when* something is looked at again; what is
-then done is the callers' business. It never sleeps, polls, or reads a clock.
+and ask when the next timer is due. It decides *when* something is looked at again; the callers
+decide what is done then. It never sleeps, polls, or reads a clock.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Timers:
     """Callbacks in order of their time, equal times in order of scheduling.
 
     Attributes:
-        on_earlier: Called when a new timer is due before all others, so that whoever drives the
+        on_earlier: Called when a new timer is due before all others, so that the driver of the
             timers (one event-loop handle in the server) can move its alarm.
         ahead_ms: How far the times here are ahead of the system's clock, which was set back: what
             is removed by its age is removed by that one.
@@ -160,7 +160,7 @@ class Timers:
         return count
 
     def shift(self, duration_ms: int) -> None:
-        """The clock went forward without that time having gone by: all are due that much later."""
+        """Delay all timers, after the clock jumped forward."""
         for _, _, timer in self._heap:
             timer.at_ms += duration_ms
         # In place: `run_due` may be walking this very list. The order stays.

@@ -1,4 +1,4 @@
-"""The command ``onceflow broker``: reads the command line, runs the daemon, tells the outcome.
+"""The command ``onceflow broker``: reads the command line, runs the daemon, sets the exit code.
 
 Decides which addresses may be listened on without authentication and what each failure's exit code
 is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line, 3 when the
@@ -200,7 +200,7 @@ class Given(NamedTuple):
 def _read_settings(
     config_file: Path | None, use_environment: bool, entries: Iterable[str]
 ) -> Given:
-    """Read settings from everywhere; what is nearer to the command line wins."""
+    """Read settings from file, environment and command line; later ones win."""
     found: dict[str, str] = {}
     variables: dict[str, str] = {}
     if config_file is not None:

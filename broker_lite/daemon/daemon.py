@@ -1,8 +1,8 @@
 """The daemon: opens the broker, says that it is ready, and runs until a signal says stop.
 
-It decides how the process is set up and what the one line says that others wait for. What opens the
-broker may be given from outside: several nodes, a control endpoint and a capture are for tests, and
-``testing`` opens brokers that have them.
+It decides how the process is set up and prints the line that says the broker is ready. The caller
+may pass the function that opens the broker: ``testing`` opens brokers with several nodes, a control
+endpoint or a capture.
 """
 
 from __future__ import annotations

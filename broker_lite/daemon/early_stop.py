@@ -1,4 +1,4 @@
-"""A signal to stop that comes before the daemon can be stopped: noted, and obeyed once it can.
+"""Remembers SIGTERM and SIGINT received during start-up, until the daemon can stop.
 
 A fresh process ends without a word by SIGTERM, with status 143. From :func:`watch` on, which is
 called before anything large is imported, until the daemon has its own handlers, a first signal is

@@ -18,7 +18,7 @@ from onceflow.sdk.model.special_values import API_VERSIONS_KEY
 TIMEOUT_SECONDS = 5.0
 DEFAULT = "PLAINTEXT://127.0.0.1:9092"
 ASKS_FOR_A_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_HANDSHAKE_FAILURE")
-"""How the reasons end that TLS 1.3 and 1.2 give for a client without a certificate."""
+"""Endings of OpenSSL's reasons when the broker asks for a certificate (TLS 1.3 and 1.2)."""
 
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 CORRELATION_ID = 1

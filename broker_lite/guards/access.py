@@ -30,7 +30,7 @@ GUARD_MODULES = ("admin", "groups", "topics", "transactions")
 T = TypeVar("T")
 RequestT = TypeVar("RequestT", bound=Request)
 Verdict: TypeAlias = Response | Callable[[Response], None] | None
-"""A refusal of all of it; what is to be done with the handler's answer; or None for "go on"."""
+"""A refusal of the whole request, a function that edits the handler's answer, or None."""
 
 
 class Access:
@@ -86,7 +86,7 @@ class Access:
         )
 
     def bits(self, resource_type: AclResourceType, name: str) -> int:
-        """What it may do with a resource, as answers tell it (KIP-430)."""
+        """Operations allowed on a resource, as the bits that answers carry (KIP-430)."""
         allowed = (
             each for each in OPERATIONS[resource_type] if self.may(each, resource_type, name)
         )

@@ -182,7 +182,7 @@ def delete_topics(access: Access, request: DeleteTopicsRequest) -> Verdict:
 
 
 def _may_delete(access: Access, name: str) -> bool:
-    """Also one that is not there, for a client that may know that."""
+    """Whether the client may delete the topic, or learn that it does not exist."""
     return access.topic(AclOperation.DELETE, name) or (
         access.topic(AclOperation.DESCRIBE, name) and access.state.topics.get(name) is None
     )

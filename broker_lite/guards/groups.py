@@ -303,7 +303,7 @@ def describe_groups(access: Access, request: DescribeGroupsRequest) -> Verdict:
 
 @guards(ConsumerGroupDescribeRequest)
 def consumer_group_describe(access: Access, request: ConsumerGroupDescribeRequest) -> Verdict:
-    """DESCRIBE on each group, and on each topic that its members are about."""
+    """DESCRIBE on each group, and on each topic that its members subscribe to or own."""
     request.group_ids, denied = split(
         request.group_ids, lambda name: access.group(AclOperation.DESCRIBE, name)
     )

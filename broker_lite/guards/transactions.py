@@ -50,7 +50,7 @@ CLUSTER_DENIED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 @guards(FindCoordinatorRequest)
 def find_coordinator(access: Access, request: FindCoordinatorRequest) -> Verdict:
-    """DESCRIBE on what the coordinator is for."""
+    """DESCRIBE on the group or transactional id."""
 
     def code_of(key: str) -> ErrorCode:
         if request.key_type == CoordinatorType.GROUP and not access.group(

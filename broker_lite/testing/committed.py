@@ -239,7 +239,7 @@ def _of_log(log: PartitionLog, partition: int) -> Iterable[Committed]:
 
 
 def explain(left: CommittedRecords, right: object) -> list[str] | None:
-    """Lines that tell how committed records differ from what was expected.
+    """Return lines that show how committed records differ from the expected ones.
 
     Args:
         left: What is committed.

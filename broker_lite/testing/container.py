@@ -120,7 +120,7 @@ class OnceflowContainer(DockerContainer):
         return self
 
     def with_cluster_id(self, cluster_id: str) -> Self:
-        """Accepted for compatibility: the broker makes an id of its own.
+        """Accepted for compatibility: the broker makes its own id.
 
         Args:
             cluster_id: Kept, and otherwise without effect.

@@ -71,7 +71,7 @@ _MADE_DURABLE = frozenset(
 
 
 class StorageStoppedError(OSError):
-    """The storage stopped as if the machine had; nothing works any more."""
+    """The storage stopped, as if the machine had lost power; every call fails."""
 
 
 class _FailingFile:
