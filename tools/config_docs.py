@@ -184,7 +184,8 @@ def choices(setting: Setting) -> str:
     """The allowed words."""
     words = [str(word) for word in setting.choices if isinstance(word, str) and word]
     told = all(f"`{word}`" in setting.text for word in words)
-    return "" if told else f" One of {', '.join(words)}."
+    some = "Some" if setting.kind is Kind.LIST else "One"
+    return "" if told else f" {some} of {', '.join(words)}."
 
 
 def setting_default(setting: Setting) -> str:

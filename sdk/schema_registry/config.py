@@ -41,7 +41,9 @@ class SchemaRegistryConfig(Settings):
         None, "PEM file of the client's certificate.", kafka="ssl.certificate.location"
     )
     ssl_keyfile: str | None = text(None, "PEM file of the client's key.", kafka="ssl.key.location")
-    timeout_ms: int = whole(10_000, "Limit of one HTTP exchange.", 1, kafka="timeout")
+    timeout_ms: int = whole(
+        10_000, "Limit of one HTTP exchange; Confluent's is in seconds.", 1, kafka="timeout"
+    )
     max_retries: int = whole(
         3,
         "How often a request is repeated when the registry does not answer, or answers that it "
@@ -59,13 +61,15 @@ class SchemaRegistryConfig(Settings):
     )
     cache_latest_ttl_ms: int = whole(
         60_000,
-        "How long the latest version of a subject is believed.",
+        "How long the latest version of a subject is believed; Confluent's is in seconds, and has "
+        "no limit by default.",
         1,
         kafka="cache.latest.ttl.sec",
     )
     missing_id_cache_ttl_ms: int = whole(
         1_000,
-        "How long it is believed that an id does not exist; then the registry is asked again.",
+        "How long it is believed that an id does not exist; then the registry is asked again. "
+        "Confluent's is in seconds.",
         1,
         kafka="missing.id.cache.ttl.sec",
     )
