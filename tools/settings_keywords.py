@@ -1,4 +1,4 @@
-"""Writes the keyword arguments of clients, sessions and applications as types for checkers.
+"""Writes the keyword arguments of clients, registries, sessions and apps as types for checkers.
 
 ``python tools/settings_keywords.py`` writes a ``keywords.py`` beside the declarations that it is
 made of; ``--check`` only tells whether one is out of date.
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onceflow.processors.settings import AppSettings
+from onceflow.sdk.schema_registry.config import SchemaRegistryConfig
 from onceflow.sdk.settings.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from onceflow.sdk.settings.declare import Settings
 from onceflow.transactions.config import SessionConfig, SessionSettings
@@ -141,14 +142,20 @@ def page(all_keywords: Iterable[Keywords], here: str) -> str:
         known = BASES | homes(keywords.settings)
         imports |= {(BASES[base], base) for base in keywords.bases}
         for kind in fields.values():
-            for name in re.findall(r"[A-Za-z_]+", re.sub(r"'[^']*'|\"[^\"]*\"", "", kind)):
+            for name in re.findall(
+                r"(?<![\w.])[A-Za-z_]+", re.sub(r"'[^']*'|\"[^\"]*\"", "", kind)
+            ):
                 if not hasattr(builtins, name):
                     imports.add((known[name], name))
         bases = ", ".join((*(keywords.bases or ("TypedDict",)), "total=False"))
         body = "".join(f"    {name}: {kind}\n" for name, kind in fields.items())
         doc = f'    """See ``{keywords.settings.__name__}``."""\n'
         parts.append(f"\n\nclass {keywords.name}({bases}):\n{doc}" + ("\n" + body if body else ""))
-    lines = [f"from {module} import {name}\n" for module, name in sorted(imports) if module != here]
+    lines = [
+        f"from {module} import {name}\n" if module else f"import {name}\n"
+        for module, name in sorted(imports)
+        if module != here
+    ]
     return HEAD + "\n" + "".join(lines) + "".join(parts)
 
 
@@ -166,6 +173,9 @@ def pages() -> dict[str, list[Keywords]]:
             *consumer_keywords(),
             *client_keywords(AdminConfig),
             Keywords("ClientKeywords", ClientConfig, any_client, common),
+        ],
+        "sdk/schema_registry/keywords.py": [
+            Keywords("SchemaRegistryKeywords", SchemaRegistryConfig, without=frozenset({"url"})),
         ],
         "transactions/keywords.py": [
             Keywords(

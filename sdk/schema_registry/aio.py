@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from onceflow.sdk.aio.connection.lookups import in_thread
-from onceflow.sdk.schema_registry.client import SchemaRegistry, SchemaRegistrySettings
+from onceflow.sdk.schema_registry.client import SchemaRegistry
+from onceflow.sdk.schema_registry.keywords import SchemaRegistryKeywords
 from onceflow.sdk.schema_registry.model import Compatibility, RegisteredSchema, Schema
 
 
@@ -21,7 +22,7 @@ class AsyncSchemaRegistry:
     def __init__(
         self,
         url: str | Sequence[str] = "http://localhost:8081",
-        **settings: Unpack[SchemaRegistrySettings],
+        **settings: Unpack[SchemaRegistryKeywords],
     ) -> None:
         """Make a client; nothing is sent.
 

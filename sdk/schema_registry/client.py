@@ -7,10 +7,9 @@ values are written with a schema is decided by the serdes.
 
 from __future__ import annotations
 
-import ssl as _ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, TypedDict, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack, cast
 from urllib.parse import quote
 
 from onceflow.sdk.errors import (
@@ -19,8 +18,9 @@ from onceflow.sdk.errors import (
     SchemaRegistryError,
 )
 from onceflow.sdk.schema_registry.cache import BoundedCache, SingleFlight, mend_after_fork
-from onceflow.sdk.schema_registry.config import SchemaRegistryConfig, TokenFunction
+from onceflow.sdk.schema_registry.config import SchemaRegistryConfig
 from onceflow.sdk.schema_registry.http import RegistryHttp
+from onceflow.sdk.schema_registry.keywords import SchemaRegistryKeywords
 from onceflow.sdk.schema_registry.model import (
     Compatibility,
     RegisteredSchema,
@@ -31,25 +31,6 @@ from onceflow.sdk.schema_registry.model import (
 from onceflow.sdk.schema_registry.wire import SCHEMA_ID_MAX
 
 T = TypeVar("T")
-
-
-class SchemaRegistrySettings(TypedDict, total=False):
-    """See ``SchemaRegistryConfig``."""
-
-    basic_auth_user_info: str | None
-    bearer_auth_token: str | TokenFunction | None
-    ssl_context: _ssl.SSLContext | None
-    ssl_cafile: str | None
-    ssl_certfile: str | None
-    ssl_keyfile: str | None
-    timeout_ms: int
-    max_retries: int
-    retries_wait_ms: int
-    retries_max_wait_ms: int
-    cache_capacity: int
-    cache_latest_ttl_ms: int
-    missing_id_cache_ttl_ms: int
-    max_response_bytes: int
 
 
 class SchemaRegistry:
@@ -67,7 +48,7 @@ class SchemaRegistry:
     def __init__(
         self,
         url: str | Sequence[str] = "http://localhost:8081",
-        **settings: Unpack[SchemaRegistrySettings],
+        **settings: Unpack[SchemaRegistryKeywords],
     ) -> None:
         """Make a client; nothing is sent.
 
