@@ -119,7 +119,7 @@ def test_a_blocking_producer_is_closed_at_the_end_without_brokers_in_few_lines()
     told = [line for line in lines if not line.startswith("no connection after")]
     assert [line.split(":")[0] for line in told] == [
         "a producer was not closed; closing it at the end of the program",
-        "closing although 1 batches wait",
+        "closing with 1 batches unsent",
         "records of a producer that was not closed are lost",
     ]
     # Of the tries the 4th, 8th, 16th and so on are told, however long they go on.

@@ -91,7 +91,7 @@ def test_without_a_policy_the_poll_raises_and_a_seek_goes_on(
             poll_until(lambda: False, consumer)
         consumer.seek(TopicPartition("t", 0), 1)
         assert read(consumer, 1) == ["new 1"]
-    assert sum("made anew" in message for message in caplog.messages) == 1
+    assert sum("deleted and created again" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("commit", [True, False])
