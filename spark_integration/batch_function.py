@@ -9,22 +9,24 @@ from __future__ import annotations
 import functools
 import logging
 import pickle
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import tenacity
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
+from onceflow.sdk import ProducerIdentity
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, RecordError
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration import transaction
-from onceflow.spark_integration.checkpoint import query_id
+from onceflow.spark_integration.checkpoint import Checkpoint
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.routing import counts_by, route
 from onceflow.spark_integration.schema import SinkColumns
-from onceflow.spark_integration.transaction import BatchWriteError, TaskReport
+from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
 from onceflow.spark_integration.writer import write_task
 
 if TYPE_CHECKING:
@@ -48,13 +50,157 @@ def refuse_speculation(df: DataFrame) -> None:
         )
 
 
+class BatchPublisher:
+    """Publishes micro-batches exactly once; ``foreach_batch`` makes one.
+
+    Give the object itself to ``foreachBatch``, or call it, or ``many``, once in your own function.
+    Two of them in one function need a ``name`` each.
+    """
+
+    def __init__(
+        self,
+        transform: Callable[[DataFrame, int], DataFrame] | None,
+        options: SinkOptions,
+        attempts_max: int,
+    ) -> None:
+        self._transform = transform
+        self._options = options
+        self._attempts_max = max(1, attempts_max)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Publish a micro-batch.
+
+        Args:
+            df: The micro-batch.
+            batch_id: Its number.
+
+        Raises:
+            ConfigError: An option is wrong, the checkpoint is not one that may go on, or this
+                batch was published under the same name before.
+            BatchWriteError: Nothing was published.
+        """
+        counts = functools.cache(lambda: _topic_counts(self._options))
+        transform = self._transform
+        rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
+
+        def write(opened: OpenBatch) -> list[TaskReport]:
+            return _write(self._options, rows(), counts(), opened.identity)
+
+        self._publish([df], batch_id, write)
+
+    def many(self, frames: Mapping[str, DataFrame], batch_id: int) -> None:
+        """Publish several frames in one transaction: all of them become visible, or none.
+
+        Spark computes each frame by itself. Call ``persist()`` on the micro-batch that they come
+        from, and ``unpersist()`` afterwards, so that it is computed once.
+
+        Args:
+            frames: Rows by topic. The function that ``foreach_batch`` was given is not called.
+            batch_id: Number of the micro-batch.
+
+        Raises:
+            ConfigError: As when it is called for one frame; or the option ``topic`` is set, or a
+                frame has a column ``topic``.
+            BatchWriteError: Nothing was published.
+        """
+        if self._options.topic is not None:
+            raise ConfigError("topic", self._options.topic, "leave it out: many() names topics")
+        if not frames:
+            raise ConfigError("frames", "{}", "give at least one frame by its topic")
+        for topic, df in frames.items():
+            if "topic" in df.columns:
+                raise ConfigError("column topic", topic, "leave it out: many() names topics")
+        counts = functools.cache(lambda: counts_by(self._options.admin, frames))
+
+        def write(opened: OpenBatch) -> list[TaskReport]:
+            return [
+                report
+                for topic, df in frames.items()
+                for report in _write(
+                    replace(self._options, topic=topic), df, counts(), opened.identity
+                )
+            ]
+
+        self._publish(list(frames.values()), batch_id, write)
+
+    def _publish(
+        self,
+        frames: list[DataFrame],
+        batch_id: int,
+        write: Callable[[OpenBatch], list[TaskReport]],
+    ) -> None:
+        """Publish once, with retries."""
+        refuse_speculation(frames[0])
+        checkpoint, options = transaction.named(self._options)
+        run = _Run.of(frames[0], checkpoint, options, batch_id)
+        retry = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._attempts_max),
+            wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.2),
+            retry=tenacity.retry_if_exception(_may_pass),
+            before_sleep=_log_retry,
+            reraise=True,
+        )
+        retry(_publish_once, options, frames, write, batch_id)
+        run.note_done()
+
+
+_DONE: Final[dict[tuple[str, str], int]] = {}
+"""Last batch that was published in this process, by run of the query and sink's name."""
+_DONE_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a query, from its start to its end, and the batch that it publishes."""
+
+    key: tuple[str, str]
+    batch_id: int
+
+    @staticmethod
+    def of(df: DataFrame, checkpoint: Checkpoint, options: SinkOptions, batch_id: int) -> _Run:
+        """Look at the run that a micro-batch belongs to.
+
+        Raises:
+            ConfigError: The checkpoint is another query's, or the batch was published in this run
+                under the same name: a second sink would share the first one's progress and be
+                skipped.
+        """
+        context = df.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        if query_id is not None and query_id != checkpoint.query_id():
+            raise ConfigError(
+                "checkpointLocation",
+                checkpoint.location,
+                f"it belongs to query {checkpoint.query_id()}, but query {query_id} runs; give the "
+                "location that writeStream has",
+            )
+        run = _Run(
+            (str(context.getLocalProperty("spark.jobGroup.id")), str(options.name)), batch_id
+        )
+        if _DONE.get(run.key) == batch_id:
+            raise ConfigError(
+                "name",
+                options.name,
+                f"batch {batch_id} was published under this name already. Give each foreach_batch "
+                "a `name`, or publish all frames in one transaction: "
+                'publish.many({"a": df1, "b": df2}, batch_id)',
+            )
+        return run
+
+    def note_done(self) -> None:
+        """Remember that the batch is published."""
+        while len(_DONE) >= _DONE_MAX:
+            del _DONE[next(iter(_DONE))]
+        _DONE[self.key] = self.batch_id
+
+
 def foreach_batch(
     transform: Callable[[DataFrame, int], DataFrame] | None = None,
     *,
     attempts_max: int = ATTEMPTS_MAX,
     client: ClientSource | None = None,
     **options: str,
-) -> Callable[[DataFrame, int], None]:
+) -> BatchPublisher:
     """Make a function for ``df.writeStream.foreachBatch`` that publishes each batch exactly once.
 
     Args:
@@ -62,7 +208,8 @@ def foreach_batch(
             ``value`` and optionally ``key``, ``topic``, ``partition``, ``headers``,
             ``timestamp``); by default the micro-batch itself. Called once a batch; its rows may
             be computed again when the batch is tried again.
-        attempts_max: How often a batch is tried before the query fails.
+        attempts_max: How often a batch is tried before the query fails. A query that was stopped
+            does not try again.
         client: Settings of all clients: ``ClientSettings``, a dictionary of Kafka's names, or the
             path of a file, read on the driver. They travel to the tasks, so they must be
             picklable.
@@ -71,7 +218,7 @@ def foreach_batch(
             ``**{"kafka.bootstrap.servers": "..."}``. ``checkpointLocation`` must be the query's.
 
     Returns:
-        A function of (micro-batch, batch id).
+        A function of (micro-batch, batch id); its method ``many`` takes several frames.
 
     Raises:
         ConfigError: An option is unknown or missing.
@@ -79,35 +226,27 @@ def foreach_batch(
     checked = SinkOptions.parse(options, client)
     if checked.checkpoint_location is None:
         raise ConfigError("checkpointLocation", "", "give the query's checkpoint location")
-    location = checked.checkpoint_location
+    return BatchPublisher(transform, checked, attempts_max)
 
-    def publish(df: DataFrame, batch_id: int) -> None:
-        refuse_speculation(df)
-        rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
-        retry = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(max(1, attempts_max)),
-            wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.2),
-            retry=tenacity.retry_if_exception(_may_pass),
-            before_sleep=_log_retry,
-            reraise=True,
-        )
-        counts = functools.cache(lambda: _topic_counts(checked))
-        retry(_publish_once, checked, query_id(location), rows, counts, batch_id)
 
-    return publish
+_FINAL_CAUSES: Final = ("java.lang.InterruptedException", "SPARK_JOB_CANCELLED", "cancelled job")
+"""What Spark says when a query was stopped or its job was cancelled."""
 
 
 def _may_pass(error: BaseException) -> bool:
     """Whether the same batch may succeed when it is tried again.
 
-    Not what the user's own code raised on the driver, nor a wrong option, plan or row; and not
-    being fenced: a newer driver runs the query then, and this one must not fight it.
+    Not what the user's own code raised on the driver, nor a wrong option, plan or row; not being
+    fenced, since a newer driver runs the query then; and not a job that was cancelled, since the
+    query was stopped.
     """
     if isinstance(error, BatchWriteError) and error.__cause__ is not None:
         return _may_pass(error.__cause__)
     if isinstance(error, ConfigError | RecordError | FatalError | AnalysisException):
         return False
-    return isinstance(error, KafkaError | BatchWriteError | PySparkException | Py4JJavaError)
+    if isinstance(error, PySparkException | Py4JJavaError):
+        return not any(cause in str(error) for cause in _FINAL_CAUSES)
+    return isinstance(error, KafkaError | BatchWriteError)
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
@@ -121,36 +260,36 @@ def _topic_counts(options: SinkOptions) -> dict[str, int]:
 
 def _publish_once(
     options: SinkOptions,
-    query: str,
-    rows: Callable[[], DataFrame],
-    counts: Callable[[], dict[str, int]],
+    frames: list[DataFrame],
+    write: Callable[[OpenBatch], list[TaskReport]],
     batch_id: int,
 ) -> None:
-    opened = transaction.begin(options, query)
-    if opened.is_published(batch_id):
-        transaction.check_skipped(options, batch_id)
-        logger.info("batch %d of query %s was published before; skipped", batch_id, query)
+    opened = transaction.begin(options, batch_id)
+    if opened.is_published:
+        logger.info("batch %s was published before; it is computed and not written", batch_id)
+        for df in frames:  # A stateful query needs the state of this batch.
+            df.write.format("noop").mode("overwrite").save()
         return
     try:
-        written = transaction.check_reports(_write(options, rows(), counts(), opened))
+        rows = transaction.check_reports(write(opened))
     except Exception:
         transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
         raise
-    transaction.commit(options, opened.identity, query, batch_id, written)
+    transaction.commit(options, opened, rows)
 
 
 def _write(
     options: SinkOptions,
     df: DataFrame,
     counts: dict[str, int],
-    opened: transaction.OpenBatch,
+    identity: ProducerIdentity,
 ) -> list[TaskReport]:
     """Run the tasks of one attempt and collect their reports."""
     routed = route(df, counts, topic=options.topic)
     columns = SinkColumns.of(routed.schema, options.topic)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = write_task(options, columns, opened, batches)
+        report = write_task(options, columns, identity, batches)
         yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
 
     found: list[Any] = routed.mapInArrow(task, "report BINARY").collect()

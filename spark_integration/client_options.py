@@ -17,7 +17,7 @@ from onceflow.sdk.settings.names import reject_unknown
 from onceflow.sdk.settings.sources import ClientSource
 
 PREFIX: Final = "kafka."
-_SPARK_OWN: Final = frozenset({"path", "paths", "outputmode", "numpartitions"})
+_SPARK_OWN: Final = frozenset({"path", "paths", "outputmode", "numpartitions", "queryname"})
 
 S = TypeVar("S", bound="SparkSettings")
 

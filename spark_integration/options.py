@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from onceflow.sdk import (
@@ -45,7 +45,7 @@ NOT_OF_SOURCE: Final[Mapping[str, str]] = {
     "auto.offset.reset": "use startingOffsets, and failOnDataLoss",
     "enable.auto.commit": "the checkpoint keeps positions; leave it out",
 }
-NOT_OF_SINK: Final[Mapping[str, str]] = {"transactional.id": "use transactionalId"}
+NOT_OF_SINK: Final[Mapping[str, str]] = {"transactional.id": "use name"}
 
 
 class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
@@ -119,20 +119,25 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
         "required.",
         name="checkpointLocation",
     )
-    transactional_id: str | None = text(
+    name: str | None = text(
         None,
-        "Name of the query's transactions, by default from `queryName`, else from the "
-        "checkpoint's location; two live queries must not share it, and it must not change while "
-        "a checkpoint is in use.",
-        name="transactionalId",
+        "Name of the query's transactions, group and progress, by default "
+        "`onceflow-spark-<query id>` with the id that the checkpoint holds; two live queries must "
+        "not share it, and it must not change while a checkpoint is in use.",
     )
+    transactional_id: str | None = text(None, "Another word for `name`.", name="transactionalId")
     group_id: str | None = text(
         None,
-        "Group that receives the source offsets, by default the transactional id; "
-        "`<groupId>.progress` holds the last batch's number.",
+        "Group that receives the source offsets, by default the name; "
+        "`<groupId>.progress` holds the last batch.",
         name="groupId",
     )
-    query_name: str | None = text(None, "Name of the query.", name="queryName")
+    publish_again: bool = switch(
+        False,
+        "`true` lets the first batch of a new checkpoint publish again what an earlier checkpoint "
+        "published under this name or at this location.",
+        name="publishAgain",
+    )
     include_headers: bool = switch(
         False, "Taken for Spark's own sink; has no effect.", name="includeHeaders"
     )
@@ -335,18 +340,31 @@ class SinkOptions:
 
     Attributes:
         topic: Topic of every row, None when the rows have a column ``topic``.
-        transactional_id: Stable name of the query's transactions; by default made of the query's
-            name, else of its checkpoint location.
-        group_id: Group that receives the source offsets; by default the transactional id.
+        name: Name of the query's transactions and groups, None to take it from the query's id.
+        group_id: Group that receives the source offsets, None for the name.
         checkpoint_location: Where the query's checkpoint is; source offsets are read from there.
         client: Settings of the clients of tasks and driver.
+        publish_again: Whether a new checkpoint may begin before what was published.
+        is_named_by_query: Whether the name comes from the query's id.
     """
 
     topic: str | None
-    transactional_id: str
-    group_id: str
+    name: str | None
+    group_id: str | None
     checkpoint_location: str | None
     client: ClientSettings
+    publish_again: bool = False
+    is_named_by_query: bool = False
+
+    def of_query(self, query_id: str) -> SinkOptions:
+        """The options with a name; it comes from the query's id where none was given.
+
+        Args:
+            query_id: The query's id in its checkpoint.
+        """
+        if self.name is not None and not self.is_named_by_query:
+            return self
+        return replace(self, name=f"onceflow-spark-{query_id}", is_named_by_query=True)
 
     def owner(self, identity: ProducerIdentity | None = None) -> ProducerConfig:
         """Settings of the driver's producer, which begins and ends transactions.
@@ -358,7 +376,7 @@ class SinkOptions:
             {
                 "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
                 **self.client.values("producer"),
-                "transactional_id": self.transactional_id,
+                "transactional_id": self._known_name,
                 "resumed_identity": identity,
             }
         )
@@ -377,9 +395,29 @@ class SinkOptions:
         return self.client.admin()
 
     @property
+    def _known_name(self) -> str:
+        assert self.name is not None, "of_query() gives a name"
+        return self.name
+
+    @property
+    def source_group_id(self) -> str:
+        """Group that receives the source offsets."""
+        return self._known_name if self.group_id is None else self.group_id
+
+    @property
     def progress_group_id(self) -> str:
-        """Group whose one entry tells which batch of which query was published last."""
-        return f"{self.group_id}.progress"
+        """Group whose one entry tells which batches were published last."""
+        return f"{self.source_group_id}.progress"
+
+    @property
+    def trace_group_id(self) -> str:
+        """Group that notes which query last used the checkpoint's location for this topic.
+
+        It is no identity. It only finds a checkpoint that was lost and begun again.
+        """
+        assert self.checkpoint_location is not None, "checked when the options were read"
+        text = f"{_one_spelling(self.checkpoint_location)}\n{self.topic or ''}"
+        return f"onceflow-spark-at-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @staticmethod
     def parse(options: Mapping[str, str], client: ClientSource | None = None) -> SinkOptions:
@@ -390,30 +428,21 @@ class SinkOptions:
             client: Settings of the clients, which the options override.
 
         Raises:
-            ConfigError: An option is unknown, or no stable name can be found for the query.
+            ConfigError: An option is unknown, or two contradict each other.
         """
         found = read_options(SinkSettings, options)
-        checkpoint = found.checkpoint_location
-        name = found.transactional_id
-        if name is None and found.query_name is not None:
-            name = f"onceflow-spark-{found.query_name}"
-        if name is None and checkpoint is not None:
-            digest = hashlib.sha256(_one_spelling(checkpoint).encode()).hexdigest()
-            name = f"onceflow-spark-{digest[:16]}"
-        if not name:
-            raise ConfigError(
-                "transactionalId",
-                "",
-                "give one, or queryName, or checkpointLocation: a stable name",
-            )
+        names = {found.name, found.transactional_id} - {None}
+        if len(names) > 1:
+            raise ConfigError("transactionalId", found.transactional_id, "give `name` alone")
         made = SinkOptions(
             topic=found.topic,
-            transactional_id=name,
-            group_id=name if found.group_id is None else found.group_id,
-            checkpoint_location=checkpoint,
+            name=next(iter(names), None),
+            group_id=found.group_id,
+            checkpoint_location=found.checkpoint_location,
             client=client_of(options, client, NOT_OF_SINK),
+            publish_again=found.publish_again,
         )
         with named_as_options(options):  # what the clients would refuse
-            for make in (made.owner, made.client.admin):
+            for make in (made.of_query("query").owner, made.client.admin):
                 make()
         return made

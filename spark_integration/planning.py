@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from onceflow.sdk import TopicPartition
+
+MARK: Final = "@onceflow"
+"""Key of our source's positions that is no topic (names of topics have no ``@``).
+
+It holds the id of the cluster that is read and the offsets that the query began at."""
 
 
 class DataLossError(Exception):

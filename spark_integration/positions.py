@@ -56,6 +56,10 @@ class PositionFinder:
         self._options = options
         self._admin = admin
 
+    def cluster_id(self) -> str:
+        """Id of the cluster that is read."""
+        return _retrying(lambda: self._admin.describe_cluster().cluster_id)
+
     def partitions(self) -> list[TopicPartition]:
         """Partitions that the subscription names now, sorted.
 

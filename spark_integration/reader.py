@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 
 from onceflow.spark_integration.options import PartitionOffsets, SourceOptions
 from onceflow.spark_integration.planning import (
+    MARK,
     DataLossError,
     OffsetRange,
     check_data_loss,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 ROWS_PER_BATCH_MAX = 10_000
 """Most rows of an Arrow batch that goes to Spark."""
-OffsetDict = dict[str, dict[str, int]]
-"""Spark's form of a position: topic -> partition as text -> offset."""
+OffsetDict = dict[str, Any]
+"""Form of a position in the checkpoint: topic -> partition as text -> offset, and ``MARK``."""
 
 
 class RangePartition(InputPartition):
@@ -54,15 +55,32 @@ def to_dict(offsets: Mapping[TopicPartition, int]) -> OffsetDict:
     return nested
 
 
-def from_dict(nested: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
+def from_dict(nested: OffsetDict) -> PartitionOffsets:
     """Offsets from the form of the checkpoint."""
     from onceflow.sdk import TopicPartition
 
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, numbers in nested.items()
+        if topic != MARK
         for partition, offset in numbers.items()
     }
+
+
+def begin_of(start: OffsetDict, end: OffsetDict) -> PartitionOffsets:
+    """First offsets of a micro-batch.
+
+    Spark does not keep the first offsets of a query: when its first batch runs again, Spark asks
+    for them again, and ``latest`` has another answer then. So each position holds the first one.
+
+    Args:
+        start: Where Spark says that the batch begins.
+        end: Where it ends.
+    """
+    first: OffsetDict | None = end.get(MARK, {}).get("start")
+    if first is None or first == start.get(MARK, {}).get("start"):
+        return from_dict(start)
+    return from_dict(first)
 
 
 def _arrow_schema(include_headers: bool) -> pa.Schema:
@@ -184,6 +202,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._client: Admin | None = None
         self._target: PartitionOffsets | None = None
+        self._cluster_id: str | None = None
 
     def _finder(self) -> PositionFinder:
         if self._client is None:
@@ -198,7 +217,15 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> OffsetDict:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         finder = self._finder()
-        return to_dict(finder.resolve(self._options.starting, finder.partitions()))
+        first = to_dict(finder.resolve(self._options.starting, finder.partitions()))
+        return self._marked(first, first)
+
+    def _marked(self, position: OffsetDict, first: OffsetDict | None) -> OffsetDict:
+        """Add the cluster's id and the query's first position, for the sink and for restarts."""
+        if self._cluster_id is None:
+            self._cluster_id = self._finder().cluster_id()
+        mark = {"cluster": self._cluster_id} | ({} if first is None else {"start": first})
+        return {**position, MARK: mark}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """``maxOffsetsPerTrigger``, or no limit."""
@@ -222,7 +249,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(begin, latest, limit.max_rows)
         # A partition without an end keeps its place, in case that it comes back.
-        return to_dict({**known, **latest})
+        return self._marked(to_dict({**known, **latest}), start.get(MARK, {}).get("start"))
 
     def _unlisted(self, finder: PositionFinder, gone: set[TopicPartition]) -> PartitionOffsets:
         """Ends of partitions that the query reads but metadata does not name."""
@@ -252,7 +279,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: OffsetDict, end: OffsetDict) -> Sequence[InputPartition]:
         """Cut a micro-batch into ranges; checks that its offsets are still there."""
-        known, stop = from_dict(start), from_dict(end)
+        known, stop = begin_of(start, end), from_dict(end)
         finder = self._finder()
         if not self._options.fail_on_data_loss:
             stop = {tp: stop[tp] for tp in finder.existing(stop)}

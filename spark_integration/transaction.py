@@ -8,10 +8,10 @@ and progress become visible together or not at all (KIP-98; design in ``docs/spa
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -29,11 +29,19 @@ from onceflow.sdk.errors import (
     FatalError,
     InvalidTransactionTimeoutError,
     KafkaError,
+    UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.serde import to_json
-from onceflow.spark_integration.checkpoint import source_offsets
+from onceflow.spark_integration.checkpoint import BatchPlan, Checkpoint, SourceRange, least
 from onceflow.spark_integration.options import SinkOptions
+from onceflow.spark_integration.progress import (
+    Progress,
+    Published,
+    check_starts,
+    is_ahead,
+    is_replay,
+)
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -43,97 +51,104 @@ class BatchWriteError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskReport(WriterCommitMessage):
-    """What one task wrote.
-
-    Attributes:
-        task: Number of the task within the batch.
-        stage: Id of the Spark stage that the task belongs to.
-        identity: Identity under which it wrote, None when it skipped a published batch.
-        rows: Rows written, by partition.
-        error: Why it could not write; the batch must be aborted then.
-    """
-
-    task: int
-    stage: int
-    identity: ProducerIdentity | None
-    rows: dict[TopicPartition, int]
-    error: KafkaError | BatchWriteError | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OpenBatch:
     """A transaction that the driver opened for a batch attempt.
 
     Attributes:
         identity: Identity for the tasks.
         query_id: Id of the streaming query, from its checkpoint.
-        published_batch_id: Last batch of this query that was published, -1 for none.
+        plan: The batch.
+        is_published: Whether this batch is visible already, so that writing would repeat it.
+        offsets: Ends of the sources that the sink's cluster holds.
+        progress: What was published before.
+        trace_group_id: Group that notes which query uses the checkpoint's location, None when
+            that is noted or the sink has a name.
     """
 
     identity: ProducerIdentity
     query_id: str
-    published_batch_id: int
-
-    def is_published(self, batch_id: int) -> bool:
-        """Whether a batch is already visible, so that writing it again would repeat it."""
-        return batch_id <= self.published_batch_id
-
-
-def published_batch_id(options: SinkOptions, query_id: str) -> int:
-    """The last batch that a query published, -1 for none; waits for pending offsets."""
-    with Admin(config=options.admin) as admin:
-        stored = admin.list_group_offsets(options.progress_group_id, require_stable=True)
-    batches = [-1]
-    for entry in stored.values():
-        try:
-            progress = json.loads(entry.metadata)
-            if progress["query"] == query_id:
-                batches.append(int(progress["batch"]))
-        except (ValueError, LookupError, TypeError) as error:
-            raise ConfigError(
-                "groupId",
-                options.group_id,
-                f"group {options.progress_group_id} holds commits that are not of this sink; "
-                "choose another groupId",
-            ) from error
-    return max(batches)
+    plan: BatchPlan
+    is_published: bool
+    offsets: dict[TopicPartition, int]
+    progress: Progress
+    trace_group_id: str | None = None
 
 
-def check_skipped(options: SinkOptions, batch_id: int) -> None:
-    """Make sure that a batch that is taken for published is the one that was.
+@dataclass(frozen=True, slots=True)
+class TaskReport(WriterCommitMessage):
+    """What one task wrote.
 
-    A checkpoint that was set back, to a copy for instance, plans its batches anew under numbers
-    that were used before.
+    Attributes:
+        task: Number of the task within the batch.
+        stage: Id of the Spark stage that the task belongs to.
+        identity: Identity under which it wrote.
+        rows: Rows written, by partition.
+        error: Why it could not write; the batch must be aborted then.
+        opened: The batch, where the report goes to another process than the one that opened it.
+    """
+
+    task: int
+    stage: int
+    identity: ProducerIdentity
+    rows: dict[TopicPartition, int]
+    error: KafkaError | BatchWriteError | None = None
+    opened: OpenBatch | None = None
+
+
+def named(options: SinkOptions) -> tuple[Checkpoint, SinkOptions]:
+    """The query's checkpoint, and the options with the query's name.
 
     Raises:
-        ConfigError: The batch covers source offsets that were never published.
+        CheckpointError: The checkpoint cannot be read.
     """
-    planned = _offsets(options, batch_id)
-    with Admin(config=options.admin) as admin:
-        stored = admin.list_group_offsets(options.group_id, require_stable=True)
-    ahead = [
-        f"{tp}: planned to {offset}, published to {stored[tp].offset if tp in stored else 'none'}"
-        for tp, offset in sorted(planned.items())
-        if offset > (stored[tp].offset if tp in stored else 0)
-    ]
-    if ahead:
-        raise ConfigError(
-            "checkpointLocation",
-            options.checkpoint_location,
-            f"batch {batch_id} was published before, but with other source offsets "
-            f"({'; '.join(ahead)}): the checkpoint is older than what was published. Start a new "
-            f"one with startingOffsets=committed and groupId={options.group_id}; nothing is lost "
-            "or repeated then",
-        )
+    assert options.checkpoint_location is not None, "checked when the options were read"
+    checkpoint = Checkpoint(options.checkpoint_location)
+    return checkpoint, options.of_query(checkpoint.query_id())
 
 
-def begin(options: SinkOptions, query_id: str) -> OpenBatch:
+def begin(given: SinkOptions, batch_id: int | None = None) -> OpenBatch:
     """Take a new epoch for a batch attempt and learn what was published before.
 
+    Args:
+        given: The sink's options.
+        batch_id: The batch; by default the last one that the checkpoint plans.
+
     Raises:
-        ConfigError: The transaction timeout is above what the broker allows; names both.
+        ConfigError: The transaction timeout is above what the broker allows, or the batch is not
+            one that may follow what was published; the message says why and what to do.
+        CheckpointError: The checkpoint cannot be read.
     """
+    checkpoint, options = named(given)
+    query_id, sink = checkpoint.query_id(), options.topic or ""
+    plan = checkpoint.plan(batch_id)
+    with Admin(config=options.admin) as admin:
+        # A copy of the checkpoint that is behind must not fence the query that is ahead. What is
+        # read here may miss a commit that is not complete; the read below waits for it.
+        seen = _progress(admin, options, stable=False).last(query_id, sink)
+        if is_ahead(seen, plan):
+            is_replay(seen, plan, checkpoint, options.source_group_id)
+        identity = _new_epoch(options)
+        progress = _progress(admin, options, stable=True)
+        last = progress.last(query_id, sink)
+        if is_replay(last, plan, checkpoint, options.source_group_id):
+            return OpenBatch(identity, query_id, plan, True, {}, progress)
+        own = _own_sources(admin, plan)
+        trace = None
+        if last is None:
+            trace = _check_first(admin, options, plan, own, progress)
+        elif not progress.is_newest(query_id, sink):
+            _check_starts(admin, options, options.source_group_id, own)
+    offsets = least(source.ends for source in own)
+    return OpenBatch(identity, query_id, plan, False, offsets, progress, trace)
+
+
+def _progress(admin: Admin, options: SinkOptions, *, stable: bool) -> Progress:
+    group = options.progress_group_id
+    return Progress.read(admin.list_group_offsets(group, require_stable=stable), group)
+
+
+def _new_epoch(options: SinkOptions) -> ProducerIdentity:
+    """Fence what is left of earlier attempts and abort what they left open."""
     owner = options.owner()
     try:
         with Producer(config=owner) as producer:
@@ -146,7 +161,99 @@ def begin(options: SinkOptions, query_id: str) -> OpenBatch:
             "or raise it there. A micro-batch has to end within this time",
         ) from error
     assert identity is not None, "a transactional producer has an identity after its start"
-    return OpenBatch(identity, query_id, published_batch_id(options, query_id))
+    return identity
+
+
+def _own_sources(admin: Admin, plan: BatchPlan) -> list[SourceRange]:
+    """The sources that read the sink's own cluster, without partitions that are gone.
+
+    A source that does not name its cluster (Spark's own) counts as one of this cluster where its
+    partitions exist here and its end lies within their logs.
+    """
+    if not plan.sources:
+        return []
+    cluster_id = admin.describe_cluster().cluster_id
+    near = [source for source in plan.sources if source.cluster_id in (cluster_id, None)]
+    here = _existing(admin, {tp for source in near for tp in source.ends})
+    unnamed = {tp for source in near if source.cluster_id is None for tp in source.ends}
+    logs = admin.list_offsets(dict.fromkeys(unnamed & here, "latest"))
+    reached = least(source.ends for source in near)
+    here -= {tp for tp, log in logs.items() if reached[tp] > log.offset}
+
+    def kept(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {tp: offset for tp, offset in offsets.items() if tp in here}
+
+    return [replace(s, starts=kept(s.starts), ends=kept(s.ends)) for s in near]
+
+
+def _existing(admin: Admin, partitions: set[TopicPartition]) -> set[TopicPartition]:
+    """Those of the partitions that the cluster has."""
+    topics = sorted({tp.topic for tp in partitions})
+    found = {}
+    try:
+        found = admin.describe_topics(topics) if topics else {}
+    except UnknownTopicOrPartitionError:
+        for topic in topics:
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                found |= admin.describe_topics([topic])
+    return {
+        tp
+        for tp in partitions
+        if tp.topic in found and tp.partition < found[tp.topic].partition_count
+    }
+
+
+def _check_starts(
+    admin: Admin, options: SinkOptions, group_id: str, own: list[SourceRange]
+) -> None:
+    check_starts(
+        least(source.starts for source in own),
+        admin.list_group_offsets(group_id, require_stable=True),
+        location=str(options.checkpoint_location),
+        group_id=group_id,
+    )
+
+
+def _check_first(
+    admin: Admin,
+    options: SinkOptions,
+    plan: BatchPlan,
+    own: list[SourceRange],
+    progress: Progress,
+) -> str | None:
+    """Compare a query's first batch with what earlier queries published.
+
+    Those are the ones that used the sink's name, and the one that used the checkpoint's location
+    where the sink has no name: its checkpoint was lost and begun again.
+
+    Returns:
+        The group for the note that this query uses the location, None when it needs none.
+
+    Raises:
+        ConfigError: The batch would publish again what an earlier query published.
+    """
+    groups = {options.source_group_id}
+    earlier = {
+        entry.query for entry in progress.entries if entry.sink in (options.topic or "", None)
+    }
+    trace = options.trace_group_id if options.is_named_by_query else None
+    if trace is not None:
+        for kept in admin.list_group_offsets(trace, require_stable=True).values():
+            earlier.add(kept.metadata)
+            groups.add(options.of_query(kept.metadata).source_group_id)
+    if options.publish_again:
+        return trace
+    for group_id in sorted(groups):
+        _check_starts(admin, options, group_id, own)
+    if earlier and not plan.sources:
+        raise ConfigError(
+            "checkpointLocation",
+            options.checkpoint_location,
+            f"query {min(earlier)} published to this sink before, and the sources of this new "
+            "checkpoint do not tell what. Restore the old checkpoint; or set publishAgain=true, or "
+            "another `name`, when these rows are to be published",
+        )
+    return trace
 
 
 def _timeout_limit(options: SinkOptions) -> str:
@@ -171,7 +278,7 @@ def abort(options: SinkOptions, identity: ProducerIdentity | None = None) -> Non
     Raises:
         ProducerFencedError: A newer driver has taken over.
     """
-    with Producer(config=options.owner(identity)) as producer:
+    with Producer(config=named(options)[1].owner(identity)) as producer:
         if identity is None:
             return  # Its start has ended whatever was open.
         producer.abort_transaction()
@@ -220,19 +327,22 @@ def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
     return rows
 
 
-def _offsets(options: SinkOptions, batch_id: int) -> dict[TopicPartition, int]:
-    assert options.checkpoint_location is not None, "checked when the options were read"
-    return source_offsets(options.checkpoint_location, batch_id)
+def _place(options: SinkOptions, opened: OpenBatch, rows: Iterable[TopicPartition]) -> str | None:
+    """Topic of the entry that holds the progress: one of the sink's cluster."""
+    if opened.progress.place is not None:
+        return opened.progress.place.topic
+    if options.topic is not None:
+        return options.topic
+    return min([*rows, *opened.offsets], default=TopicPartition("", 0)).topic or None
 
 
-def commit(
-    options: SinkOptions,
-    identity: ProducerIdentity,
-    query_id: str,
-    batch_id: int,
-    rows: Mapping[TopicPartition, int],
-) -> None:
+def commit(given: SinkOptions, opened: OpenBatch, rows: Mapping[TopicPartition, int]) -> None:
     """Add offsets and progress to the open transaction and end it.
+
+    Args:
+        given: The sink's options.
+        opened: The batch.
+        rows: Rows written, by partition.
 
     Raises:
         BatchWriteError: The transaction was not committed; nothing of the batch is visible.
@@ -241,27 +351,32 @@ def commit(
             progress entry, which was part of the transaction.
         KafkaError: Another refusal; nothing of the batch is visible.
     """
-    note = to_json({"query": query_id, "batch": batch_id}).decode()
-    sources = _offsets(options, batch_id)
-    anchor = min([*rows, *sources], default=None)
-    if anchor is None:
+    options, plan = given.of_query(opened.query_id), opened.plan
+    topic = _place(options, opened, rows)
+    if topic is None:
         return  # Nothing written and nothing read: running it again would change nothing.
-    with Producer(config=options.owner(identity)) as producer:
+    published = Published(opened.query_id, options.topic or "", plan.batch_id, plan.digest)
+    notes = {options.progress_group_id: opened.progress.note(published)}
+    if opened.trace_group_id is not None:
+        notes[opened.trace_group_id] = opened.query_id
+    with Producer(config=options.owner(opened.identity)) as producer:
         try:
             producer.note_partitions(list(rows))
-            if sources:
+            if opened.offsets:
+                note = to_json({"query": opened.query_id, "batch": plan.batch_id}).decode()
                 producer.send_offsets_to_transaction(
-                    {tp: OffsetAndMetadata(offset, note) for tp, offset in sources.items()},
-                    ConsumerGroupMetadata(options.group_id),
+                    {tp: OffsetAndMetadata(end, note) for tp, end in opened.offsets.items()},
+                    ConsumerGroupMetadata(options.source_group_id),
                 )
-            producer.send_offsets_to_transaction(
-                {TopicPartition(anchor.topic, 0): OffsetAndMetadata(batch_id, note)},
-                ConsumerGroupMetadata(options.progress_group_id),
-            )
+            for group_id, text in notes.items():
+                producer.send_offsets_to_transaction(
+                    {TopicPartition(topic, 0): OffsetAndMetadata(plan.batch_id, text)},
+                    ConsumerGroupMetadata(group_id),
+                )
             try:
                 producer.commit_transaction()
             except CommitOutcomeUnknownError as error:
-                logger.warning("batch %d: %s; asking again", batch_id, error)
+                logger.warning("batch %d: %s; asking again", plan.batch_id, error)
                 producer.commit_transaction()
         except CommitOutcomeUnknownError:
             raise

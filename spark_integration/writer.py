@@ -16,7 +16,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from onceflow.spark_integration import transaction
-from onceflow.spark_integration.checkpoint import query_id
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from onceflow.sdk import Admin, Producer, TopicPartition
+    from onceflow.sdk import Admin, Producer, ProducerIdentity, TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -156,7 +155,7 @@ def _headers(batch: pa.RecordBatch, position: int) -> list[list[tuple[str, bytes
 def write_task(
     options: SinkOptions,
     columns: SinkColumns,
-    open_batch: OpenBatch,
+    identity: ProducerIdentity,
     batches: Iterable[pa.RecordBatch],
 ) -> TaskReport:
     """Write one task's rows and report the partitions that they went to.
@@ -169,7 +168,7 @@ def write_task(
     context = TaskContext.get()
     assert context is not None, "called in a Spark task"
     task = context.partitionId()
-    report = TaskReport(task, context.stageId(), open_batch.identity, {})
+    report = TaskReport(task, context.stageId(), identity, {})
     if context.attemptNumber() > 0:
         return replace(report, error=_second_attempt(task, context.attemptNumber()))
     filled = (batch for batch in batches if batch.num_rows)
@@ -177,7 +176,7 @@ def write_task(
     if first is None:
         return report
     try:
-        joined = options.joined(open_batch.identity)
+        joined = options.joined(identity)
         with Producer(config=joined) as producer, Admin(config=options.admin) as admin:
             writer = TaskRowWriter(producer, admin, columns, options.topic, task)
             writer.write(first)
@@ -216,23 +215,31 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._open is None:
-            self._open = transaction.begin(self._options, self._query_id())
+            self._open = transaction.begin(self._options)
         return self.__dict__
 
-    def _query_id(self) -> str:
-        assert self._options.checkpoint_location is not None, "checked by the options"
-        return query_id(self._options.checkpoint_location)
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a task's rows, or skip them when the batch was published before."""
+        """Write a task's rows, or only compute them when the batch was published before.
+
+        They are computed all the same because a stateful query needs the state of this batch.
+        """
         assert self._open is not None, "pickled with an open transaction"
         context = TaskContext.get()
         assert context is not None, "called in a Spark task"
         batch_id = context.getLocalProperty("streaming.sql.batchId")
         assert batch_id is not None, "set by Spark for streaming tasks"
-        if self._open.is_published(int(batch_id)):
-            return TaskReport(context.partitionId(), context.stageId(), None, {})
-        return write_task(self._options, self._columns, self._open, iterator)
+        if int(batch_id) != self._open.plan.batch_id:
+            raise BatchWriteError(
+                f"Spark runs batch {batch_id}, but the checkpoint's last one is "
+                f"{self._open.plan.batch_id}: checkpointLocation must be the query's own"
+            )
+        if self._open.is_published:
+            for _ in iterator:
+                pass
+            report = TaskReport(context.partitionId(), context.stageId(), self._open.identity, {})
+        else:
+            report = write_task(self._options, self._columns, self._open.identity, iterator)
+        return replace(report, opened=self._open)
 
     def commit(
         self,
@@ -244,24 +251,16 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         When it raises, Spark calls ``abort``.
         """
         reports = _reports(messages)
-        identities = {r.identity for r in reports}
-        if identities == {None}:  # Published before the restart that led here.
-            transaction.check_skipped(self._options, batchId)
-            return
         rows = transaction.check_reports(reports)
-        if len(identities) > 1:
+        if len({report.identity for report in reports}) > 1:
             raise BatchWriteError("tasks of one batch wrote under several identities")
-        query = self._query_id()
-        if identities:
-            identity = identities.pop()
-        else:  # A batch without tasks: there is no transaction yet to carry the offsets.
-            opened = transaction.begin(self._options, query)
-            if opened.is_published(batchId):
-                transaction.check_skipped(self._options, batchId)
-                return
-            identity = opened.identity
-        assert identity is not None
-        transaction.commit(self._options, identity, query, batchId, rows)
+        # A batch without tasks has no transaction yet that can carry the offsets.
+        opened = reports[0].opened if reports else transaction.begin(self._options, batchId)
+        assert opened is not None, "write() adds it"
+        if opened.is_published:
+            logger.info("batch %d was published before; skipped", batchId)
+            return
+        transaction.commit(self._options, opened, rows)
 
     def abort(
         self,
@@ -275,7 +274,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         """
         from onceflow.sdk import KafkaError
 
-        known = {r.identity for r in _reports(messages)} - {None}
+        known = {report.identity for report in _reports(messages)}
         identity = known.pop() if len(known) == 1 else None
         try:
             transaction.abort(self._options, identity)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from onceflow.sdk import Admin, NewTopic, Producer, ProducerIdentity, TopicParti
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, ProducerFencedError
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.spark_integration import BatchWriteError, transaction
+from onceflow.spark_integration.checkpoint import CheckpointError
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.transaction import OpenBatch
@@ -60,10 +62,12 @@ class Query:
     def __init__(self, cluster: str, folder: Path, **options: str) -> None:
         self.cluster = cluster
         self.folder = folder
+        self.plans = 0
         number = next(NUMBERS)
         self.topic, self.source = f"spark-out-{number}", f"spark-in-{number}"
         with Admin(bootstrap_servers=cluster) as admin:
             admin.create_topics([NewTopic(self.topic, 2, 1), NewTopic(self.source, 1, 1)])
+            self.cluster_id = admin.describe_cluster().cluster_id
         (folder / "offsets").mkdir(parents=True)
         (folder / "metadata").write_text(json.dumps({"id": QUERY}))
         self.given = {
@@ -79,11 +83,25 @@ class Query:
 
     def plan(self, batch_id: int, offset: int) -> None:
         """Write what Spark writes before it runs a batch."""
-        lines = ["v1", "{}", json.dumps({self.source: {"0": offset}})]
+        self.plans += 1  # The time of the planning, in Spark's file.
+        lines = [
+            "v1",
+            json.dumps({"batchTimestampMs": self.plans}),
+            self.position(offset),
+        ]
         (self.folder / "offsets" / str(batch_id)).write_text("\n".join(lines))
 
-    def begin(self) -> OpenBatch:
-        return transaction.begin(self.options(), QUERY)
+    def position(self, offset: int) -> str:
+        """A source's offsets, as our source writes them."""
+        return json.dumps({self.source: {"0": offset}, "@onceflow": {"cluster": self.cluster_id}})
+
+    def begin(self, batch_id: int | None = None) -> OpenBatch:
+        return transaction.begin(self.options(), batch_id)
+
+    def last_published(self) -> int:
+        """Number of the last batch that the query published, -1 for none."""
+        last = self.begin().progress.last(QUERY, self.topic)
+        return -1 if last is None else last.batch_id
 
     def task(self, identity: ProducerIdentity, partition: int, values: list[str]) -> None:
         """What a task does: write some rows of one partition."""
@@ -91,22 +109,23 @@ class Query:
             producer.send_many(self.topic, [v.encode() for v in values], partition=partition)
             producer.flush()
 
-    def commit(self, opened: OpenBatch, batch_id: int, rows: Mapping[int, int]) -> None:
+    def commit(self, opened: OpenBatch, rows: Mapping[int, int]) -> None:
         counted = {TopicPartition(self.topic, n): count for n, count in rows.items()}
-        transaction.commit(self.options(), opened.identity, QUERY, batch_id, counted)
+        transaction.commit(self.options(), opened, counted)
 
     def publish(self, batch_id: int, offset: int, *values: str) -> None:
         self.plan(batch_id, offset)
         opened = self.begin()
+        assert not opened.is_published
         self.task(opened.identity, 0, list(values))
-        self.commit(opened, batch_id, {0: len(values)})
+        self.commit(opened, {0: len(values)})
 
     def visible(self) -> list[str]:
         return spark_world.values_of(self.cluster, self.topic)
 
     def source_offset(self) -> int | None:
         with Admin(bootstrap_servers=self.cluster) as admin:
-            stored = admin.list_group_offsets(self.options().group_id, require_stable=True)
+            stored = admin.list_group_offsets(self.options().source_group_id, require_stable=True)
         found = stored.get(TopicPartition(self.source, 0))
         return None if found is None else found.offset
 
@@ -119,31 +138,33 @@ def query(cluster: str, tmp_path: Path) -> Query:
 def test_rows_of_all_tasks_offsets_and_progress_become_visible_together(query: Query) -> None:
     query.plan(0, 42)
     opened = query.begin()
-    assert not opened.is_published(0)
+    assert not opened.is_published
     query.task(opened.identity, 0, ["a", "b"])
     query.task(opened.identity, 1, ["c"])
     assert query.visible() == []
     assert query.source_offset() is None
-    query.commit(opened, 0, {0: 2, 1: 1})
+    query.commit(opened, {0: 2, 1: 1})
     assert query.visible() == ["a", "b", "c"]
     assert query.source_offset() == 42
-    assert query.begin().published_batch_id == 0
+    assert query.begin().is_published
 
 
 def test_batches_follow_each_other_under_new_epochs(query: Query) -> None:
     for batch_id in range(3):
         query.publish(batch_id, 10 * batch_id, f"of-{batch_id}")
     assert query.visible() == ["of-0", "of-1", "of-2"]
-    assert query.begin().published_batch_id == 2
+    assert query.last_published() == 2
 
 
 def test_published_batch_is_known_to_a_restarted_driver_but_not_to_another_query(
     query: Query,
 ) -> None:
     query.publish(7, 1, "once")
-    assert query.begin().is_published(7)
-    assert not query.begin().is_published(8)
-    assert not transaction.begin(query.options(), "a new checkpoint's query").is_published(0)
+    assert query.begin().is_published
+    query.plan(8, 2)
+    assert not query.begin().is_published
+    (query.folder / "metadata").write_text(json.dumps({"id": "a new checkpoint's query"}))
+    assert not query.begin(7).is_published
 
 
 def test_driver_that_died_in_the_middle_leaves_nothing_and_its_tasks_are_fenced(
@@ -156,7 +177,7 @@ def test_driver_that_died_in_the_middle_leaves_nothing_and_its_tasks_are_fenced(
     with pytest.raises(KafkaError):
         query.task(dead.identity, 1, ["zombie"])
     query.task(opened.identity, 0, ["kept"])
-    query.commit(opened, 0, {0: 1})
+    query.commit(opened, {0: 1})
     assert query.visible() == ["kept"]
 
 
@@ -168,11 +189,12 @@ def test_tasks_of_an_aborted_attempt_are_fenced(query: Query) -> None:
     with pytest.raises(KafkaError):
         query.task(opened.identity, 1, ["zombie"])
     with pytest.raises(KafkaError):
-        query.commit(opened, 0, {0: 1})
+        query.commit(opened, {0: 1})
     assert query.visible() == []
 
 
 def test_attempt_without_any_row_can_be_aborted(query: Query) -> None:
+    query.plan(0, 1)
     opened = query.begin()
     transaction.abort(query.options(), opened.identity)
     query.publish(0, 1, "next")
@@ -188,8 +210,8 @@ def test_late_abort_of_an_old_driver_does_not_disturb_the_new_one(query: Query) 
     with pytest.raises(FatalError):
         transaction.abort(query.options(), old.identity)
     with pytest.raises(ProducerFencedError):
-        query.commit(old, 0, {1: 1})
-    query.commit(new, 0, {0: 1})
+        query.commit(old, {1: 1})
+    query.commit(new, {0: 1})
     assert query.visible() == ["new"]
 
 
@@ -225,12 +247,12 @@ def test_commit_of_unknown_outcome_is_asked_for_again(
         gave_up = OnMessage("asking again", proxy.clear)
         transaction.logger.addHandler(gave_up)
         try:
-            query.commit(opened, 0, {0: 1})
+            query.commit(opened, {0: 1})
         finally:
             transaction.logger.removeHandler(gave_up)
         assert gave_up.count == 1
         assert query.visible() == ["row"]
-        assert query.begin().is_published(0)
+        assert query.begin().is_published
 
 
 class OnMessage(logging.Handler):
@@ -249,46 +271,132 @@ class OnMessage(logging.Handler):
 
 
 def test_transaction_timeout_above_the_brokers_maximum_names_both(query: Query) -> None:
+    query.plan(0, 1)
     options = query.options(**{"kafka.transaction.timeout.ms": "99999999"})
     with pytest.raises(ConfigError, match=r"kafka.transaction.timeout.ms=99999999.*900000"):
-        transaction.begin(options, QUERY)
+        transaction.begin(options)
 
 
 def test_batch_without_rows_still_moves_the_source_offsets(query: Query) -> None:
     query.plan(3, 17)
-    query.commit(query.begin(), 3, {})
+    query.commit(query.begin(), {})
     assert query.source_offset() == 17
-    assert query.begin().is_published(3)
+    assert query.begin().is_published
 
 
-def test_missing_plan_of_a_batch_is_an_error_and_nothing_is_published(query: Query) -> None:
-    opened = query.begin()
-    query.task(opened.identity, 0, ["row"])
-    with pytest.raises(Exception, match="offsets/9"):
-        query.commit(opened, 9, {0: 1})
-    assert query.visible() == []
+def test_missing_plan_of_a_batch_is_an_error(query: Query) -> None:
+    with pytest.raises(CheckpointError, match="offsets/9"):
+        query.begin(9)
 
 
-def test_batch_of_a_checkpoint_that_was_set_back_is_not_taken_for_published(query: Query) -> None:
+def test_checkpoint_that_was_set_back_is_refused_whatever_its_batches_hold(query: Query) -> None:
     query.publish(0, 10, "a")
+    saved = (query.folder / "offsets" / "0").read_bytes()
     query.publish(1, 20, "b")
-    transaction.check_skipped(query.options(), 1)
-    query.plan(1, 35)
-    assert query.begin().is_published(1)
-    with pytest.raises(ConfigError, match=r"planned to 35, published to 20.*=committed"):
-        transaction.check_skipped(query.options(), 1)
+    for offset in (15, 20, 35):
+        query.plan(1, offset)
+        with pytest.raises(ConfigError, match=r"set back or copied.*startingOffsets=committed"):
+            query.begin()
+    (query.folder / "offsets" / "1").unlink()
+    (query.folder / "offsets" / "0").write_bytes(saved)
+    with pytest.raises(ConfigError, match="batch 0 is to be published, but batch 1"):
+        query.begin()
+    assert query.visible() == ["a", "b"]
+
+
+def copied(query: Query, folder: Path) -> SinkOptions:
+    """The same query from a copy of its checkpoint, without a name of its own."""
+    shutil.copytree(query.folder, folder)
+    return query.options(checkpointLocation=str(folder))
+
+
+@pytest.fixture
+def unnamed(cluster: str, tmp_path: Path) -> Query:
+    """A query whose id names it."""
+    made = Query(cluster, tmp_path / "checkpoint")
+    (made.folder / "metadata").write_text(json.dumps({"id": f"id-{next(NUMBERS)}"}))
+    del made.given["transactionalId"]
+    return made
+
+
+def test_copy_that_is_behind_is_refused_and_does_not_fence_the_original(
+    unnamed: Query, tmp_path: Path
+) -> None:
+    unnamed.publish(0, 10, "a")
+    options = copied(unnamed, tmp_path / "copy")
+    unnamed.publish(1, 20, "b")
+    unnamed.plan(2, 30)
+    opened = unnamed.begin()
+    unnamed.task(opened.identity, 0, ["c"])
+    with pytest.raises(ConfigError, match="set back or copied"):
+        transaction.begin(options)
+    unnamed.commit(opened, {0: 1})
+    assert unnamed.visible() == ["a", "b", "c"]
+
+
+def test_second_live_query_of_one_identity_fences_the_first(unnamed: Query, tmp_path: Path) -> None:
+    """The copy is as far as the original; the one that publishes first is the one that goes on."""
+    unnamed.publish(0, 10, "a")
+    options = copied(unnamed, tmp_path / "copy")
+    (tmp_path / "copy" / "offsets" / "1").write_text(f'v1\n{{"batch":1}}\n{unnamed.position(20)}')
+    unnamed.plan(1, 20)
+    first = unnamed.begin()
+    unnamed.task(first.identity, 0, ["of the original"])
+    second = transaction.begin(options)
+    unnamed.task(second.identity, 0, ["of the copy"])
+    with pytest.raises(ProducerFencedError):
+        unnamed.commit(first, {0: 1})
+    transaction.commit(options, second, {TopicPartition(unnamed.topic, 0): 1})
+    with pytest.raises(ConfigError, match="set back or copied"):
+        unnamed.begin()
+    assert unnamed.visible() == ["a", "of the copy"]
+
+
+def test_two_queries_under_one_name_do_not_hide_each_others_batches(query: Query) -> None:
+    """The first dies before its checkpoint knows of its batch, the second publishes, the first
+    comes back."""
+    query.publish(0, 10, "a")
+    own = (query.folder / "metadata").read_text()
+    plan = (query.folder / "offsets" / "0").read_bytes()
+    (query.folder / "metadata").write_text(json.dumps({"id": "another query"}))
+    query.plan(0, 10)
+    opened = query.begin()
+    query.task(opened.identity, 0, ["b"])
+    query.commit(opened, {0: 1})
+    (query.folder / "metadata").write_text(own)
+    (query.folder / "offsets" / "0").write_bytes(plan)
+    assert query.begin().is_published
+
+
+def test_offsets_of_topics_that_are_not_here_are_not_published(query: Query) -> None:
+    """Ours says which cluster it reads; Spark's own source does not."""
+    here, gone = {"0": 0}, {"0": 5}
+    sources: list[dict[str, object]] = [
+        {query.source: {"0": 7}, "@onceflow": {"cluster": "another"}},
+        {"not-here": gone},
+        {"not-here": gone, query.topic: here, "@onceflow": {"cluster": query.cluster_id}},
+        {query.topic: {"1": 10**6}},
+    ]
+    lines = ["v1", "{}", *(json.dumps(source) for source in sources)]
+    (query.folder / "offsets" / "0").write_text("\n".join(lines))
+    opened = query.begin()
+    assert opened.offsets == {TopicPartition(query.topic, 0): 0}
+    query.commit(opened, {})
+    assert query.begin().is_published
 
 
 def test_group_with_commits_of_somebody_else_is_refused(query: Query) -> None:
     with Admin(bootstrap_servers=query.cluster) as admin:
         group = query.options().progress_group_id
         admin.alter_group_offsets(group, {TopicPartition(query.topic, 0): 5})
+    query.plan(0, 1)
     with pytest.raises(ConfigError, match="choose another groupId"):
         query.begin()
 
 
 def test_partition_that_another_attempt_wrote_to_is_refused(query: Query) -> None:
     """As when Spark repeats a stage: the repetition's tasks count their attempts from 0 again."""
+    query.plan(0, 1)
     opened = query.begin()
     query.task(opened.identity, 0, ["of the first run"])
     columns = SinkColumns(0, key=None, topic=None, partition=1, headers=None, timestamp=None)

@@ -149,3 +149,18 @@ def finish(query: StreamingQuery) -> None:
     if not query.awaitTermination(int(DEADLINE_S)):
         query.stop()
         raise TimeoutError(f"query {query.name} did not end within {DEADLINE_S:.0f} s")
+
+
+def waiting_for(started: Path, go_on: Path) -> Callable[[DataFrame], DataFrame]:
+    """Rows whose task waits for a file, after it made another one."""
+    from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
+
+    def wait(value):  # no hints: Spark would read them
+        started.touch()
+        deadline = time.monotonic() + 300
+        while not go_on.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return value
+
+    waiting = F.udf(wait, "binary")
+    return lambda rows: rows.select("key", waiting("value").alias("value"))

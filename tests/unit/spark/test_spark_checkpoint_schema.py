@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from onceflow.sdk import ProducerIdentity, TopicPartition
 from onceflow.sdk.errors import ConfigError
-from onceflow.spark_integration.checkpoint import CheckpointError, query_id, source_offsets
+from onceflow.spark_integration.checkpoint import Checkpoint, CheckpointError, least
 from onceflow.spark_integration.schema import SinkColumns, source_schema
 from onceflow.spark_integration.transaction import BatchWriteError, TaskReport, check_reports
 
@@ -26,37 +26,86 @@ def schema_of(**columns: str) -> StructType:
     return schema
 
 
-def lay(folder: Path, batch_id: int, *lines: str) -> None:
+def lay(folder: Path, batch_id: int, *lines: str, version: str = "v1") -> None:
     """Write an offsets file."""
     (folder / "offsets").mkdir(exist_ok=True)
-    text = "\n".join(["v1", '{"batchWatermarkMs":0}', *lines])
+    text = "\n".join([version, '{"batchWatermarkMs":0}', *lines])
     (folder / "offsets" / str(batch_id)).write_text(text)
+
+
+def ends(folder: Path, batch_id: int) -> list[dict[TopicPartition, int]]:
+    return [source.ends for source in Checkpoint(str(folder)).plan(batch_id).sources]
 
 
 def test_offsets_of_every_kafka_source_are_read(tmp_path: Path) -> None:
     lay(tmp_path, 3, '{"a":{"0":10,"1":0}}', "-", '{"b":{"0":7}}', '{"logOffset":4}', "17")
-    expected = {("a", 0): 10, ("a", 1): 0, ("b", 0): 7}
-    assert source_offsets(str(tmp_path), 3) == expected
-    assert source_offsets(tmp_path.as_uri(), 3) == expected
+    expected = [{("a", 0): 10, ("a", 1): 0}, {("b", 0): 7}]
+    assert ends(tmp_path, 3) == expected
+    by_uri = Checkpoint(tmp_path.as_uri()).plan()
+    assert by_uri == Checkpoint(str(tmp_path)).plan(3)
+    assert by_uri.batch_id == 3
+
+
+def test_offset_log_of_version_2_is_read_and_a_third_is_refused_by_its_name(tmp_path: Path) -> None:
+    lay(tmp_path, 0, '0:{"a":{"0":10}}', '1:{"offset":5,"timestamp":1000}', version="v2")
+    lay(tmp_path, 1, '0:{"a":{"0":30}}', '1:{"offset":9,"timestamp":2000}', version="v2")
+    assert ends(tmp_path, 1) == [{("a", 0): 30}]
+    assert Checkpoint(str(tmp_path)).plan(1).sources[0].starts == {("a", 0): 10}
+    lay(tmp_path, 2, "x", version="v3")
+    with pytest.raises(CheckpointError, match=r"version 'v3'; this sink reads v1 and v2"):
+        ends(tmp_path, 2)
+
+
+def test_of_two_sources_on_one_topic_the_lower_offset_counts() -> None:
+    one, other = {TopicPartition("a", 0): 100, TopicPartition("a", 1): 5}, {("a", 0): 40}
+    assert least([one, {TopicPartition(*tp): n for tp, n in other.items()}]) == {
+        ("a", 0): 40,
+        ("a", 1): 5,
+    }
+
+
+def test_first_batch_begins_where_its_source_says(tmp_path: Path) -> None:
+    """Our source keeps that with its offsets, Spark's own in a file that begins with a byte."""
+    lay(
+        tmp_path,
+        0,
+        '{"a":{"0":10},"@onceflow":{"cluster":"c","start":{"a":{"0":4}}}}',
+        '{"b":{"0":7}}',
+    )
+    (tmp_path / "sources" / "1").mkdir(parents=True)
+    (tmp_path / "sources" / "1" / "0").write_bytes(b'\x00v1\n{"b":{"0":3}}')
+    ours, sparks = Checkpoint(str(tmp_path)).plan(0).sources
+    assert (ours.cluster_id, ours.starts, ours.ends) == ("c", {("a", 0): 4}, {("a", 0): 10})
+    assert (sparks.cluster_id, sparks.starts) == (None, {("b", 0): 3})
+
+
+def test_the_same_offsets_planned_later_have_another_digest(tmp_path: Path) -> None:
+    lay(tmp_path, 1, '{"a":{"0":10}}')
+    first = Checkpoint(str(tmp_path)).digest(1)
+    assert first == Checkpoint(str(tmp_path)).plan(1).digest
+    content = (tmp_path / "offsets" / "1").read_text()
+    (tmp_path / "offsets" / "1").write_text(content.replace('Ms":0', 'Ms":1'))
+    assert Checkpoint(str(tmp_path)).digest(1) not in (first, None)
+    assert Checkpoint(str(tmp_path)).digest(0) is None
 
 
 def test_missing_batch_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="offsets/9"):
-        source_offsets(str(tmp_path), 9)
+        ends(tmp_path, 9)
 
 
 def test_foreign_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "0").write_text("hello")
     with pytest.raises(CheckpointError, match="not an offsets file"):
-        source_offsets(str(tmp_path), 0)
+        ends(tmp_path, 0)
 
 
 def test_query_id_is_read_from_the_metadata(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"abc"}')
-    assert query_id(str(tmp_path)) == "abc"
+    assert Checkpoint(str(tmp_path)).query_id() == "abc"
     with pytest.raises(CheckpointError, match="metadata"):
-        query_id(str(tmp_path / "elsewhere"))
+        Checkpoint(str(tmp_path / "elsewhere")).query_id()
 
 
 def test_columns_are_found_in_any_order() -> None:

@@ -82,29 +82,34 @@ def test_partition_map_round_trip() -> None:
     assert parse_partition_map("x", text) == offsets
 
 
-def test_transactional_id_is_stable_for_a_query() -> None:
-    assert SinkOptions.parse(SINK) == SinkOptions.parse(SINK)
-    named = SinkOptions.parse({**SINK, "queryname": "q"})
-    assert named.transactional_id == "onceflow-spark-q"
-    assert named.group_id == "onceflow-spark-q"
-    assert SinkOptions.parse({**SINK, "transactionalid": "mine"}).transactional_id == "mine"
+def test_identity_is_the_name_or_the_querys_id_and_never_the_path() -> None:
+    unnamed = SinkOptions.parse({**SINK, "queryname": "q"}).of_query("id-1")
+    assert unnamed.name == unnamed.source_group_id == "onceflow-spark-id-1"
+    moved = SinkOptions.parse({**SINK, "checkpointlocation": "/moved"}).of_query("id-1")
+    assert moved.progress_group_id == unnamed.progress_group_id == "onceflow-spark-id-1.progress"
+    for option in ("name", "transactionalid"):
+        given = SinkOptions.parse({**SINK, option: "mine"}).of_query("id-1")
+        assert given.name == given.source_group_id == "mine"
+        assert given.owner().transactional_id == "mine"
+    grouped = SinkOptions.parse({**SINK, "name": "mine", "groupid": "g"}).of_query("id-1")
+    assert (grouped.name, grouped.source_group_id) == ("mine", "g")
 
 
-def test_every_spelling_of_a_checkpoint_is_the_same_query() -> None:
-    spellings = ("/data/c", "/data/c/", "file:/data/c", "file:///data/c", "/data/../data/c")
-    names = {SinkOptions.parse({**SINK, "checkpointlocation": s}).group_id for s in spellings}
-    assert len(names) == 1
-    remote = {
-        SinkOptions.parse({**SINK, "checkpointlocation": s}).group_id
-        for s in ("s3://bucket/c", "s3://bucket/c/", "s3://bucket/d")
-    }
-    assert len(remote) == 2
+def test_every_spelling_of_a_checkpoint_leaves_the_same_trace() -> None:
+    def traces(*locations: str) -> set[str]:
+        options = ({**SINK, "checkpointlocation": location} for location in locations)
+        return {SinkOptions.parse(one).trace_group_id for one in options}
+
+    assert (
+        len(traces("/data/c", "/data/c/", "file:/data/c", "file:///data/c", "/data/../data/c")) == 1
+    )
+    assert len(traces("s3://bucket/c", "s3://bucket/c/", "s3://bucket/d")) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({**BASE, "topic": "out"}, "transactionalId"),
+        ({**SINK, "name": "a", "transactionalid": "b"}, "give `name` alone"),
         ({**SINK, "kafka.acks": "1"}, "kafka.acks"),
         ({**SINK, "kafka.linger.ms": "soon"}, "kafka.linger.ms"),
         ({**SINK, "transactionallid": "x"}, "did you mean transactionalId"),
