@@ -35,7 +35,7 @@ check: $(READY) ## style, types, import contracts
 
 check-types:
 	@$(BIN)/python tools/documented_programs.py
-	@MYPYPATH=.setup/programs:tests/typing $(BIN)/mypy -p onceflow -p examples -p documented -m typed_records
+	@MYPYPATH=.setup/programs:tests/typing $(BIN)/mypy -p onceflow -p examples -p documented -m typed_records -m processing_samples
 
 check-rules:
 	@$(BIN)/ruff check .

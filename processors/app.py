@@ -28,14 +28,12 @@ from onceflow.processors.declare.tables import declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
-from onceflow.processors.graph.specs import StoreKind, check_name
+from onceflow.processors.graph.specs import check_name
 from onceflow.processors.graph.topology import Topology, build
-from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
-from onceflow.processors.state.codec import Migration
 from onceflow.processors.tables import K, Table, V
-from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Services, Worker
 from onceflow.sdk import ClientSettings
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from onceflow.processors.keywords import AppKeywords
     from onceflow.sdk.settings.sources import ClientSource
 
-NO_LIMITS = DeadLetterLimits()
 
 EXIT_FORCED = 130
 """Exit status after a forced shutdown, as after an interrupt in a shell."""
@@ -90,6 +87,7 @@ class App:
         address = {} if bootstrap_servers is None else {"bootstrap_servers": bootstrap_servers}
         self.settings: AppSettings = AppSettings.build({**settings, **address})
         self._declared: list[Declaration] = []
+        self._hooks: list[Hook] = []
         self._worker: Worker | None = None
         self._stop_asked = False
 
@@ -98,15 +96,9 @@ class App:
         topic: str | Callable[..., object] | Sequence[str],
         *,
         to: str | None = None,
-        name: str | None = None,
-        dead_letter: str | None = None,
-        retries: int | Retries = 0,
-        on_error: OnError | str | None = None,
-        limits: DeadLetterLimits = NO_LIMITS,
-        format: Format | str = Format.JSON,
-        store: StoreKind | str = StoreKind.LMDB,
-        migrations: Mapping[str, Migration | Sequence[Migration]] | None = None,
         key: Callable[..., object] | None = None,
+        branches: Mapping[str, str] | None = None,
+        **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
 
@@ -123,17 +115,16 @@ class App:
             topic: Input topic, or several with one partition count; or a function that is a
                 processor of this application already.
             to: Topic of returned values.
-            name: Name of the processor, the function's by default; names the changelogs.
-            dead_letter: Topic of records that fail for good; makes that the policy.
-            retries: Further attempts at a record that fails: a number, or ``Retries``.
-            on_error: What follows the last attempt: ``stop`` (default) or ``skip``.
-            limits: How many dead letters are too many.
-            format: ``json`` or ``msgpack`` for structured values.
-            store: ``lmdb`` or ``memory`` for committed state.
-            migrations: By name of a state whose type has changed: a ``Migration`` from each
-                earlier type.
             key: Another key by the value: records go through a topic of the application's own
                 first, so that all of one key meet.
+            branches: Further topics by name, for ``Output(value, branch="name")``.
+            **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
+                is the topic of records that fail for good, and makes that the policy. ``retries``
+                are further attempts, a number or ``Retries``. ``on_error`` follows the last one:
+                ``stop`` (default) or ``skip``. ``limits`` say how many dead letters are too many.
+                ``format`` is ``json`` or ``msgpack`` for structured values, ``store`` is ``lmdb``
+                or ``memory`` for committed state. ``migrations`` hold a ``Migration`` from each
+                earlier type of a state, by its name.
 
         Returns:
             A decorator that returns the function unchanged.
@@ -149,15 +140,10 @@ class App:
                 known=self._declared,
                 source=topic,
                 to=to,
-                name=name,
-                dead_letter=dead_letter,
-                retries=retries,
-                on_error=on_error,
-                limits=limits,
-                format=format,
-                store=store,
-                migrations=migrations,
                 key=key,
+                resources=self._given(),
+                branches=branches,
+                **options,
             )
             self._add(declared)
             return function
@@ -339,10 +325,60 @@ class App:
         """
 
         def declare(function: F) -> F:
-            self._add(declare_timer(function, self._declared, owner, to, options))
+            self._add(declare_timer(function, self._declared, owner, to, options, self._given()))
             return function
 
         return declare
+
+    def startup(self, function: F) -> F:
+        """Declare a function that runs before the first record is taken.
+
+        ::
+
+            @app.startup
+            def connect() -> Geocoder:
+                return Geocoder("geo.example.org")
+
+            @app.processor("visits", to="places")
+            def place(visit: Visit, geo: Geocoder) -> str:
+                return geo.name_of(visit.latitude, visit.longitude)
+
+        What it gives is handed to functions that are declared behind it, and to shutdown functions,
+        by its annotated type. It may be async. An error in it ends the application.
+
+        Args:
+            function: Takes what startup functions above it give, and gives one object, or None.
+
+        Returns:
+            The function unchanged.
+
+        Raises:
+            DeclarationError: A type is missing, cannot be told from a record's, or is given twice.
+        """
+        self._hooks.append(declare_hook(function, self._hooks, at_start=True))
+        return function
+
+    def shutdown(self, function: F) -> F:
+        """Declare a function that runs when the application ends, also by an error.
+
+        Shutdown functions run in the reverse order of their declaration, after the last commit;
+        one whose objects do not exist, because a startup function failed, is left out.
+
+        Args:
+            function: Takes what startup functions above it give.
+
+        Returns:
+            The function unchanged.
+
+        Raises:
+            DeclarationError: No startup function gives what it takes.
+        """
+        self._hooks.append(declare_hook(function, self._hooks, at_start=False))
+        return function
+
+    def _given(self) -> list[object]:
+        """Types of what startup functions give."""
+        return [hook.gives for hook in self._hooks if hook.gives is not None]
 
     def _add(self, declared: Declaration) -> None:
         self._build([*self._declared, declared])
@@ -350,7 +386,7 @@ class App:
 
     def _build(self, declared: Sequence[Declaration]) -> Topology:
         group = self.settings.group_of(self.name)
-        return build(self.name, group, to_nodes(declared, group))
+        return build(self.name, group, to_nodes(declared, group), self._hooks)
 
     def topology(self) -> Topology:
         """The declared processors as a graph; ``print`` it to read it.

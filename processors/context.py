@@ -28,6 +28,7 @@ class Output:
     Attributes:
         value: Encoded like a returned value; None writes a tombstone.
         topic: Target, the processor's ``to`` topic by default.
+        branch: Target by its name in ``branches=`` of the processor.
         key: Encoded like a value; the record's key by default, None for no key.
         headers: Headers of the output.
         partition: Partition, chosen by key by default.
@@ -36,6 +37,7 @@ class Output:
 
     value: object = None
     topic: str | None = field(default=None, kw_only=True)
+    branch: str | None = field(default=None, kw_only=True)
     key: object = field(default=Inherit.KEY, kw_only=True)
     headers: Headers = field(default=(), kw_only=True)
     partition: int | None = field(default=None, kw_only=True)

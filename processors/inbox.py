@@ -9,10 +9,14 @@ wait is over.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
+
+TimeOfRecord = Callable[[ConsumerRecord], int]
+NO_TIMES: Final[Mapping[str, TimeOfRecord]] = {}
 
 
 class Inbox:
@@ -20,14 +24,20 @@ class Inbox:
 
     Args:
         partition: The input.
+
+    Attributes:
+        timed: Offset of the record whose event time is known.
+        time_ms: That time.
     """
 
-    __slots__ = ("_later", "index", "partition", "records")
+    __slots__ = ("_later", "index", "partition", "records", "time_ms", "timed")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition: TopicPartition = partition
         self.records: Sequence[ConsumerRecord] = ()
         self.index: int = 0
+        self.timed: int = -1
+        self.time_ms: int = 0
         self._later: deque[Sequence[ConsumerRecord]] = deque()
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
@@ -66,16 +76,19 @@ class Inboxes:
         partitions: The inputs of the task.
         idle_ms: Longest wait for an input without records (``max_task_idle_ms``).
         first: Inputs that are read to their end before any other (tables).
+        times: By topic: the time by which records are ordered, where it is not their timestamp.
     """
 
-    __slots__ = ("_at_end", "_first", "_idle_ms", "_since_ms", "all", "by_partition")
+    __slots__ = ("_at_end", "_first", "_idle_ms", "_since_ms", "_times", "all", "by_partition")
 
     def __init__(
         self,
         partitions: Iterable[TopicPartition],
         idle_ms: int = 0,
         first: Iterable[TopicPartition] = (),
+        times: Mapping[str, TimeOfRecord] = NO_TIMES,
     ) -> None:
+        self._times: Mapping[str, TimeOfRecord] = times
         self._first: set[TopicPartition] = set(first)
         self.by_partition: dict[TopicPartition, Inbox] = {tp: Inbox(tp) for tp in partitions}
         self.all: tuple[Inbox, ...] = tuple(self.by_partition.values())
@@ -107,14 +120,24 @@ class Inboxes:
             head = inbox.head()
             if head is None:
                 waits = waits or inbox.partition not in self._at_end
-            elif found is None or head.timestamp_ms < stamp:
-                found, stamp = inbox, head.timestamp_ms
+            else:
+                time_ms = head.timestamp_ms if not self._times else self._time_of(inbox, head)
+                if found is None or time_ms < stamp:
+                    found, stamp = inbox, time_ms
         if found is None or not waits:
             self._since_ms = None
             return found
         if self._since_ms is None:
             self._since_ms = now_ms
         return found if now_ms - self._since_ms >= self._idle_ms else None
+
+    def _time_of(self, inbox: Inbox, head: ConsumerRecord) -> int:
+        """Event time of the next record, asked once."""
+        if inbox.timed != head.offset:
+            time_of = self._times.get(head.topic)
+            inbox.time_ms = head.timestamp_ms if time_of is None else time_of(head)
+            inbox.timed = head.offset
+        return inbox.time_ms
 
     def waits_until_ms(self) -> int | None:
         """When the wait for an empty input is over; None while there is no such wait."""

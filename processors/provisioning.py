@@ -98,12 +98,10 @@ class Provisioned:
 def changelog_configs(state: StateSpec) -> dict[str, str]:
     """Configuration of a state's changelog topic.
 
-    That of rows that fall due expires too: nothing in it is needed for longer than its retention.
+    Rows that fall due are deleted by a tombstone, so compaction alone keeps it small. A retention
+    could only delete rows that are not due yet, of an application that was stopped for long.
     """
-    layout = state.declaration.layout
-    if layout is None or layout.retention_ms is None:
-        return {"cleanup.policy": "compact"}
-    return {"cleanup.policy": "compact,delete", "retention.ms": str(layout.retention_ms)}
+    return {"cleanup.policy": "compact"}
 
 
 async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin) -> Provisioned:

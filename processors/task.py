@@ -165,7 +165,7 @@ class Task:
     ) -> None:
         self.id: TaskId = id
         self.inputs: tuple[TopicPartition, ...] = tuple(inputs)
-        self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms, first)
+        self.inboxes: Inboxes = Inboxes(self.inputs, idle_ms, first, program.times)
         self.state: TaskState | None = state
         self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
         self.progress: dict[TopicPartition, int] = {}

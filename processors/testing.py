@@ -16,6 +16,7 @@ from onceflow.processors.app import App
 from onceflow.processors.graph.nodes import WorkingNode
 from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.graph.topology import SubTopology
+from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Run
 from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
@@ -67,7 +68,11 @@ class TestDriver:
         self._partitions = partitions
         self._topology = app.topology()
         self._unit = Unit(self._seconds, 1, 1, 1)
-        around = Surroundings(self._unit.lanes, self._seconds, lambda: self.now_ms)
+        self._resources = Resources(self._topology.hooks)
+        self._opened = False
+        around = Surroundings(
+            self._unit.lanes, self._seconds, lambda: self.now_ms, resources=self._resources
+        )
         self._programs = make_programs(self._topology, around)
         self._parts: dict[str, SubTopology] = {
             topic: part for part in self._topology.sub_topologies for topic in part.input_topics
@@ -135,6 +140,10 @@ class TestDriver:
         self._put_input(topic, value, key, headers, partition, timestamp_ms)
         await self._drain()
 
+    def close(self) -> None:
+        """Run the shutdown functions, as the end of the application would."""
+        run_blocking(self._resources.close())
+
     def advance(self, milliseconds: int) -> None:
         """Move the driver's clock on, and process what falls due by it.
 
@@ -201,6 +210,9 @@ class TestDriver:
     # Processing ----------------------------------------------------------------------------
 
     async def _drain(self) -> None:
+        if not self._opened:  # Within the loop of async functions, where there is one.
+            self._opened = True
+            await self._resources.open()
         for _ in range(PASSES_MAX):
             if not self._pending:
                 return
@@ -307,7 +319,7 @@ class TestDriver:
     def _written_format(self, topic: str) -> Format:
         """The layout of a topic's values: that of the function that writes it."""
         for node in self._topology.nodes:
-            if isinstance(node, WorkingNode) and node.output_topic == topic:
+            if isinstance(node, WorkingNode) and topic in node.targets:
                 return node.format
         return self._format(topic)
 

@@ -29,6 +29,7 @@ from onceflow.processors.errors import (
 )
 from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import SubTopology, Topology
+from onceflow.processors.hooks import Resources
 from onceflow.processors.identity import Slot, claim_slot
 from onceflow.processors.inputs import BadInputs
 from onceflow.processors.lanes import Run
@@ -134,6 +135,7 @@ class Worker:
             settings.aborts_max,
             settings.commit_bytes,
         )
+        self._resources = Resources(topology.hooks)
         self._programs = make_programs(
             topology,
             Surroundings(
@@ -142,6 +144,7 @@ class Worker:
                 services.wall_ms,
                 settings.output_bytes_max,
                 settings.max_future_ms,
+                self._resources,
             ),
         )
         self._restorer = Restorer(services.changelog_reader, self._clock)
@@ -239,6 +242,8 @@ class Worker:
         try:
             with contextlib.suppress(StoppedError):
                 await self._start(calls)
+            if not self._stopping:
+                await self._resources.open()
             while not self._stopping:
                 try:
                     await self._round(calls)
@@ -255,6 +260,7 @@ class Worker:
             try:
                 await calls(self._close(close_ms))
             finally:
+                await self._resources.close()
                 self._tasks.release_all()
                 if self._slot is not None:
                     self._slot.release()

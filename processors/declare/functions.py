@@ -13,7 +13,7 @@ import enum
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
@@ -49,6 +49,9 @@ from onceflow.processors.state.timed import timer_layout
 from onceflow.processors.values import Format, decoder_for
 from onceflow.sdk.errors import InvalidTopicError
 from onceflow.sdk.model.record_checks import check_topic_name
+
+NO_LIMITS: Final = DeadLetterLimits()
+"""The limits of dead letters where none are declared."""
 
 E = TypeVar("E", bound=enum.Enum)
 F = TypeVar("F", bound=Callable[..., object])
@@ -200,9 +203,11 @@ class FunctionDeclaration(Declaration):
     Attributes:
         signature: The function and its parameters.
         lookups: The tables that it looks up.
+        branches: Further topics of its results, by name.
     """
 
     signature: Signature
+    branches: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lookups: tuple[str, ...] = ()
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -214,6 +219,7 @@ class FunctionDeclaration(Declaration):
             takes=taken_type(self.signature),
             gives=shown_type(self.returns),
             signature=self.signature,
+            branches=self.branches,
             format=self.format,
             output_topic=self.output_topic,
             policy=self.policy,
@@ -228,15 +234,17 @@ def declare_function(
     known: Sequence[Declaration],
     source: Source,
     to: str | None,
-    name: str | None,
-    dead_letter: str | None,
-    retries: int | Retries,
-    on_error: OnError | str | None,
-    limits: DeadLetterLimits,
-    format: Format | str,
-    store: StoreKind | str,
-    migrations: object,
+    name: str | None = None,
+    dead_letter: str | None = None,
+    retries: int | Retries = 0,
+    on_error: OnError | str | None = None,
+    limits: DeadLetterLimits = NO_LIMITS,
+    format: Format | str = Format.JSON,
+    store: StoreKind | str = StoreKind.LMDB,
+    migrations: object = None,
     key: Callable[..., object] | None = None,
+    resources: Collection[object] = (),
+    branches: object = None,
 ) -> FunctionDeclaration:
     """Read a function's signature and put its declaration together.
 
@@ -246,7 +254,7 @@ def declare_function(
     called = name_of(function, name)
     topics, parent = find_source(called, source, known)
     check_topics(called, topics, to=to, dead_letter=dead_letter)
-    signature = read_signature(function)
+    signature = read_signature(function, resources=resources)
     _check_moments(called, signature, parent)
     layout = choice(Format, called, "format", format)
     for argument in signature.arguments:
@@ -268,8 +276,25 @@ def declare_function(
         states=_states(called, signature, migrations),
         store=choice(StoreKind, called, "store", store),
         rekey=make_rekey(called, key, signature),
+        branches=_branches(called, topics, branches),
         lookups=_lookups(called, signature, known),
     )
+
+
+def _branches(called: str, topics: Sequence[str], given: object) -> dict[str, str]:
+    """Check the ``branches=`` of a declaration."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(
+        isinstance(name, str) and isinstance(topic, str) for name, topic in given.items()
+    ):
+        raise DeclarationError(
+            f"{called}: branches={given!r}: must be topics by the names that outputs give, such as "
+            '{"large": "large-orders"}'
+        )
+    for name, topic in given.items():
+        check_topics(f"{called}: branch {name!r}", topics, to=topic)
+    return dict(given)
 
 
 def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
-from onceflow.processors.declare.functions import choice, make_policy, name_of
+from onceflow.processors.declare.functions import NO_LIMITS, choice, make_policy, name_of
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph.specs import FailurePolicy, StoreKind
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
@@ -81,7 +81,7 @@ def read_options(function: Callable[..., object], given: FunctionOptions) -> Opt
             given.get("retries", 0),
             given.get("on_error"),
             dead_letter,
-            given.get("limits", DeadLetterLimits()),
+            given.get("limits", NO_LIMITS),
         ),
         dead_letter,
         choice(Format, called, "format", given.get("format", Format.JSON)),

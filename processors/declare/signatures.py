@@ -15,7 +15,7 @@ import dataclasses
 import enum
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from onceflow.processors.context import Context
@@ -50,6 +50,7 @@ class ArgumentKind(enum.Enum):
     TABLE = "table"
     TIMERS = "timers"
     TIMER = "timer"
+    RESOURCE = "resource"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +85,15 @@ class Signature:
         return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
 
 
-def read_signature(function: Handler, *, pair: str | None = None) -> Signature:
+def read_signature(
+    function: Handler, *, pair: str | None = None, resources: Collection[object] = ()
+) -> Signature:
     """Inspect a handler.
 
     Args:
         function: The decorated function.
         pair: Why it takes two values, for messages; None where it takes one.
+        resources: Types of what startup functions give.
 
     Returns:
         What its parameters get.
@@ -113,6 +117,8 @@ def read_signature(function: Handler, *, pair: str | None = None) -> Signature:
             )
         annotation = hints.get(parameter.name, inspect.Parameter.empty)
         kind = _kind(parameter.name, annotation)
+        if isinstance(annotation, type) and annotation in resources:
+            kind = ArgumentKind.RESOURCE
         has_default = parameter.default is not parameter.empty
         if has_default and kind is not ArgumentKind.STATE:
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -142,7 +148,8 @@ def read_signature(function: Handler, *, pair: str | None = None) -> Signature:
     elif len(values) > 1:
         raise DeclarationError(
             f"{name}: which of {', '.join(values)} gets the record's value? Annotate the others "
-            "(ConsumerRecord, Context, State[...]) or name them key or headers"
+            "(ConsumerRecord, Context, State[...], what an @app.startup above gives) or name them "
+            "key or headers"
         )
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     return Signature(function, tuple(arguments), is_async, hints.get("return"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,7 @@ _TAKEN: Final = frozenset(
         ArgumentKind.STATE,
         ArgumentKind.TIMERS,
         ArgumentKind.TIMER,
+        ArgumentKind.RESOURCE,
     }
 )
 
@@ -75,6 +76,7 @@ def declare_timer(
     owner: object,
     to: str | None,
     options: FunctionOptions,
+    resources: Collection[object] = (),
 ) -> TimerDeclaration:
     """Read the signature of a function that timers call, and put its declaration together.
 
@@ -98,7 +100,7 @@ def declare_timer(
                 f"{called}: timers of {found.name} call {other.name} already; tell them apart by "
                 "their names"
             )
-    signature = read_signature(function)
+    signature = read_signature(function, resources=resources)
     shared = {state.name: state for state in found.states}
     for argument in signature.arguments:
         shown = inspect.formatannotation(argument.annotation)

@@ -7,8 +7,8 @@ topology only asks what is declared here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from onceflow.processors.aggregates import Fold
 from onceflow.processors.clock import Timing
@@ -113,10 +113,15 @@ class WorkingNode(Node):
     store: StoreKind
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """The topics of its results."""
+        return () if self.output_topic is None else (self.output_topic,)
+
+    @property
     def writes(self) -> tuple[str, ...]:
-        """Its output and dead letters."""
-        topics = (self.output_topic, self.policy.dead_letter_topic)
-        return tuple(topic for topic in topics if topic is not None)
+        """The topics of its results, and dead letters."""
+        dead = self.policy.dead_letter_topic
+        return self.targets if dead is None else (*self.targets, dead)
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
@@ -130,9 +135,17 @@ class FunctionNode(WorkingNode):
 
     Attributes:
         signature: The function and its parameters.
+        branches: Further topics of its results, by the names that outputs give.
     """
 
     signature: Signature
+    branches: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The topics of its results."""
+        first = () if self.output_topic is None else (self.output_topic,)
+        return (*first, *self.branches.values())
 
     @property
     def bound_states(self) -> tuple[StateSpec, ...]:

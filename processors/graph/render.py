@@ -45,7 +45,7 @@ def _working_lines(node: WorkingNode) -> list[str]:
     lines = [
         f"    {kind} {node.name}",
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
-        f"      writes       {node.output_topic or '(only what names a topic)'}",
+        f"      writes       {', '.join(node.targets) or '(only what names a topic)'}",
     ]
     if isinstance(node, AggregateNode):
         lines.append(f"      windows      {node.frames.shape}, result on {_moment(node)}")

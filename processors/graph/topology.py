@@ -24,6 +24,7 @@ from onceflow.processors.graph.nodes import (
     sink_name,
 )
 from onceflow.processors.graph.specs import StateSpec, StoreKind
+from onceflow.processors.hooks import Hook
 
 N = TypeVar("N", bound=Node)
 
@@ -108,12 +109,14 @@ class Topology:
         app: Name of the application.
         group: Its consumer group.
         nodes: All nodes, parents before children.
+        hooks: Startup and shutdown functions.
         sub_topologies: The nodes by task.
     """
 
     app: str
     group: str
     nodes: tuple[Node, ...]
+    hooks: tuple[Hook, ...] = ()
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,7 +161,9 @@ class Topology:
     @property
     def is_async(self) -> bool:
         """Whether any function needs an event loop."""
-        return any(node.needs_loop for node in self.nodes)
+        return any(node.needs_loop for node in self.nodes) or any(
+            hook.is_async for hook in self.hooks
+        )
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -206,13 +211,14 @@ def _cut(nodes: Sequence[Node]) -> Iterable[SubTopology]:
         yield SubTopology(topics[0], tuple(found))
 
 
-def build(app: str, group: str, nodes: Sequence[Node]) -> Topology:
+def build(app: str, group: str, nodes: Sequence[Node], hooks: Sequence[Hook] = ()) -> Topology:
     """Put nodes together and check what they say of each other.
 
     Args:
         app: Name of the application.
         group: Its consumer group.
         nodes: Sources and functions, parents before children; sinks are added here.
+        hooks: Startup and shutdown functions.
 
     Raises:
         DeclarationError: Two nodes share a name, a parent is unknown, or values could never flow.
@@ -228,7 +234,7 @@ def build(app: str, group: str, nodes: Sequence[Node]) -> Topology:
                 raise DeclarationError(f"{node.name} takes from {parent!r}, which is not declared")
         seen[node.name] = node
     sinks = _sinks(nodes)
-    topology = Topology(app, group, (*nodes, *sinks))
+    topology = Topology(app, group, (*nodes, *sinks), tuple(hooks))
     _check_rings(topology)
     return topology
 
@@ -237,8 +243,9 @@ def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:
     """A node for each topic that functions return to; dead letters need none."""
     parents: dict[str, list[str]] = {}
     for node in nodes:
-        if isinstance(node, WorkingNode) and node.output_topic is not None:
-            parents.setdefault(node.output_topic, []).append(node.name)
+        if isinstance(node, WorkingNode):
+            for topic in node.targets:
+                parents.setdefault(topic, []).append(node.name)
     # Several functions may write one topic. A sink for each of them, or two sub-topologies that
     # only share an output would be taken for one.
     return [
@@ -256,7 +263,7 @@ def _check_rings(topology: Topology) -> None:
     """Refuse values that would come again for ever through their own declared outputs."""
     after: dict[str, set[str]] = {}
     for part in topology.sub_topologies:
-        targets = {node.output_topic for node in part.working if node.output_topic is not None}
+        targets = {topic for node in part.working for topic in node.targets}
         for topic in part.input_topics:
             after.setdefault(topic, set()).update(targets)
     for start in after:

@@ -231,6 +231,8 @@ class TransactionLedger:
 
     async def progress(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Within a rebalance: send what the unit holds, and tell how far it goes."""
+        if self._session is None:
+            return {}  # It is being closed, and has aborted what was open.
         return await self._finish(self._revoke_budget_ms)
 
     async def _finish(self, timeout_ms: int | None) -> Mapping[TopicPartition, OffsetAndMetadata]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onceflow.processors.frame import Due, Frame
+from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Lanes
 from onceflow.processors.nodes.failures import Failures
 from onceflow.processors.state.store import Store
@@ -83,6 +84,7 @@ class Surroundings:
         wall_ms: Wall clock in milliseconds.
         record_bytes_max: Largest key and value of an output together.
         max_future_ms: How far an event time may be ahead of the wall clock; None for any.
+        resources: What startup functions gave.
     """
 
     lanes: Lanes
@@ -90,6 +92,7 @@ class Surroundings:
     wall_ms: Callable[[], int]
     record_bytes_max: int = 1_000_000
     max_future_ms: int | None = None
+    resources: Resources = field(default_factory=Resources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,13 @@ class Program:
         roots: By input topic: the nodes that take its records, in order of declaration.
         children: By name of a node: the nodes that take its results.
         timed: Those with rows that fall due.
+        times: By topic: event time of its records, where that is not their timestamp.
     """
 
     roots: Mapping[str, tuple[WorkNode, ...]]
     children: Mapping[str, tuple[WorkNode, ...]] = field(default_factory=dict)
     timed: tuple[TimedNode, ...] = ()
+    times: Mapping[str, Callable[[ConsumerRecord], int]] = field(default_factory=dict)
 
     def slices(self, topic: str) -> WorkNode | None:
         """The node that takes whole slices, if it is alone and can."""

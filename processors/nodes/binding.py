@@ -55,6 +55,8 @@ def make_binder(
     if kind is ArgumentKind.TIMERS:
         spec = next(s for s in node.bound_states if s.declaration.name == argument.name)
         return timers_binder(node.name, spec.name, around)
+    if kind is ArgumentKind.RESOURCE:
+        return lambda frame, stores: around.resources.get(argument.annotation)
     if kind is ArgumentKind.TIMER:
         return timer_of
     return _state_binder(node, argument)

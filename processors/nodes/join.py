@@ -65,6 +65,25 @@ class JoinWork(PlainWork):
         self._call = caller(node.function, node.arguments, node, f"key of {node.name}")
         self._alone = {LEFT: node.kind_of.left, RIGHT: node.kind_of.right}
 
+    @property
+    def topics(self) -> tuple[str, str]:
+        """The topics of both sides."""
+        return self._node.left, self._node.right
+
+    @property
+    def orders(self) -> bool:
+        """Whether records are to be taken by a time in their values."""
+        return self._node.timing.time_of is not None
+
+    def time_of(self, record: ConsumerRecord) -> int:
+        """Event time of a record, to take both sides in order; its failure shows in its call."""
+        side = LEFT if record.topic == self._node.left else RIGHT
+        try:
+            value = self._decode[side](record.value)
+            return self._node.timing.event_time_ms(self.name, value, record.timestamp_ms)
+        except Exception:  # noqa: BLE001 - time= is the user's, and is called again for the record
+            return record.timestamp_ms
+
     # One call ------------------------------------------------------------------------------
 
     def call(self, frame: Frame, stores: Stores) -> None:

@@ -55,7 +55,14 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
     timed = tuple(
         node for node in work.values() if isinstance(node, WindowWork | JoinWork | TimerWork)
     )
-    return Program(roots, {name: nodes for name, nodes in children.items() if nodes}, timed)
+    times = {
+        topic: node.time_of
+        for node in work.values()
+        if isinstance(node, JoinWork) and node.orders
+        for topic in node.topics
+    }
+    children = {name: nodes for name, nodes in children.items() if nodes}
+    return Program(roots, children, timed, times)
 
 
 def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:

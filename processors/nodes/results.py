@@ -43,7 +43,7 @@ class Results:
         bytes_max: Largest key and value of an output together.
     """
 
-    __slots__ = ("_feeds", "_lanes", "_name", "bytes_max", "encode", "lane")
+    __slots__ = ("_branches", "_feeds", "_lanes", "_name", "bytes_max", "encode", "lane")
 
     def __init__(
         self, node: FunctionNode, lanes: Lanes, *, feeds: bool, record_bytes_max: int
@@ -51,6 +51,7 @@ class Results:
         self.lane: Lane | None = lanes.declared(node.output_topic) if node.output_topic else None
         self.encode: Encoder = encoder_for(node.format)
         self.bytes_max: int = record_bytes_max
+        self._branches = {name: lanes.declared(topic) for name, topic in node.branches.items()}
         self._name = node.name
         self._lanes = lanes
         self._feeds = feeds
@@ -90,7 +91,7 @@ class Results:
             )
 
     def _add_output(self, frame: Frame, output: Output) -> None:
-        if output.topic is None and self._feeds:
+        if output.topic is None and output.branch is None and self._feeds:
             _check_output(output)
             item = frame.item
             time_ms = item.timestamp_ms if output.timestamp_ms is None else output.timestamp_ms
@@ -105,10 +106,22 @@ class Results:
             return cast("bytes | None", item.key)
         return self.encode(output.key)
 
+    def _branch(self, output: Output) -> Lane:
+        lane = self._branches.get(str(output.branch))
+        if lane is None or output.topic is not None:
+            shown = ", ".join(self._branches) or "none"
+            raise DeclarationError(
+                f"{self._name} gave an Output with branch={output.branch!r} and "
+                f"topic={output.topic!r}: give one of them; declared branches: {shown}"
+            )
+        return lane
+
     def _encode_output(self, item: Item, output: Output) -> Encoded:
-        if output.topic is not None:
+        if output.branch is not None:
+            lane: Lane | None = self._branch(output)
+        elif output.topic is not None:
             check_topic_name(output.topic)
-            lane: Lane | None = self._lanes.lane(output.topic)
+            lane = self._lanes.lane(output.topic)
         else:
             lane = self.lane
         if lane is None:

@@ -48,12 +48,10 @@ class TimedLayout:
         shape: Text of keys and rows, with ``{}`` for the value type; a stored one that differs is
             refused.
         due_of: When the row of a key is due.
-        retention_ms: How long its changelog has to keep rows; None for without end.
     """
 
     shape: str
     due_of: DueOf
-    retention_ms: int | None = None
 
 
 class TimedStore(Store):

@@ -17,13 +17,28 @@ from pathlib import Path
 
 import pytest
 import spark_world
-from processor_processes import committed_offsets, committed_values, fill, read_all, wait_for
+from processor_processes import (
+    committed_offsets,
+    committed_values,
+    fill,
+    read_all,
+    wait_for,
+    wait_for_values,
+)
 
 from onceflow.broker_lite import Broker
 from onceflow.processors import App
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TASKS = ("task1_transform", "task2_count", "task5_dead_letter")
+PROCESSING = (
+    "click_sessions",
+    "enrichment",
+    "minute_sums",
+    "orders_payments",
+    "silent_sensors",
+    "word_count",
+)
 LINES_MAX = 7
 
 
@@ -88,6 +103,86 @@ def test_task_5_tries_again_and_then_writes_a_dead_letter(broker: Broker, tmp_pa
     assert dict(unreadable.headers)["onceflow.error.attempts"] == b"1"
 
 
+def run_until(
+    app: App,
+    broker: Broker,
+    inputs: dict[str, list[tuple[str, bytes]]],
+    output: str,
+    wanted: list[bytes],
+) -> None:
+    """Run an application until it has committed as many outputs as it should, and compare them."""
+    for topic, records in inputs.items():
+        broker.create_topic(topic)
+        keys, values = [key.encode() for key, _ in records], [value for _, value in records]
+        fill(broker.bootstrap_servers, topic, values, keys)
+    worker = threading.Thread(target=app.run)
+    worker.start()
+    try:
+        wait_for_values(broker.bootstrap_servers, output, wanted)
+    finally:
+        app.stop()
+        worker.join()
+
+
+def test_word_count(broker: Broker, tmp_path: Path) -> None:
+    app = load("word_count", broker, tmp_path)
+    lines = [("1", b"To be or"), ("2", b"not to be")]
+    wanted = [b"to 1", b"be 1", b"or 1", b"not 1", b"to 2", b"be 2"]
+    run_until(app, broker, {"lines": lines}, "word-counts", wanted)
+
+
+def test_minute_sums(broker: Broker, tmp_path: Path) -> None:
+    app = load("minute_sums", broker, tmp_path)
+    paid = (("10:00:05", 100), ("10:01:03", 7), ("10:00:59", 20), ("10:01:15", 1), ("10:00:58", 9))
+    payments = [
+        ("tea", b'{"cents":%d,"paid_at":"2026-01-01T%sZ"}' % (cents, time.encode()))
+        for time, cents in paid
+    ]
+    run_until(app, broker, {"payments": payments}, "sums", [b"tea 10:00 120"])
+    wait_for_values(broker.bootstrap_servers, "payments-late", [payments[-1][1]])
+
+
+def test_enrichment(broker: Broker, tmp_path: Path) -> None:
+    app = load("enrichment", broker, tmp_path)
+    inputs = {
+        "customers": [("a", b'{"name":"Ann"}')],
+        "orders": [
+            ("1", b'{"id":"1","customer_id":"a"}'),
+            ("2", b'{"id":"2","customer_id":"b"}'),
+        ],
+    }
+    wanted = [b'{"id":"1","name":"Ann"}', b'{"id":"2","name":"unknown"}']
+    run_until(app, broker, inputs, "enriched", wanted)
+
+
+def test_orders_with_payments(broker: Broker, tmp_path: Path) -> None:
+    app = load("orders_payments", broker, tmp_path)
+    inputs = {
+        "orders": [
+            ("1", b'{"item":"tea","at":0}'),
+            ("2", b'{"item":"milk","at":60}'),
+            ("3", b'{"item":"rice","at":4000}'),
+        ],
+        "payments": [("2", b'{"cents":700,"at":30}')],
+    }
+    run_until(app, broker, inputs, "settled", [b"2 milk 700", b"1 tea not paid"])
+
+
+def test_sessions_of_clicks(broker: Broker, tmp_path: Path) -> None:
+    app = load("click_sessions", broker, tmp_path)
+    clicks = [
+        ("ann", b'{"page":"%s","at":%d}' % (page, at))
+        for page, at in ((b"/", 0), (b"/tea", 600), (b"/", 5000), (b"/buy", 9000))
+    ]
+    run_until(app, broker, {"clicks": clicks}, "visits", [b'["/","/tea"]', b'["/"]'])
+
+
+def test_alarm_of_a_silent_sensor(broker: Broker, tmp_path: Path) -> None:
+    app = load("silent_sensors", broker, tmp_path)
+    readings = {"readings": [("attic", b"20.5"), ("attic", b"21.0")]}
+    run_until(app, broker, readings, "alarms", [b"attic is silent, last reading 21.0"])
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)
@@ -121,7 +216,7 @@ def test_a_task_takes_seven_lines_at_most(name: str) -> None:
 def test_every_example_has_its_page_and_is_listed() -> None:
     folders = sorted(path.name for path in EXAMPLES.iterdir() if (path / "app.py").exists())
     listed = (EXAMPLES / "README.md").read_text()
-    assert folders == ["flights", *TASKS]
+    assert folders == sorted(["flights", *PROCESSING, *TASKS])
     for name in folders:
         assert (EXAMPLES / name / "README.md").exists()
         assert f"({name}/README.md)" in listed

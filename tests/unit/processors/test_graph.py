@@ -12,6 +12,7 @@ import pytest
 
 from onceflow.processors import App, DeclarationError, Output, State
 from onceflow.processors.assign import CoPartitioned
+from onceflow.processors.testing import TestDriver
 from onceflow.sdk import CooperativeStickyAssignor, MemberSubscription
 from onceflow.sdk.model.partitions import TopicPartition
 
@@ -49,6 +50,40 @@ def test_functions_that_share_a_topic_or_results_are_one_task() -> None:
     assert sorted(topology.output_topics) == ["broken", "copies", "totals"]
     assert topology.is_async
     assert [node.name for node in first.children("topic orders")] == ["parse", "copy"]
+
+
+def test_branches_are_part_of_the_topology() -> None:
+    app = App("shop")
+    branches = {"large": "large-orders", "small": "small-orders"}
+
+    @app.processor("orders", branches=branches, dead_letter="dead")
+    def split(cents: int) -> Output:
+        return Output(cents, branch="large" if cents > 100 else "small" if cents else "other")
+
+    assert app.topology().output_topics == ["large-orders", "small-orders", "dead"]
+    assert "writes       large-orders, small-orders" in str(app.topology())
+    driver = TestDriver(app)
+    for cents in (500, 5, 0):
+        driver.send("orders", cents)
+    assert (driver.values("large-orders"), driver.values("small-orders")) == ([b"500"], [b"5"])
+    (letter,) = driver.dead_letters("dead")
+    assert b"branch='other'" in dict(letter.headers)["onceflow.error.message"]
+
+
+@pytest.mark.parametrize(
+    ("branches", "message"),
+    [
+        (["a"], "must be topics by the names"),
+        ({"a": 1}, "must be topics by the names"),
+        ({"a": "in"}, "branch 'a': what it sends to its own input topic 'in'"),
+        ({"a": "x/y"}, "branch 'a': to='x/y' names no topic"),
+    ],
+)
+def test_branches_that_cannot_work(branches: object, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+
+        @App("shop").processor("in", branches=branches)  # type: ignore[arg-type]
+        def split(value: int) -> None: ...
 
 
 def test_text() -> None:

@@ -161,6 +161,25 @@ def test_silence_ends_the_wait() -> None:
     assert driver.values("out") == [b"1 None"]
 
 
+def test_both_sides_are_taken_by_the_time_in_their_values(tmp_path: Path) -> None:
+    """The timestamps would have it the other way, and the payments would be late."""
+    app = App("shop", max_task_idle_ms=1_000)
+
+    @app.join("left", "right", within=milliseconds(20), time=lambda v: v, kind="left", to="out")
+    def pair(left: int, right: int | None) -> str:
+        return f"{left} {right}"
+
+    world = World(tmp_path, "left", "right")
+    for number in range(10):
+        for topic, stamp in (("left", 5), ("right", 900)):
+            entry = Entry(b"k", b"%d" % (100 * number), (), stamp + number)
+            world.cluster.logs[TopicPartition(topic, 0)].append(entry)
+    world.cluster.logs[TopicPartition("right", 0)].append(Entry(b"k", b"no time", (), 950))
+    with pytest.raises(ProcessingError, match=r"right-0@10 .* does not fit int"):
+        world.run(app)
+    assert world.cluster.values("out") == [b"%d %d" % (n, n) for n in range(0, 1000, 100)]
+
+
 def test_a_failing_join_leaves_no_trace() -> None:
     app = App("shop")
 

@@ -1,0 +1,33 @@
+"""Orders with payments: both streams are joined by key within ten minutes."""
+
+from dataclasses import dataclass
+
+from onceflow.processors import App, minutes, seconds
+
+# Neither topic is to run ahead of the other one, as long as that may still bring something.
+app = App("orders-payments", "localhost:9092", max_task_idle_ms=1_000)
+
+
+@dataclass
+class Order:
+    item: str
+    at: int
+
+
+@dataclass
+class Payment:
+    cents: int
+    at: int
+
+
+@app.join(
+    "orders",
+    "payments",
+    within=minutes(10),
+    grace=seconds(30),
+    kind="left",
+    time=lambda either: either.at * 1000,
+    to="settled",
+)
+def settle(order: Order, payment: Payment | None, key: str) -> str:
+    return f"{key} {order.item} {payment.cents if payment else 'not paid'}"
