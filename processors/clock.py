@@ -108,24 +108,32 @@ class StreamClock:
         Raises:
             EventTimeError: The record is too far ahead of the wall clock.
         """
-        if self._max_future_ms is not None or self._idle_ms is not None:
-            wall_ms = self.wall_ms()
-            if self._max_future_ms is not None and time_ms - wall_ms > self._max_future_ms:
-                raise EventTimeError(
-                    f"{self._name}: event time {time_ms} is {time_ms - wall_ms} ms ahead of the "
-                    f"clock and would close windows too early; max_future_ms is "
-                    f"{self._max_future_ms}"
-                )
-            if self._idle_ms is not None and store.moved_wall_ms is not None:
+        self.check(time_ms)
+        if self._idle_ms is not None:
+            if store.moved_wall_ms is not None:
                 idle_ms = self.now_ms(store)  # What the silence closed stays closed.
                 if idle_ms > stream_time_ms(rows):
                     set_stream_time(rows, idle_ms)
-            store.moved_wall_ms = wall_ms
+            store.moved_wall_ms = self.wall_ms()
         now_ms = stream_time_ms(rows)
         if time_ms > now_ms:
             set_stream_time(rows, time_ms)
             return time_ms
         return now_ms
+
+    def check(self, time_ms: int) -> None:
+        """Refuse a time that would close windows too early.
+
+        Raises:
+            EventTimeError: It is too far ahead of the wall clock.
+        """
+        if self._max_future_ms is not None:
+            ahead_ms = time_ms - self.wall_ms()
+            if ahead_ms > self._max_future_ms:
+                raise EventTimeError(
+                    f"{self._name}: event time {time_ms} is {ahead_ms} ms ahead of the clock and "
+                    f"would close windows too early; max_future_ms is {self._max_future_ms}"
+                )
 
     def now_ms(self, store: TimedStore) -> int:
         """Stream time, with what a silence adds to it.

@@ -8,7 +8,7 @@ of their own: the task makes them before it takes the next record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from onceflow.processors.clock import StreamClock
@@ -16,7 +16,7 @@ from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.graph.nodes import AggregateNode
 from onceflow.processors.nodes.base import Stores, Surroundings
-from onceflow.processors.nodes.own_key import check_own_key
+from onceflow.processors.nodes.own_key import check_own_key, without_key
 from onceflow.processors.nodes.plain import PlainWork
 from onceflow.processors.policies import ThrottledWarnings
 from onceflow.processors.state.keys import close, pack_int
@@ -25,9 +25,12 @@ from onceflow.processors.state.timed import (
     BY_STREAM,
     ROW,
     TimedStore,
+    set_stream_time,
     split_window_row,
+    stream_time_ms,
     window_row,
 )
+from onceflow.processors.unit import Unit
 from onceflow.processors.values import decoder_for
 from onceflow.processors.windows import FixedFrames, SessionFrames, Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -64,6 +67,10 @@ class WindowWork(PlainWork):
         what = f"value of {node.name}"
         self._decode = None if decoded else decoder_for(value.annotation, node.format, what)
         self._fill = [self._filler(argument) for argument in node.fold.arguments]
+        fixed = isinstance(node.frames, FixedFrames) and not node.on_update
+        self.takes_slices: bool = (
+            fixed and not decoded and not feeds and node.timing.idle_ms is None
+        )
 
     def _filler(self, argument: Argument) -> Fill:
         kind = argument.kind
@@ -181,6 +188,91 @@ class WindowWork(PlainWork):
         rows.put(row, self._codec.encode(row, kept))
         if self._node.on_update:
             self._give(frame, cast(bytes, item.key), window, self._codec.open(kept), time_ms)
+
+    # Slices --------------------------------------------------------------------------------
+
+    def run_slice(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Fold records straight into the store; see ``WorkNode.run_slice``.
+
+        A record is folded into all of its windows before the first of them is written, so that
+        none has half of a record that fails. The slice ends where a window is to be closed.
+        """
+        store = cast(TimedStore, stores[self._state])
+        now_ms = seen_ms = stream_time_ms(store)
+        first_ms = store.first_due_ms(BY_STREAM)
+        index, error = start, None
+        try:
+            for index in range(start, stop):
+                record = records[index]
+                now_ms, first_ms = self._fold_one(record, store, now_ms, first_ms)
+                if (first_ms is not None and first_ms <= now_ms) or unit.clock() >= unit.due_s:
+                    stop = index + 1
+                    break
+        except Exception as raised:  # noqa: BLE001 - any failure of a fold meets the policy
+            stop, error = index, raised
+        if now_ms > seen_ms:
+            set_stream_time(store, now_ms)
+        if self.failures.counts and stop > start:
+            self.failures.good(records[start].partition, stop - start)
+        return stop, error
+
+    def _fold_one(
+        self, record: ConsumerRecord, store: TimedStore, now_ms: int, first_ms: int | None
+    ) -> tuple[int, int | None]:
+        """Fold a record. Returns stream time, and when the first window is due."""
+        frames, codec, ready = cast(FixedFrames, self._frames), self._codec, self._fold.ready
+        key = record.key
+        if key is None:
+            raise without_key(self.name, "windows")
+        assert self._decode is not None
+        value = self._decode(record.value)
+        time_ms = self._timing.event_time_ms(self.name, value, record.timestamp_ms)
+        self._clock.check(time_ms)
+        now_ms = max(now_ms, time_ms)
+        changes: list[tuple[bytes, object, bool, int]] = []
+        taken = False
+        for start_ms in frames.starts(time_ms):
+            end_ms = start_ms + frames.size_ms
+            if frames.closes_ms(end_ms) <= now_ms:
+                continue
+            taken = True
+            row = window_row(key, start_ms, end_ms)
+            data = store.get(row)
+            window = Window(start_ms, end_ms)
+            before = None if data is None else codec.decode(row, data)
+            if ready is None:
+                if data is None:
+                    before = codec.open(codec.keep(self._fold.initial))
+                after = self._fold.function(
+                    *[fill(record, value, before, window) for fill in self._fill]
+                )
+            else:
+                given = self._fold.function(
+                    *[fill(record, value, None, window) for fill in self._fill]
+                )
+                if given is None:
+                    continue
+                after = ready._first(given) if data is None else ready._add(before, given)
+            changes.append((row, codec.keep(after), data is not None, frames.closes_ms(end_ms)))
+        for row, kept, exists, due_ms in changes:
+            stored = codec.encode(row, kept)
+            if exists:
+                store.put_again(row, stored)
+            else:
+                store.put(row, stored)
+                first_ms = due_ms if first_ms is None else min(first_ms, due_ms)
+        if not taken:
+            frame = Frame(record, record)
+            self._give_late(frame, time_ms, now_ms)
+            frame.keep()
+        return now_ms, first_ms
 
     # Results -------------------------------------------------------------------------------
 

@@ -98,6 +98,10 @@ class TimedStore(Store):
             elif value is not None and (first is None or due_ms < first):
                 self._firsts[clock] = due_ms
 
+    def put_again(self, key: bytes, value: bytes) -> None:
+        """Write a row that is there already: its place in the index stays."""
+        super().put(key, value)
+
     def collect(self) -> Mapping[bytes, bytes | None]:
         """What the open unit changed, without the index."""
         return {key: value for key, value in self.writes.items() if key[:1] != _INDEX}

@@ -98,6 +98,60 @@ def test_results_have_the_last_millisecond_of_their_window() -> None:
         assert [record.timestamp_ms for record in driver.outputs("out")] == [stamp]
 
 
+def alone(window: AnyWindow, store: str = "memory", commit_records: int = 10_000) -> App:
+    """Nothing takes its results, so records are folded in slices."""
+    app = App("shop", commit_records=commit_records)
+
+    @app.aggregate("in", window=window, to="out", late="late", store=store, dead_letter="dead")
+    def values(value: int, found: list[int] = []) -> list[int]:  # noqa: B006 - one for each window
+        if value == 9:
+            raise ValueError(value)
+        found.append(value)
+        return sorted(found)
+
+    return app
+
+
+SLICED = [(case, size) for case, size in zip(CASES[:3], (50, 50, 60), strict=True)]
+
+
+@pytest.mark.parametrize(("case", "size"), SLICED, ids=NAMES[:3])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(rows=ROWS, unit=st.sampled_from([1, 3, 100]), call=st.integers(0, 8))
+def test_slices_are_folded_like_single_records(
+    tmp_path_factory: pytest.TempPathFactory,
+    case: tuple[AnyWindow, Callable[[Sequence[Row]], Expected]],
+    size: int,
+    rows: list[Row],
+    unit: int,
+    call: int,
+) -> None:
+    """With records that fail, which move no time, with small units and a kill."""
+    window, model = case
+    world = World(tmp_path_factory.mktemp("slices"), "in")
+    log = world.cluster.logs[TopicPartition("in", 0)]
+    log += [Entry(k.encode(), b"%d" % v, (), t) for k, t, v in rows]
+    faults = [("send_offsets_to_transaction", call, True)]
+    run_with_kills(world, lambda: alone(window, "lmdb", unit), faults)
+    wanted = model([row for row in rows if row[2] != 9])
+    found = collections.Counter(
+        (entry.key, entry.timestamp_ms + 1, tuple(json.loads(entry.value)))
+        for entry in world.cluster.logs[TopicPartition("out", 0)]
+        if entry.state == "committed" and isinstance(entry.value, bytes)
+    )
+    assert found == collections.Counter(
+        {(key.encode(), end, parts): n for (key, _, end, parts), n in wanted.closed.items()}
+    )
+    late = world.cluster.values("late")  # Also records that would fail, but meet no open window.
+    assert [v for v in late if v != b"9"] == [b"%d" % row[2] for row in wanted.late]
+    nines = late.count(b"9") + len(world.cluster.values("dead"))
+    assert nines == sum(row[2] == 9 for row in rows)
+
+
 class Killed(BaseException):
     """The process is gone."""
 
