@@ -1,4 +1,4 @@
-"""Making record batches: what a producer sends, and what a broker writes of its own accord.
+"""Builds record batches: of producers, and of the broker itself.
 
 Decides when a batch is full and whether compression is worth it. Which records go into one batch,
 and how long it waits for more, is decided by `core.accumulator`.
@@ -70,7 +70,7 @@ class RecordBatchBuilder:
         value: bytes | None,
         headers: RecordHeaders | None,
     ) -> int:
-        """As `append`, for what are bytes already.
+        """Append bytes; see `append`.
 
         Returns:
             Bytes that the record takes, or 0 if the batch is full.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from onceflow.sdk.model.partitions import Headers
 
 READ_ERRORS = (ValueError, IndexError)
-"""What the kernel raises on malformed bytes."""
+"""Errors that the kernel raises for malformed bytes."""
 
 
 class RawRecord(NamedTuple):

@@ -33,7 +33,7 @@ class ControlType(enum.IntEnum):
 
 
 class ControlRecord(NamedTuple):
-    """What a control batch says.
+    """Content of a control batch.
 
     Attributes:
         type: 0 abort, 1 commit; larger numbers belong to Kafka's own metadata log.

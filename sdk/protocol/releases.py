@@ -1,4 +1,4 @@
-"""Which release of Apache Kafka serves which requests, in which versions.
+"""Requests and versions that each release of Apache Kafka serves.
 
 Facts about brokers, for errors that say what is missing and since when there is something, and for
 a broker that stands for one of these releases. Releases up to 3.2 are taken with ZooKeeper, later
@@ -102,7 +102,7 @@ def first_release(api_key: int, version: int) -> str | None:
 
 
 def ranges_at(release: str, table: Mapping[SubjectT, str]) -> dict[SubjectT, tuple[int, int]]:
-    """What holds in a release, of a table written as "RELEASE:LOWEST-HIGHEST ..." by subject."""
+    """Return what holds in a release, from a table "RELEASE:LOWEST-HIGHEST ..." by subject."""
     number = RELEASES.index(release)
     ranges: dict[SubjectT, tuple[int, int]] = {}
     for subject, history in table.items():

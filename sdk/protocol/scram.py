@@ -32,8 +32,8 @@ _NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
 
 class ScramKeys(NamedTuple):
-    """What a broker keeps of a password; never printed, because it is enough to pretend to be
-    the broker, and to try passwords.
+    """Keys that a broker stores for a password; never printed, because they suffice to impersonate
+    the broker and to try passwords.
 
     Attributes:
         salt: Random bytes.
@@ -73,7 +73,7 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 def keys_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramKeys:
-    """What a broker keeps of a salted password."""
+    """Return the keys that a broker stores for a salted password."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted, b"Client Key", name)
     return ScramKeys(
@@ -85,7 +85,7 @@ def keys_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> Scra
 
 
 def client_proof(mechanism: str, salted: bytes, auth_message: str) -> bytes:
-    """What shows that the client knows the password."""
+    """Return the proof that the client knows the password."""
     name = HASHES[mechanism]
     client_key = hmac.digest(salted, b"Client Key", name)
     stored_key = hashlib.new(name, client_key).digest()

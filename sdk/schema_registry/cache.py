@@ -1,4 +1,4 @@
-"""Remembering a bounded number of answers, and asking once for what many want at the same time.
+"""A bounded cache, and one shared request for concurrent callers of the same answer.
 
 Needs cachetools (``pip install 'onceflow[registry]'``).
 """
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class BoundedCache(Generic[T]):
-    """Values by key; the one unused for longest makes room, and entries expire if they may.
+    """A cache by key: the least recently used entry makes room, and entries may expire.
 
     Safe to use from several threads; cachetools keeps the entries.
     """
@@ -37,7 +37,7 @@ class BoundedCache(Generic[T]):
 
         Args:
             capacity: Most entries.
-            ttl_ms: How long an entry is believed, None for ever.
+            ttl_ms: How long an entry is valid; None for ever.
             clock: Seconds, for the age of entries.
         """
         self._entries: cachetools.Cache[Hashable, T] = (
@@ -108,13 +108,13 @@ class SingleFlight:
                 self._flights.pop(key, None)
 
     def after_fork(self) -> None:
-        """In a forked child: the threads that were asking stayed behind."""
+        """Forget requests of the parent's threads, in a forked child."""
         self._lock = threading.Lock()
         self._flights = {}
 
 
 class Forkable(Protocol):
-    """What has locks that a fork may leave locked."""
+    """An object with locks that a fork may leave locked."""
 
     def after_fork(self) -> None:
         """In a forked child: take fresh locks."""

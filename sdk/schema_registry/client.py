@@ -1,4 +1,4 @@
-"""SchemaRegistry: registering and reading schemas, with answers remembered.
+"""SchemaRegistry: registers and reads schemas, and caches answers.
 
 What is final (the schema of an id, the id of a schema under a subject) is remembered until it has
 to make room; what may change (the latest version, that an id is unknown) only for a while. How
@@ -81,7 +81,7 @@ class SchemaRegistry:
         return self._config
 
     def close(self) -> None:
-        """Nothing is held between calls; here so that it can be used like the other clients."""
+        """Do nothing: the client holds no connection. It exists as the other clients have it."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,12 +97,12 @@ class SchemaRegistry:
     # schemas
 
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
-        """Register a schema under a subject; again it only tells the id.
+        """Register a schema under a subject; for a registered one, return its id.
 
         Args:
             subject: Subject.
             schema: Schema.
-            normalize: Let the registry take schemas for equal that differ in form only.
+            normalize: Let the registry treat schemas as equal that differ in form only.
 
         Returns:
             The schema's id.
@@ -127,7 +127,7 @@ class SchemaRegistry:
         return schema_id
 
     def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> RegisteredSchema:
-        """Under which id and version a schema is registered.
+        """Return the id and version under which a schema is registered.
 
         Args:
             subject: Subject.
@@ -154,7 +154,7 @@ class SchemaRegistry:
         return found
 
     def schema(self, schema_id: int, *, serialized: bool = False) -> Schema:
-        """The schema of an id.
+        """Return the schema of an id.
 
         Args:
             schema_id: Id, as it stands in the bytes of a value.
@@ -190,7 +190,7 @@ class SchemaRegistry:
     # versions
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The newest version of a subject, as of ``cache_latest_ttl_ms`` ago at most.
+        """Return the newest version of a subject, at most ``cache_latest_ttl_ms`` old.
 
         Args:
             subject: Subject.
@@ -210,7 +210,7 @@ class SchemaRegistry:
         return found
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version of a subject.
+        """Return one version of a subject.
 
         Args:
             subject: Subject.
@@ -235,7 +235,7 @@ class SchemaRegistry:
         return _registered(self._http.request("GET", path, about=about), subject, about)
 
     def versions(self, subject: str) -> list[int]:
-        """The version numbers of a subject.
+        """Return the version numbers of a subject.
 
         Args:
             subject: Subject.
@@ -297,7 +297,7 @@ class SchemaRegistry:
         return _field(answer, "is_compatible", bool, about)
 
     def compatibility(self, subject: str | None = None) -> str:
-        """The compatibility rule of a subject, or the one of all.
+        """Return the compatibility rule of a subject, or the registry's.
 
         Args:
             subject: Subject; None asks for the registry's rule.
@@ -311,7 +311,7 @@ class SchemaRegistry:
         return _field(answer, "compatibilityLevel", str, about)
 
     def set_compatibility(self, level: Compatibility, subject: str | None = None) -> None:
-        """Set the compatibility rule of a subject, or the one of all.
+        """Set the compatibility rule of a subject, or the registry's.
 
         Args:
             level: Rule, such as BACKWARD.

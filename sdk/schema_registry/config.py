@@ -103,7 +103,7 @@ class SchemaRegistryConfig(Settings):
         """The addresses, taken apart.
 
         Raises:
-            ConfigError: There is none, or one is no ``http://`` or ``https://`` address.
+            ConfigError: There is none, or one is not an ``http://`` or ``https://`` address.
         """
         given = [self.url] if isinstance(self.url, str) else list(self.url)
         found = [part.strip() for entry in given for part in entry.split(",") if part.strip()]

@@ -1,8 +1,8 @@
-"""Asking a schema registry over HTTP: addresses in turn, credentials, limits, repetitions.
+"""Requests to a schema registry over HTTP: addresses in turn, credentials, limits, retries.
 
-It decides which failures are worth a repetition and which error an answer becomes. What requests
-mean is the client's business. No connection is kept: answers are cached, so that a steady program
-asks nothing, and nothing has to be closed or minded after a fork.
+It decides which failures to retry and which error an answer becomes. The client decides what
+requests mean. No connection is kept: answers are cached, so that a steady program asks nothing, and
+nothing has to be closed or minded after a fork.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class RegistryHttp:
         status, target = response.status, response.headers.get("Location")
         about = f"{about}, registry {endpoint.shown}"
         if 300 <= status < 400:
-            # Followed, it would take credentials and schemas to wherever it points.
+            # Following it would send credentials and schemas to another host.
             place = f" to {_shown(target)}" if target else ""
             raise SchemaRegistryError(
                 f"{about}: it redirects{place}, which is not followed; if that is the registry, "

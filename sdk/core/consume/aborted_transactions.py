@@ -40,7 +40,7 @@ class AbortedTransactions:
         return bool(pending) and pending[-1] <= base_offset  # type: ignore[index]
 
     def end_with_abort(self, producer_id: int, offset: int) -> None:
-        """An abort marker was passed: the producer's transaction ends here.
+        """Note an abort marker: the producer's transaction ends here.
 
         A marker may lack an entry, when its transaction wrote nothing to this partition; it then
         must not end a later transaction of the same producer.

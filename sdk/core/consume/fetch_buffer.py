@@ -127,7 +127,7 @@ class FetchedData:
             except InvalidBatchError:
                 if last is None:
                     raise
-                break  # What comes before is good; the rest is asked for again.
+                break  # The batches before it are good; the rest is fetched again.
             if at + header.size_bytes > size:
                 break
             last = header
@@ -135,7 +135,7 @@ class FetchedData:
         if last is None:
             # Brokers answer with one whole batch at least, or with nothing (KIP-74).
             raise InvalidBatchError("a record batch is cut off", ErrorCode.CORRUPT_MESSAGE)
-        # A batch that lies wholly before the offset asked for must not move it back.
+        # A batch wholly below the requested offset must not move it back.
         self.next_offset = max(self.next_offset, last.next_offset)
         self.leader_epoch = last.partition_leader_epoch
         return at
@@ -156,7 +156,7 @@ class FetchedData:
 
     @property
     def next_batch_offset(self) -> int | None:
-        """The first offset behind the batch that is read next, None if its header does not say."""
+        """Return the offset after the next batch; None if its header is damaged."""
         try:
             header = parse_batch_header(self._data, self._offset)
         except InvalidBatchError:
@@ -164,7 +164,7 @@ class FetchedData:
         return header.next_offset if header.next_offset > self.position else None
 
     def let_go(self) -> None:
-        """Hold what was not taken yet alone, and not the whole answer that it is a part of."""
+        """Copy what was not taken yet, so that the whole answer can be freed."""
         if isinstance(self._data, memoryview):
             self._data = bytes(self._data[self._offset : self._end])
             self._end -= self._offset
@@ -258,9 +258,9 @@ class FetchedData:
             SerializationError: A deserializer refused a record. The position stays before it.
         """
         found = [] if beside is None else beside
-        if self._columns is not None:  # They may be values only: the batch is read again.
+        if self._columns is not None:  # They may hold values only: read the batch again.
             self._columns, self._index = None, 0
-        # What was read is the caller's at once, so that no error behind it can lose it.
+        # Return what was read before a later batch can raise an error and lose it.
         while not self.exhausted and (beside is not None or not found):
             before = len(found)
             if self._index < len(self._records):
@@ -282,7 +282,7 @@ class FetchedData:
         return found
 
     def _hides(self, header: BatchHeader) -> bool:
-        """Whether the application must not see the batch; markers are taken note of."""
+        """Whether the application must not see the batch; notes markers."""
         attributes = header.attributes
         if attributes & CONTROL_BIT:
             # Compaction may keep the header of a marker whose record is gone.
@@ -437,7 +437,7 @@ def make_deserializer(
         read_key = _for_topic(key_deserializer, topic, "key")
         read_value = _for_topic(value_deserializer, topic, "value")
         for index, record in enumerate(records):
-            # A record comes with bytes; from here on it may hold any object.
+            # The record held bytes; from here on it may hold any object.
             key, value = record.key, record.value
             try:
                 if read_key is not None and isinstance(key, bytes):

@@ -1,4 +1,4 @@
-"""What the fetcher and those who carry out its plans tell each other; it decides nothing."""
+"""Values that the fetcher and the drivers of its plans exchange."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FetchOutcome:
 
     Attributes:
         refresh_metadata: Leaders have moved.
-        failure: What the next poll must raise, or None.
+        failure: Error for the next poll to raise, or None.
         leaders: Leader id and epoch of partitions, as a refusal named them (KIP-951).
         topic_bytes: Bytes of batches that came, by topic.
     """

@@ -1,7 +1,7 @@
 """Fetch sessions: telling one broker only what changed since the last fetch (KIP-227).
 
-One session per broker. It decides which partitions a request must name, which it must take back,
-and when to start over; what the partitions' answers mean is the fetcher's business.
+One session per broker. It decides which partitions a request must name, which it must forget, and
+when to start over. The fetcher decides what the partitions' answers mean.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FetchSession:
         self._partitions: dict[TopicPartition, FetchTarget] = {}
 
     def request(self, wanted: Mapping[TopicPartition, FetchTarget]) -> SessionRequest:
-        """Say how to ask for exactly these partitions.
+        """Return how to ask for exactly these partitions.
 
         Args:
             wanted: All partitions that the answer may hold, in the order of preference.
@@ -85,7 +85,7 @@ class FetchSession:
             for partition, target in wanted.items()
             if known.get(partition) != target
         }
-        # What changed goes to the end, as it does on the broker.
+        # A changed partition goes to the end, as on the broker.
         kept = {p: t for p, t in known.items() if p in wanted and p not in named}
         self._partitions = kept | named
         return SessionRequest(self.session_id, self._epoch, named, forgotten)
@@ -125,7 +125,7 @@ class FetchSession:
 def fetch_topics(
     named: Mapping[TopicPartition, FetchTarget], by_id: bool
 ) -> list[FetchRequest.FetchTopic]:
-    """What a fetch request says of the partitions it names, by topic id or by name."""
+    """Return the partitions that a fetch request names, by topic id or by name."""
     topics: dict[str, FetchRequest.FetchTopic] = {}
     for partition, target in named.items():
         topic = topics.get(partition.topic)
@@ -150,8 +150,8 @@ def fetch_topics(
 def forgotten_topics(
     forgotten: Mapping[TopicPartition, UUID], by_id: bool
 ) -> list[FetchRequest.ForgottenTopic]:
-    """What a fetch request says of the partitions it takes back."""
-    # A topic that was made anew under its old name counts by its id here.
+    """Return the partitions that a fetch request forgets."""
+    # A topic that was deleted and created again counts by its id here.
     topics: dict[tuple[str, UUID], FetchRequest.ForgottenTopic] = {}
     for partition, topic_id in forgotten.items():
         topic = topics.get((partition.topic, topic_id))

@@ -130,7 +130,7 @@ class Fetcher:
         self._drop_stale()
         self.leaders_missing = False
         self.unknown_nodes = set()
-        # What is held for paused partitions must not keep the others from being read.
+        # Buffered records of paused partitions must not keep the others from being fetched.
         waiting_bytes = 0
         troubled = bool(self.unreadable)
         for state in self._subscription:
@@ -196,9 +196,9 @@ class Fetcher:
         # While the application works on one answer, the broker makes the next.
         most = self._settings.partition_max_bytes
         wanted = [s for s in states if self._buffered(s.topic_partition) <= most]
-        # Some are left out because the application has not caught up with them. The others must
-        # not keep a long poll open meanwhile, or those would wait behind it; they are asked
-        # without waiting, and seldom if they have no news.
+        # Some partitions are left out because the application has not taken their records yet. A
+        # long poll for the others would make those wait behind it; so the others are fetched
+        # without waiting, and seldom if they have no records.
         ahead = len(wanted) < len(states)
         if not wanted or (ahead and now_ms < node.ahead_from_ms):
             return None
@@ -228,7 +228,7 @@ class Fetcher:
         by_id = version >= TOPIC_IDS_FROM and all(
             target.topic_id != ZERO_UUID for target in targets.values()
         )
-        if by_id != node.by_id:  # One session is either by name or by id.
+        if by_id != node.by_id:  # A session uses topic names or topic ids, not both.
             node.session.restart()
             node.by_id = by_id
         session = node.session.request(targets)
@@ -251,7 +251,7 @@ class Fetcher:
     # --- answers ---
 
     def on_response(self, plan: FetchPlan, response: FetchResponse, now_ms: int) -> FetchOutcome:
-        """Take in the answer to a plan."""
+        """Apply the answer to a plan."""
         outcome = FetchOutcome()
         node = self._nodes[plan.node_id]
         node.in_flight = False
@@ -269,7 +269,7 @@ class Fetcher:
                 partition = TopicPartition(name, answer.partition_index)
                 state = self._subscription.get(partition)
                 stamp, fetch_offset = plan.asked.get(partition, (-1, -1))
-                # The partition was given up or re-positioned, or its answer is out of date.
+                # The partition was revoked or got another position: drop the answer.
                 if state is None or state.stamp != stamp or state.fetch_offset != fetch_offset:
                     continue
                 if answer.error_code == ErrorCode.NONE:
@@ -348,7 +348,7 @@ class Fetcher:
                 deserialize=self._settings.deserialize,
             )
         except RecordError as error:
-            # What came before is read already or waits, and stays.
+            # Records before it are buffered or taken, and stay.
             self._on_damage(state, state.fetch_offset, error, None, now_ms)
             return
         state.fetch_offset = data.next_offset
@@ -376,7 +376,7 @@ class Fetcher:
             if leader is not None and leader.leader_id >= 0:
                 outcome.leaders[partition] = (leader.leader_id, leader.leader_epoch)
         elif code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-            # The leader lags behind the metadata, or lost what these knew: they tell in the end.
+            # The leader lags behind the metadata, or the metadata is old: a refresh decides.
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
             outcome.refresh_metadata = True
         elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
@@ -391,11 +391,11 @@ class Fetcher:
 
     def _on_out_of_range(self, state: PartitionState) -> None:
         if state.preferred_replica is not None:
-            # A follower may lag behind; only the leader's word counts.
+            # A follower may lag behind: ask the leader.
             state.preferred_replica = None
             return
         if state.fetch_offset != state.position:
-            return  # What was read before comes first; then the leader is asked again.
+            return  # Buffered records come first; then the leader is asked again.
         logger.warning(
             "offset %d of %s is out of range; auto.offset.reset=%s",
             state.position,
@@ -442,8 +442,8 @@ class Fetcher:
         try:
             return self._take_in_turn(max_records, now_ms, take, began)
         except BaseException:
-            # Ctrl-C, or a deserializer that ends the program: what was taken by now reaches nobody,
-            # and a commit on the way out must not cover it.
+            # Ctrl-C, or a deserializer that ends the program: the records taken so far are lost, so
+            # a commit during the exit must not cover them.
             for partition, (position, leader_epoch) in began.items():
                 self._subscription.seek(partition, position, leader_epoch)
             raise
@@ -488,7 +488,7 @@ class Fetcher:
             if records:
                 taken[partition] = records
                 left -= len(records)
-                # Others come first next time, or a partition that refills would starve them.
+                # Other partitions come first next time; a partition that refills would starve them.
                 self._buffers[partition] = self._buffers.pop(partition)
             if left <= 0:
                 break
@@ -525,7 +525,7 @@ class Fetcher:
         return found
 
     def hold(self, partition: TopicPartition, error: KafkaError, now_ms: int) -> None:
-        """Leave a partition alone for a while: its next records are good and cannot be decoded.
+        """Hold a partition for a while: its next records are intact and cannot be decoded.
 
         Args:
             partition: Which one.
@@ -544,7 +544,7 @@ class Fetcher:
         behind: int | None,
         now_ms: int,
     ) -> None:
-        """Bytes cannot be read: ask the leader again, after a pause."""
+        """React to bytes that cannot be read: fetch them from the leader again after a pause."""
         partition = state.topic_partition
         past = "past it" if behind is None else f"to {behind}"
         error.args = (
@@ -557,7 +557,7 @@ class Fetcher:
 
     @property
     def has_data(self) -> bool:
-        """Whether something is buffered that a `take` would look at now."""
+        """Whether a `take` would find buffered data now."""
         for partition, buffer in self._buffers.items():
             state = self._subscription.get(partition)
             if buffer and state is not None and state.deliverable:
@@ -566,7 +566,7 @@ class Fetcher:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that were fetched and not taken yet."""
+        """Bytes that are fetched and not taken yet."""
         return self._buffered_bytes
 
     def discard(self, partitions: Iterable[TopicPartition]) -> None:
@@ -588,7 +588,7 @@ class Fetcher:
                 self._discard(partition)
 
     def next_retry_ms(self, now_ms: int) -> int | None:
-        """When a partition or broker that is held back may be asked again, None for no such."""
+        """Return when a held partition or broker may be asked again; None for none."""
         waits = [
             due_ms
             for node in self._nodes.values()

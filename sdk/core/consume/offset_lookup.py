@@ -1,7 +1,7 @@
 """Questions about offsets: by time, by leader epoch, and what a group committed.
 
-Each function here is a flow of one exchange, or reads and builds its messages. Which partition's
-answer is worth another try, and when, is decided by the callers.
+Each function here is a flow of one exchange, or reads and builds its messages. The callers decide
+which answers to retry, and when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records that were decoded ahead of the application and not handed out yet.
+"""Records that are decoded ahead and not handed out yet.
 
 Iteration, and the blocking face, decode many records at once but hand out fewer. Until a record
 was handed out, the partition's position stays before it, so that a commit never covers a record
@@ -158,11 +158,11 @@ class RecordCursor:
             self._taken.append((run, run.index))
         run.move_to(run.index + len(records))
         if run.index >= run.count:
-            self._runs.popleft()  # What the application does to the list is its own affair.
+            self._runs.popleft()  # The application may change the list that it gets.
         return records
 
     def _current(self, values_only: bool = False) -> _Run | None:
-        """First run with records for the application; those of partitions held back wait.
+        """Return the first run with records for the application; runs of held partitions wait.
 
         A run that holds less than what is wanted is read again, from where it stands.
         """
