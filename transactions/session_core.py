@@ -660,6 +660,8 @@ class SessionCore:
                 await self._forget(partitions, lost=False)
 
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._consumer is None:
+            return  # It is being closed, and what was open is aborted.
         # Also without polled records: the listener may hold outputs that belong to none.
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
         # A revocation shows that the partitions were ours all the time, also where a cooperative

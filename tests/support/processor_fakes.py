@@ -25,7 +25,7 @@ from onceflow.sdk.model.partitions import (
     RecordMetadata,
     TopicPartition,
 )
-from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.colour import Maybe, run_blocking
 from onceflow.transactions.config import SessionConfig
 from onceflow.transactions.listener import RebalanceHooks
 
@@ -382,11 +382,13 @@ class FakeConsumer:
     def wakeup(self) -> None:
         self.cluster.calls.append("wakeup")
 
-    def close(self, timeout_ms: int = 0, *, leave_group: bool | None = None) -> None:
+    def close(self, timeout_ms: int = 0, *, leave_group: bool | None = None) -> Maybe[None]:
         self.closed = True
         self.left_group = leave_group
         if self in self.cluster.members:
             self.cluster.members.remove(self)
+        gone, self.owned = sorted(self.owned), set()
+        return self.hooks.on_revoked(gone) if gone else None
 
 
 class FakeClients:

@@ -307,6 +307,28 @@ def test_close_leaves_the_group_as_told(cluster: FakeCluster, leave: bool) -> No
     assert consumer.left_group is leave
 
 
+class Refusing(NoListener):
+    """Cannot tell its progress."""
+
+    def progress(self) -> Offsets | None:
+        raise ValueError("no progress")
+
+
+@pytest.mark.parametrize("listener", [Progressing({IN0: 3}), Refusing()])
+def test_closing_commits_nothing_in_the_revocation_that_it_causes(
+    cluster: FakeCluster, listener: NoListener
+) -> None:
+    """What is not committed by then is aborted, whatever the listener has."""
+    session = make(cluster, listener=listener)
+    session.poll()
+    session.send("out", "open")
+    consumer = member(cluster)
+    session.close()
+    assert consumer.closed
+    assert cluster.values("out") == []
+    assert cluster.offset("in") is None
+
+
 class Awaited:
     """Makes asyncio clients of the fake ones, as far as this file needs."""
 
