@@ -1,4 +1,5 @@
-"""Exactly-once processing: a stateless function, or a count by key with state and changelog.
+"""Exactly-once processing: a stateless function, of single records or of many (a list, an Arrow
+array), or a count by key with state and changelog.
 
 Prints one JSON line: records a second from the first to the last committed offset. The published
 client does the same work in a loop by hand: poll, produce, a dictionary and a changelog for the
@@ -16,6 +17,8 @@ import tempfile
 import threading
 import time
 import uuid
+
+import pyarrow as pa
 
 from onceflow.processors import App, State
 
@@ -72,6 +75,22 @@ def run_onceflow(args: argparse.Namespace, topic: str) -> tuple[float, float]:
             total = (seen.get() or 0) + 1
             seen.set(total)
             return b"%d" % total
+
+    elif args.work == "batch":
+
+        @app.processor(topic, to=f"{topic}-out", batch=10_000)
+        def all_of(values: list[bytes]) -> list[bytes]:
+            if not first:
+                first.append(time.perf_counter())
+            return values
+
+    elif args.work == "arrow":
+
+        @app.processor(topic, to=f"{topic}-out", batch=10_000)
+        def columns(values: pa.Array) -> pa.Array:
+            if not first:
+                first.append(time.perf_counter())
+            return values
 
     else:
 
@@ -168,7 +187,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--client", choices=RUNS, default="onceflow")
-    parser.add_argument("--work", choices=("stateless", "count"), default="stateless")
+    parser.add_argument(
+        "--work", choices=("stateless", "count", "batch", "arrow"), default="stateless"
+    )
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--bytes", type=int, default=100)

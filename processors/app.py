@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from onceflow.processors.aggregates import Ready
 from onceflow.processors.calls import InPlace, OnThread
 from onceflow.processors.clock import TimeOf
+from onceflow.processors.declare.batches import check_alone, declare_batch
 from onceflow.processors.declare.functions import (
     Declaration,
     F,
@@ -98,6 +99,7 @@ class App:
         to: str | None = None,
         key: Callable[..., object] | None = None,
         branches: Mapping[str, str] | None = None,
+        batch: int | None = None,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
@@ -111,6 +113,10 @@ class App:
         key, a list or whatever is yielded gives several, an ``Output`` names topic, key, headers
         or partition itself, None writes nothing.
 
+        With ``batch`` it takes up to so many records of a partition: lists, ``list[Order]``, or
+        Arrow data, ``pyarrow.RecordBatch`` (objects as columns) or ``pyarrow.Array``. It returns
+        one result for each record, or None. A call that fails is repeated with halves.
+
         Args:
             topic: Input topic, or several with one partition count; or a function that is a
                 processor of this application already.
@@ -118,6 +124,7 @@ class App:
             key: Another key by the value: records go through a topic of the application's own
                 first, so that all of one key meet.
             branches: Further topics by name, for ``Output(value, branch="name")``.
+            batch: Most records in one call.
             **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
                 is the topic of records that fail for good, and makes that the policy. ``retries``
                 are further attempts, a number or ``Retries``. ``on_error`` follows the last one:
@@ -130,21 +137,27 @@ class App:
             A decorator that returns the function unchanged.
 
         Raises:
-            DeclarationError: A parameter cannot be filled, a type has no codec, or a name is
-                taken.
+            DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken.
         """
 
         def declare(function: F) -> F:
-            declared = declare_function(
-                function,
-                known=self._declared,
-                source=topic,
-                to=to,
-                key=key,
-                resources=self._given(),
-                branches=branches,
-                **options,
-            )
+            declared: Declaration
+            if batch is None:
+                declared = declare_function(
+                    function,
+                    known=self._declared,
+                    source=topic,
+                    to=to,
+                    key=key,
+                    resources=self._given(),
+                    branches=branches,
+                    **options,
+                )
+            else:
+                check_alone(key=key, branches=branches)
+                declared = declare_batch(
+                    function, self._declared, topic, batch=batch, to=to, options=options
+                )
             self._add(declared)
             return function
 

@@ -52,6 +52,7 @@ from onceflow.sdk.errors import (
     NoBrokersAvailableError,
     RecordError,
     RetriableError,
+    UnknownServerError,
     UnreleasedInstanceIdError,
 )
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
@@ -81,6 +82,7 @@ _BEGIN_AGAIN = (
     AbortableError,
     CommitFailedError,
     CommitOutcomeUnknownError,
+    UnknownServerError,  # A coordinator whose disk is full says nothing better.
     UnreleasedInstanceIdError,
 )
 """New clients may help, or time: a predecessor that was killed keeps its instance id a while."""
@@ -274,13 +276,29 @@ class Worker:
         )
 
     async def _start(self, calls: Calls) -> None:
+        """Look at the topics and open the ledger; the first call says whether there are brokers.
+
+        Behind that, brokers that are away for a moment are waited for as later on.
+        """
         self._admin = await calls(_made(self._services.admin))
-        self._topics = await calls(provision(self._topology, self._settings, self._admin))
-        if self._stopping:
-            return
-        directory = self._settings.state_dir / self._topology.app
-        self._slot = claim_slot(directory, self._settings.slot)
-        await self._open_ledger(calls)
+        while not self._stopping:
+            try:
+                self._topics = await calls(provision(self._topology, self._settings, self._admin))
+                if self._stopping:
+                    return
+                if self._slot is None:
+                    directory = self._settings.state_dir / self._topology.app
+                    self._slot = claim_slot(directory, self._settings.slot)
+                await self._open_ledger(calls)
+            except (*_BEGIN_AGAIN, NoBrokersAvailableError) as error:
+                logger.warning("starting again after: %s", error)
+                self._unit.aborts += 1
+                self._check_exhausted(error)
+                await self._drop_ledger(calls)
+                delay_s = self._unit.backoff_ms() / 1000
+                await calls(_made(partial(self._services.sleep, delay_s)))
+            else:
+                return
 
     async def _open_ledger(self, calls: Calls) -> None:
         assert self._slot is not None

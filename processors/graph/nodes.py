@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from onceflow.processors.aggregates import Fold
+from onceflow.processors.batches import Part
 from onceflow.processors.clock import Timing
 from onceflow.processors.declare.signatures import Argument, Signature
 from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
@@ -174,6 +175,21 @@ class TimerNode(FunctionNode):
     def bound_states(self) -> tuple[StateSpec, ...]:
         """The states that its parameters get."""
         return self.borrowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNode(WorkingNode):
+    """A function that is called for many records at once.
+
+    Attributes:
+        function: The function.
+        size: Most records in one call.
+        parts: What its parameters get.
+    """
+
+    function: Callable[..., object]
+    size: int
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

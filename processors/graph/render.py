@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onceflow.processors.graph.nodes import (
     AggregateNode,
+    BatchNode,
     FunctionNode,
     SinkNode,
     SourceNode,
@@ -47,6 +48,8 @@ def _working_lines(node: WorkingNode) -> list[str]:
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
         f"      writes       {', '.join(node.targets) or '(only what names a topic)'}",
     ]
+    if isinstance(node, BatchNode):
+        lines.append(f"      batch        up to {node.size} records a call")
     if isinstance(node, AggregateNode):
         lines.append(f"      windows      {node.frames.shape}, result on {_moment(node)}")
         lines.append(f"      late         {node.late_topic or '(dropped, with a warning)'}")

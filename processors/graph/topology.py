@@ -14,6 +14,7 @@ from typing import TypeVar
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph import render
 from onceflow.processors.graph.nodes import (
+    BatchNode,
     FunctionNode,
     Node,
     RekeyNode,
@@ -236,7 +237,22 @@ def build(app: str, group: str, nodes: Sequence[Node], hooks: Sequence[Hook] = (
     sinks = _sinks(nodes)
     topology = Topology(app, group, (*nodes, *sinks), tuple(hooks))
     _check_rings(topology)
+    _check_batches(topology)
     return topology
+
+
+def _check_batches(topology: Topology) -> None:
+    """Refuse a batch function beside others: they would get each record, and it runs of them."""
+    for part in topology.sub_topologies:
+        for node in part.nodes:
+            if isinstance(node, BatchNode):
+                others = [other.name for other in part.working if other is not node]
+                if others or len(part.input_topics) > 1:
+                    what = ", ".join(others or part.input_topics)
+                    raise DeclarationError(
+                        f"{node.name}: batch= needs one topic for itself, without other functions "
+                        f"on it: {what}; let it write a topic, or leave out batch="
+                    )
 
 
 def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:

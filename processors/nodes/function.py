@@ -23,14 +23,12 @@ from onceflow.processors.nodes.binding import make_binder
 from onceflow.processors.nodes.emitter import check_size
 from onceflow.processors.nodes.failures import Failures
 from onceflow.processors.nodes.own_key import without_key
-from onceflow.processors.nodes.results import Results
+from onceflow.processors.nodes.results import PLAIN, Results
 from onceflow.processors.state.faces import BoundState
 from onceflow.processors.state.store import ValueStore
 from onceflow.processors.unit import Unit
 from onceflow.processors.values import Decoder, decoder_for
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-
-_PLAIN = frozenset({bytes, str, int, float, bool, dict})
 
 
 class FunctionWork:
@@ -58,7 +56,13 @@ class FunctionWork:
             node.name, node.policy, None if dead is None else lanes.declared(dead), around.clock
         )
         self._function = node.signature.function
-        self._results = Results(node, lanes, feeds=feeds, record_bytes_max=around.record_bytes_max)
+        self._results = Results(
+            node,
+            lanes,
+            feeds=feeds,
+            record_bytes_max=around.record_bytes_max,
+            branches=node.branches,
+        )
         arguments = node.signature.arguments
         decoded = not all(parent.startswith("topic ") for parent in node.parents)
         binders = {a.name: make_binder(node, a, around, decoded=decoded) for a in arguments}
@@ -159,7 +163,7 @@ class FunctionWork:
                 record = records[index]
                 key = record.key
                 result = function(decode(record.value))
-                if lane is not None and type(result) in _PLAIN:
+                if lane is not None and type(result) in PLAIN:
                     data = result if type(result) is bytes else encode(result)
                     if len(data) + (len(key) if key else 0) > limit:  # type: ignore[arg-type]
                         check_size(self.name, data, key, limit)
@@ -200,7 +204,7 @@ class FunctionWork:
                 state = BoundState(store, key, key, initial)
                 value = decode(record.value)
                 result = function(state, value) if state_first else function(value, state)
-                if lane is not None and type(result) in _PLAIN:
+                if lane is not None and type(result) in PLAIN:
                     data = result if type(result) is bytes else encode(result)
                     if len(data) + len(key) > limit:  # type: ignore[arg-type]
                         check_size(self.name, data, key, limit)

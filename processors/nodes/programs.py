@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onceflow.processors.graph.nodes import (
     AggregateNode,
+    BatchNode,
     FunctionNode,
     JoinNode,
     Node,
@@ -16,6 +17,7 @@ from onceflow.processors.graph.nodes import (
 )
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.nodes.base import Program, Surroundings, WorkNode
+from onceflow.processors.nodes.batch import BatchWork
 from onceflow.processors.nodes.function import FunctionWork
 from onceflow.processors.nodes.join import JoinWork, TableJoinWork
 from onceflow.processors.nodes.rekey import RekeyWork
@@ -71,6 +73,8 @@ def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
         return TimerWork(node, around, feeds=feeds)
     if isinstance(node, FunctionNode):
         return FunctionWork(node, around, feeds=feeds)
+    if isinstance(node, BatchNode):
+        return BatchWork(node, around)
     if isinstance(node, AggregateNode):
         return WindowWork(node, around, feeds=feeds)
     if isinstance(node, TableNode):

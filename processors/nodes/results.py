@@ -5,17 +5,23 @@ Everything is encoded and checked here, while a failure still is that of one rec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 from onceflow.processors.context import Inherit, Output
 from onceflow.processors.errors import DeclarationError, UndeliverableOutputError
 from onceflow.processors.frame import Encoded, Frame, Item, Result
-from onceflow.processors.graph.nodes import FunctionNode
+from onceflow.processors.graph.nodes import WorkingNode
 from onceflow.processors.lanes import Lane, Lanes
 from onceflow.processors.nodes.emitter import check_size
 from onceflow.processors.values import Encoder, encoder_for
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.record_checks import check_timestamp, check_topic_name, to_headers
+
+NO_BRANCHES: Mapping[str, str] = {}
+
+PLAIN = frozenset({bytes, str, int, float, bool, dict})
+"""Types of values that are one output each, to the declared topic."""
 
 
 def _check_output(output: Output) -> None:
@@ -36,6 +42,7 @@ class Results:
         lanes: Where outputs of the unit are collected.
         feeds: Whether other functions take its results.
         record_bytes_max: Largest key and value of an output together.
+        branches: Further topics by name.
 
     Attributes:
         lane: Lane of its output topic, or None.
@@ -46,15 +53,43 @@ class Results:
     __slots__ = ("_branches", "_feeds", "_lanes", "_name", "bytes_max", "encode", "lane")
 
     def __init__(
-        self, node: FunctionNode, lanes: Lanes, *, feeds: bool, record_bytes_max: int
+        self,
+        node: WorkingNode,
+        lanes: Lanes,
+        *,
+        feeds: bool,
+        record_bytes_max: int,
+        branches: Mapping[str, str] = NO_BRANCHES,
     ) -> None:
         self.lane: Lane | None = lanes.declared(node.output_topic) if node.output_topic else None
         self.encode: Encoder = encoder_for(node.format)
         self.bytes_max: int = record_bytes_max
-        self._branches = {name: lanes.declared(topic) for name, topic in node.branches.items()}
+        self._branches = {name: lanes.declared(topic) for name, topic in branches.items()}
         self._name = node.name
         self._lanes = lanes
         self._feeds = feeds
+
+    def put_all(self, records: Sequence[ConsumerRecord], rows: Sequence[object]) -> bool:
+        """Put one plain value for each record straight into the unit, all or nothing.
+
+        Returns:
+            False when ``put`` has to do it, because there is anything else among them.
+
+        Raises:
+            SerializationError: A value cannot be encoded.
+        """
+        lane = self.lane
+        if lane is None or not all(type(row) in PLAIN for row in rows):
+            return False
+        encode = self.encode
+        data = [row if type(row) is bytes else encode(row) for row in rows]
+        keys = [record.key for record in records]
+        for value, key in zip(data, keys, strict=True):
+            check_size(self._name, value, key, self.bytes_max)
+        lane.values += data
+        lane.keys += keys
+        lane.timestamps_ms += [record.timestamp_ms for record in records]
+        return True
 
     def put(self, frame: Frame, result: object) -> None:
         """Put everything that the function gave into the frame, as bytes."""

@@ -358,6 +358,7 @@ OPTIONAL = {
     "broker_lite/security/stores.py": "security",
     "broker_lite/testing/container.py": "testcontainers",
     "broker_lite/testing/control.py": "testing",
+    "processors/nodes/arrow.py": "arrow",
     "sdk/event_loops.py": "uvloop",
     "sdk/model/columns.py": "arrow",
     "sdk/observe/prometheus.py": "prometheus",

@@ -472,6 +472,20 @@ def test_endless_aborts_end_with_the_cause(world: World) -> None:
     assert world.cluster.offset("in") is None
 
 
+def test_brokers_that_go_while_a_worker_starts_are_waited_for(world: World) -> None:
+    """It has met them before, so the address is right."""
+    world.cluster.put("in", b"a", key=b"k")
+    world.cluster.fail("init_transactions", RequestTimedOutError(), times=3)
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1"]
+
+
+def test_start_that_never_succeeds_ends_with_the_cause(world: World) -> None:
+    world.cluster.fail("init_transactions", RequestTimedOutError(), times=100)
+    with pytest.raises(TooManyAbortsError, match="REQUEST_TIMED_OUT"):
+        world.run(counting())
+
+
 def test_instance_id_of_a_killed_predecessor_is_waited_for(world: World) -> None:
     """It is released when the predecessor's session times out."""
     world.cluster.put("in", b"a")

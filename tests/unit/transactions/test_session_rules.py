@@ -7,6 +7,8 @@ docstrings are the traps of consume-transform-produce that the test stands for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
@@ -29,8 +31,9 @@ from onceflow.sdk.errors import (
     TransactionAbortedError,
     UnknownServerError,
 )
-from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions import (
+    Abort,
     AbortReason,
     SessionConfig,
     TransactionalIdInUseError,
@@ -643,6 +646,30 @@ def test_close_aborts_and_is_idempotent(cluster: FakeCluster) -> None:
     session = make_session(cluster)
     session.close()
     session.close()
+
+
+def test_close_asks_nobody_for_progress(cluster: FakeCluster) -> None:
+    """What was open is aborted; partitions that go at the close are only told."""
+    told: list[object] = []
+
+    class Listener:
+        def assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
+        def committed(self) -> None: ...
+        def aborted(self, abort: Abort) -> None: ...
+
+        def progress(self) -> dict[TopicPartition, OffsetAndMetadata]:
+            told.append("progress")
+            return {}
+
+        def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
+            told.append(list(partitions))
+
+    clients = FakeClients(cluster, (IN0,))
+    session = TransactionSession(make_config(), listener=Listener(), clients=clients)
+    step(session)
+    session.close()
+    assert told == [[IN0]]
+    assert cluster.values("out") == []
 
 
 def test_transaction_timeout_above_the_brokers_maximum_names_both(cluster: FakeCluster) -> None:

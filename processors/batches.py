@@ -1,0 +1,41 @@
+"""How the values of many records reach a function in one call (``batch=``)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from onceflow.processors.values import Decoder
+
+
+class Form(enum.Enum):
+    """How the values of a run of records are given."""
+
+    LIST = "list"
+    RECORD_BATCH = "Arrow record batch"
+    ARRAY = "Arrow array"
+
+
+class Field(enum.Enum):
+    """What of each record a parameter gets."""
+
+    VALUE = "value"
+    KEY = "key"
+    HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one parameter of a batch function gets.
+
+    Attributes:
+        field: What of each record.
+        form: How it is given.
+        decode: Decoder of single values or keys; None where none is needed.
+        schema: Arrow schema from ``Annotated[pa.RecordBatch, schema]``; None infers one.
+    """
+
+    field: Field
+    form: Form = Form.LIST
+    decode: Decoder | None = None
+    schema: object = None

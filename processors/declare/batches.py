@@ -1,0 +1,177 @@
+"""Functions over many records at once (``batch=``): what they may take.
+
+A function takes the values of a run of records: as a list, ``list[T]``, or as an Arrow record batch
+or array. Parameters named ``key`` and ``headers`` get lists too. State, contexts and single records
+belong to one record, and there is none here.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from onceflow.processors.batches import Field, Form, Part
+from onceflow.processors.declare.functions import (
+    Declaration,
+    Source,
+    check_topics,
+    find_source,
+    shown_type,
+    taken_type,
+)
+from onceflow.processors.declare.options import FunctionOptions, read_options
+from onceflow.processors.declare.signatures import ArgumentKind, Signature, read_signature
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.graph.nodes import BatchNode, Node
+from onceflow.processors.values import Format, decoder_for
+
+BATCH_MAX = 1_000_000
+"""Largest ``batch=``."""
+
+_FIELDS = {
+    ArgumentKind.VALUE: Field.VALUE,
+    ArgumentKind.KEY: Field.KEY,
+    ArgumentKind.HEADERS: Field.HEADERS,
+}
+
+_ARROW = {
+    "RecordBatch": Form.RECORD_BATCH,
+    "Array": Form.ARRAY,
+    "BinaryArray": Form.ARRAY,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDeclaration(Declaration):
+    """A function over many records.
+
+    Attributes:
+        size: Most records in one call.
+        parts: What its parameters get.
+        takes: Type that it takes, as text.
+    """
+
+    size: int
+    parts: tuple[Part, ...]
+    takes: str
+
+    @property
+    def always_gives(self) -> bool:
+        """What it gives is told by its results only."""
+        return False
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology; see ``Declaration.node``."""
+        return BatchNode(
+            name=self.name,
+            parents=parents,
+            takes=self.takes,
+            gives=shown_type(self.returns),
+            function=self.function,
+            size=self.size,
+            parts=self.parts,
+            format=self.format,
+            output_topic=self.output_topic,
+            policy=self.policy,
+            own_states=(),
+            store=self.store,
+        )
+
+
+def check_alone(**options: object) -> None:
+    """Refuse options that work on single records.
+
+    Raises:
+        DeclarationError: One is given.
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise DeclarationError(
+                f"{name}= and batch= cannot be combined: {name}= works on single records. Let a "
+                "function with it write a topic, and read that in batches"
+            )
+
+
+def declare_batch(
+    function: Callable[..., object],
+    known: Sequence[Declaration],
+    source: Source,
+    *,
+    batch: int,
+    to: str | None,
+    options: FunctionOptions,
+) -> BatchDeclaration:
+    """Read a batch function's signature and put its declaration together.
+
+    Raises:
+        DeclarationError: The declaration contradicts itself, or a type has no codec.
+    """
+    read = read_options(function, options)
+    called = read.name
+    topics, parent = find_source(called, source, known)
+    if parent is not None:
+        raise DeclarationError(
+            f"{called}: batch= needs a topic; {parent.name} gives its results one by one"
+        )
+    check_topics(called, topics, to=to, dead_letter=read.dead_letter)
+    signature = read_signature(function)
+    return BatchDeclaration(
+        name=called,
+        topics=topics,
+        parent=None,
+        output_topic=to,
+        function=function,
+        returns=signature.returns,
+        format=read.format,
+        policy=read.policy,
+        states=(),
+        store=read.store,
+        size=_check_size(called, batch),
+        parts=_read_parts(called, signature, read.format),
+        takes=taken_type(signature),
+    )
+
+
+def _check_size(called: str, batch: object) -> int:
+    if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= BATCH_MAX:
+        raise DeclarationError(f"{called}: batch={batch!r}: must be a number from 1 to {BATCH_MAX}")
+    return batch
+
+
+def _read_parts(called: str, signature: Signature, format: Format) -> tuple[Part, ...]:
+    """What the parameters of a batch function get."""
+    if signature.is_async:
+        raise DeclarationError(
+            f"{called}: batch= needs a function without async: one call at a time makes the batch"
+        )
+    return tuple(
+        _part(called, argument.name, argument.kind, argument.annotation, format)
+        for argument in signature.arguments
+    )
+
+
+def _part(called: str, name: str, kind: ArgumentKind, annotation: object, format: Format) -> Part:
+    field = _FIELDS.get(kind)
+    if field is None:
+        raise DeclarationError(
+            f"{called}: {name} belongs to one record, and batch= gives many; take list[...] or "
+            "pyarrow.RecordBatch, key and headers, or leave out batch="
+        )
+    if field is Field.HEADERS:
+        return Part(field)
+    schema = None
+    if typing.get_origin(annotation) is typing.Annotated:
+        annotation, schema, *_ = typing.get_args(annotation)
+    form = _ARROW.get(getattr(annotation, "__name__", ""))
+    if form is not None and getattr(annotation, "__module__", "").startswith("pyarrow"):
+        if field is Field.KEY and form is Form.RECORD_BATCH:
+            raise DeclarationError(f"{called}: {name}: keys are no columns; take list[...]")
+        return Part(field, form, None, schema)
+    if typing.get_origin(annotation) is not list or not typing.get_args(annotation):
+        raise DeclarationError(
+            f"{called}: batch= gives {name} as a list: annotate it with list[...], "
+            "pyarrow.RecordBatch or pyarrow.Array"
+        )
+    (item,) = typing.get_args(annotation)
+    return Part(field, Form.LIST, decoder_for(item, format, f"{field.value} of {called}"))
