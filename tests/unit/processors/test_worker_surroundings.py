@@ -38,6 +38,7 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
+from onceflow.transactions.colour import settle
 
 IN0, IN1 = TopicPartition("in", 0), TopicPartition("in", 1)
 
@@ -344,7 +345,7 @@ class _Awaited:
 
         async def call(*args: object, **more: object) -> object:
             await asyncio.sleep(0)
-            return function(*args, **more)
+            return await settle(function(*args, **more))
 
         return call
 
