@@ -110,7 +110,7 @@ def test_fc_56_transactional_topics_have_gaps(
     assert sorted(reading.values) == expected
     last = reading.query.lastProgress
     assert last is not None
-    assert json.loads(last["sources"][0]["endOffset"]) == {topic: {"0": 11}}
+    assert json.loads(last["sources"][0]["endOffset"])[topic] == {"0": 11}
 
 
 def test_fc_61_partitions_added_to_a_running_query_are_read_from_their_start(
