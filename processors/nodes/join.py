@@ -16,9 +16,9 @@ from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.frame import Change, Due, Frame
 from onceflow.processors.graph.nodes import JoinNode, TableJoinNode
 from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.late import LateRecords
 from onceflow.processors.nodes.own_key import check_own_key
 from onceflow.processors.nodes.plain import PlainWork
-from onceflow.processors.policies import ThrottledWarnings
 from onceflow.processors.state.keys import close, pack_int, split, unpack_int
 from onceflow.processors.state.store import ABSENT, Rows, ValueStore
 from onceflow.processors.state.timed import (
@@ -54,8 +54,7 @@ class JoinWork(PlainWork):
         self._state = node.own_states[0].name
         self._codec = node.own_states[0].codec
         self._clock = StreamClock(node.name, node.timing, around.wall_ms, around.max_future_ms)
-        self._late = None if node.late_topic is None else around.lanes.declared(node.late_topic)
-        self._warnings = ThrottledWarnings(logger.warning, around.clock)
+        self._late = LateRecords(node.name, node.late_topic, around, self.emitter, logger)
         values = [a for a in node.arguments if a.kind is not ArgumentKind.KEY]
         what = f"value of {node.name}"
         self._decode: dict[bytes, Decoder] = {
@@ -101,7 +100,7 @@ class JoinWork(PlainWork):
         rows = frame.rows(store)
         now_ms = self._clock.observe(store, rows, time_ms)
         if self._node.closes_ms(time_ms) <= now_ms:
-            self._give_late(frame, time_ms, now_ms)
+            self._late.give(frame, time_ms, now_ms)
             return
         found = self._match(frame, rows, side, key, value, time_ms, now_ms)
         own = ROW + side + close(key) + pack_int(time_ms) + pack_int(frame.record.offset)
@@ -150,21 +149,6 @@ class JoinWork(PlainWork):
             left, right = (value, None) if side == LEFT else (None, value)
             result = self._call(left, right, due.key)
             self.emitter.give(frame, result, due.key, due.timestamp_ms)
-
-    def _give_late(self, frame: Frame, time_ms: int, now_ms: int) -> None:
-        """The time in which a record could find partners is over."""
-        item, record = frame.item, frame.record
-        if self._late is not None:
-            data, key = cast("bytes | None", item.value), cast("bytes | None", item.key)
-            headers = tuple(item.headers)
-            frame.outputs.append((self._late, data, key, item.timestamp_ms, headers, None))
-            return
-        self._warnings.note(
-            LookupError("late"),
-            f"{self.name}: {record.topic}-{record.partition}@{record.offset} came late and was "
-            f"dropped: event time {time_ms}, stream time {now_ms}; declare late= to keep such "
-            "records, or a longer grace",
-        )
 
     # What is due ---------------------------------------------------------------------------
 

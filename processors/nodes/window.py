@@ -16,9 +16,9 @@ from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.graph.nodes import AggregateNode
 from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.late import LateRecords
 from onceflow.processors.nodes.own_key import check_own_key, without_key
 from onceflow.processors.nodes.plain import PlainWork
-from onceflow.processors.policies import ThrottledWarnings
 from onceflow.processors.state.keys import close, pack_int
 from onceflow.processors.state.store import Rows
 from onceflow.processors.state.timed import (
@@ -60,8 +60,7 @@ class WindowWork(PlainWork):
         self._codec = node.own_states[0].codec
         self._timing = node.timing
         self._clock = StreamClock(node.name, node.timing, around.wall_ms, around.max_future_ms)
-        self._late = None if node.late_topic is None else around.lanes.declared(node.late_topic)
-        self._warnings = ThrottledWarnings(logger.warning, around.clock)
+        self._late = LateRecords(node.name, node.late_topic, around, self.emitter, logger)
         decoded = not all(parent.startswith("topic ") for parent in node.parents)
         value = next(a for a in node.fold.arguments if a.kind is ArgumentKind.VALUE)
         what = f"value of {node.name}"
@@ -107,7 +106,7 @@ class WindowWork(PlainWork):
         else:
             taken = self._into_windows(frame, rows, key, value, time_ms, now_ms)
         if not taken:
-            self._give_late(frame, time_ms, now_ms)
+            self._late.give(frame, time_ms, now_ms)
 
     def _into_windows(
         self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
@@ -270,7 +269,7 @@ class WindowWork(PlainWork):
                 first_ms = due_ms if first_ms is None else min(first_ms, due_ms)
         if not taken:
             frame = Frame(record, record)
-            self._give_late(frame, time_ms, now_ms)
+            self._late.give(frame, time_ms, now_ms)
             frame.keep()
         return now_ms, first_ms
 
@@ -293,23 +292,6 @@ class WindowWork(PlainWork):
             key, start_ms, end_ms = split_window_row(due.row)
             accumulator = self._codec.decode(due.row, data)
             self._give(frame, key, Window(start_ms, end_ms), accumulator, due.timestamp_ms)
-
-    def _give_late(self, frame: Frame, time_ms: int, now_ms: int) -> None:
-        """The windows of a record are closed."""
-        item, record = frame.item, frame.record
-        if self._late is not None:
-            value = self.emitter.encode(item.value)
-            key = cast("bytes | None", item.key)
-            frame.outputs.append(
-                (self._late, value, key, item.timestamp_ms, tuple(item.headers), None)
-            )
-            return
-        self._warnings.note(
-            LookupError("late"),
-            f"{self.name}: {record.topic}-{record.partition}@{record.offset} came late and was "
-            f"dropped: event time {time_ms}, stream time {now_ms}; declare late= to keep such "
-            "records, or a longer grace",
-        )
 
     # What is due ---------------------------------------------------------------------------
 
