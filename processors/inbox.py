@@ -2,8 +2,8 @@
 
 Records belong to tasks: what a poll gives lies here until it is processed, and goes with the task
 when its partition goes. Nothing else remembers records. With several inputs the smallest timestamp
-comes first; while an input has no record it is waited for, unless it was read to its end or the
-wait is over.
+comes first (KIP-695): an input that has records at the broker is waited for until they are here,
+one that was read to its end for ``max_task_idle_ms``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Inboxes:
 
     Args:
         partitions: The inputs of the task.
-        idle_ms: Longest wait for an input without records (``max_task_idle_ms``).
+        idle_ms: Wait for an input that was read to its end (``max_task_idle_ms``); -1 waits for no
+            input, whatever the broker has of it.
         first: Inputs that are read to their end before any other (tables).
         times: By topic: the time by which records are ordered, where it is not their timestamp.
     """
@@ -109,24 +110,28 @@ class Inboxes:
         if len(self.all) == 1:
             only = self.all[0]
             return only if only else None
-        found: Inbox | None = None
-        stamp = 0
-        waits = False
         if self._first:
             return next(
                 (self.by_partition[tp] for tp in self._first if self.by_partition[tp]), None
             )
+        found: Inbox | None = None
+        stamp = 0
+        misses = idles = False
         for inbox in self.all:
             head = inbox.head()
             if head is None:
-                waits = waits or inbox.partition not in self._at_end
+                idles = True
+                misses = misses or inbox.partition not in self._at_end
             else:
                 time_ms = head.timestamp_ms if not self._times else self._time_of(inbox, head)
                 if found is None or time_ms < stamp:
                     found, stamp = inbox, time_ms
-        if found is None or not waits:
+        if found is None or not idles or self._idle_ms < 0:
             self._since_ms = None
             return found
+        if misses:  # The broker has more of it, or was not heard of yet: an earlier one may come.
+            self._since_ms = None
+            return None
         if self._since_ms is None:
             self._since_ms = now_ms
         return found if now_ms - self._since_ms >= self._idle_ms else None
@@ -140,11 +145,11 @@ class Inboxes:
         return inbox.time_ms
 
     def waits_until_ms(self) -> int | None:
-        """When the wait for an empty input is over; None while there is no such wait."""
+        """When the wait for inputs that are at their ends is over; None without such a wait."""
         return None if self._since_ms is None else self._since_ms + self._idle_ms
 
     def note_end(self, partition: TopicPartition, at_end: bool) -> None:
-        """Whether an input was read to its end: then it holds nothing back."""
+        """Whether an input was read to its end, as far as the broker has told."""
         if at_end:
             self._at_end.add(partition)
             self._first.discard(partition)

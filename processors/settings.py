@@ -79,7 +79,10 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         (), "States that are gone on purpose, as `function.state`."
     )
     max_task_idle_ms: int = whole(
-        0, "Longest wait for an input without records, where a task has several inputs.", 0
+        0,
+        "Where a task has several inputs: how long one that was read to its end is waited for. "
+        "Records that the broker has already are always waited for, unless this is -1 (KIP-695).",
+        -1,
     )
     max_future_ms: int = whole(
         3_600_000,

@@ -222,6 +222,8 @@ class TestDriver:
     async def _process(self, record: ConsumerRecord) -> None:
         task = self._task(record)
         task.put(record.topic_partition, [record])
+        for partition in task.inputs:
+            task.inboxes.note_end(partition, True)  # There is nothing but what is sent.
         await self._run(task)
 
     async def _run(self, task: Task) -> None:
@@ -273,8 +275,6 @@ class TestDriver:
                 state = TaskState(part.states, id.partition, rules)
                 state.use(MemoryMap())
             task = self._tasks[id] = Task(id, self._programs[part.name], inputs, state)
-            for partition in inputs:
-                task.inboxes.note_end(partition, True)  # There is nothing but what is sent.
             task.run()
         return task
 

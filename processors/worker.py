@@ -432,7 +432,7 @@ class Worker:
                     await self._commit(calls)
 
     async def _note_ends(self, calls: Calls, task: Task) -> None:
-        """An empty input that was read to its end holds the other inputs back no longer."""
+        """Tell a task which of its empty inputs were read to their ends."""
         for partition in task.inboxes.empty():
             task.inboxes.note_end(partition, await calls(self._open.at_end(partition)))
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from onceflow.processors import App, minutes, seconds
 
-# Neither topic is to run ahead of the other one, as long as that may still bring something.
-app = App("orders-payments", "localhost:9092", max_task_idle_ms=1_000)
+app = App("orders-payments", "localhost:9092")
 
 
 @dataclass

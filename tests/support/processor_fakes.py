@@ -359,7 +359,9 @@ class FakeConsumer:
         return self.positions[partition]
 
     def lag(self, partition: TopicPartition) -> int | None:
-        return len(self.cluster.logs[partition]) - self.positions[partition]
+        log = self.cluster.logs[partition]
+        stable = next((n for n, entry in enumerate(log) if entry.state == "open"), len(log))
+        return max(0, stable - self.positions[partition])
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.cluster.calls.append(f"seek {partition}@{offset}")

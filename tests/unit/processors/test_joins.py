@@ -116,7 +116,7 @@ def test_joins_survive_kills(
         world.cluster.logs[TopicPartition(side, 0)].append(entry)
 
     def app() -> App:
-        return make(kind, 0, store, commit_records=unit, max_task_idle_ms=1_000)
+        return make(kind, 0, store, commit_records=unit)
 
     for call, at, after in faults:
         world.cluster.forget_faults()
@@ -163,7 +163,7 @@ def test_silence_ends_the_wait() -> None:
 
 def test_both_sides_are_taken_by_the_time_in_their_values(tmp_path: Path) -> None:
     """The timestamps would have it the other way, and the payments would be late."""
-    app = App("shop", max_task_idle_ms=1_000)
+    app = App("shop")
 
     @app.join("left", "right", within=milliseconds(20), time=lambda v: v, kind="left", to="out")
     def pair(left: int, right: int | None) -> str:

@@ -143,7 +143,7 @@ def test_tables_survive_kills(tmp_path: Path, call: str, at: int, after: bool) -
     for number in range(12, 18):
         put(world, "customers", b"k", b'{"name":"N%d"}' % number, 10 * number)
         put(world, "orders", b"k", b"%d" % number, 10 * number + 5)
-    killed_at(world, lambda: shop(commit_records=3, max_task_idle_ms=500), call, at, after)
+    killed_at(world, lambda: shop(commit_records=3), call, at, after)
     wanted = [b"1:N11", *(b"%d:N%d" % (n, n) for n in range(12, 18))]
     assert world.cluster.values("out") == wanted
 

@@ -676,8 +676,8 @@ def test_task_that_loses_one_of_its_inputs_reads_the_others_again(tmp_path: Path
     in0, other0 = TopicPartition("in", 0), TopicPartition("other", 0)
     world.idle_polls_max = 8
     put_at(world, "in", ("a", 1), ("c", 3))
-    put_at(world, "other", ("b", 2))
-    world.cluster.logs[other0][0].state = "open"  # Held back: in waits for it.
+    put_at(world, "other", ("b", 2), ("z", 9))  # The last one waits for in.
+    world.cluster.logs[other0][0].state = "open"  # Not to be had yet: in waits for it.
     calls: list[str] = []
     app = merging(calls, max_task_idle_ms=60_000)
     for _ in range(3):
