@@ -7,6 +7,7 @@ is in ``connection``; the clock comes from outside.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -34,6 +35,9 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 BACKLOG = 128
 ACCEPTED_AT_ONCE = 16
 """Connections that are accepted before each is looked at; fewer than the handles that are kept."""
+
+PORT_ATTEMPTS = 20
+"""Free ports that are tried for a host with several addresses, which all get the same port."""
 
 TLS_FILES_PAUSE_MS = 60_000
 """Time between two looks at the files of keys and certificates."""
@@ -188,14 +192,23 @@ class Server:
         port = listener.port
         # Everywhere means IPv4 too, as in Java; by its name asyncio would take IPv6 alone.
         host = None if listener.host == "::" else listener.host
+        attempts = PORT_ATTEMPTS
         while True:
-            acceptor = await self.loop.create_server(
-                lambda: ClientConnection(self, endpoint),
-                host,
-                port,
-                backlog=ACCEPTED_AT_ONCE,
-                start_serving=False,
-            )
+            try:
+                acceptor = await self.loop.create_server(
+                    lambda: ClientConnection(self, endpoint),
+                    host,
+                    port,
+                    backlog=ACCEPTED_AT_ONCE,
+                    start_serving=False,
+                )
+            except OSError as error:
+                attempts -= 1
+                if error.errno != errno.EADDRINUSE or port == listener.port or not attempts:
+                    raise
+                # Another program has the port on one of the other addresses.
+                port = 0
+                continue
             bound_port = int(acceptor.sockets[0].getsockname()[1])
             if port or len(acceptor.sockets) == 1:
                 break

@@ -133,6 +133,29 @@ async def test_fc44_advertised_address_is_the_one_in_use(name: str) -> None:
         assert not {each for each, _ in told} & {"0.0.0.0", "::", ""}
 
 
+async def test_a_port_that_another_program_has_on_one_address_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 on this machine: its names have one address")
+    loop = asyncio.get_running_loop()
+    create_server = loop.create_server
+    taken: list[socket.socket] = []
+
+    async def taken_once(factory: object, host: object, port: int, **options: object) -> object:
+        if port and not taken:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        return await create_server(factory, host, port, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(loop, "create_server", taken_once)
+    async with Broker(host="::", settings=OPEN) as broker:
+        with taken[0]:
+            assert broker.port != taken[0].getsockname()[1]
+    with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", 0)) as other:
+        async with Broker(host="::", port=other.getsockname()[1], settings=OPEN):
+            pass
+
+
 async def told_addresses(wire: Wire) -> set[tuple[str, int]]:
     """What Metadata and FindCoordinator tell."""
     metadata = await wire.ask(MetadataRequest(topics=[]), 12, MetadataResponse)
