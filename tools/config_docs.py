@@ -105,7 +105,8 @@ PROCESSORS = """
 
 Keyword arguments of `onceflow.processors.App`, beside those of clients and sessions, which an
 application hands on: `App("shout", client="cloud.properties", linger_ms=20)`. `onceflow run`
-replaces some of them by its options `--config`, `--bootstrap`, `--state-dir` and `--slot`.
+replaces some of them by its options `--config`, `--profile`, `--bootstrap`, `--state-dir` and
+`--slot`, and by `ONCEFLOW_*` variables ([command line](command-line.md#connecting)).
 
 """
 RETRIES = "\n`retries=Retries(...)` of a processor:\n\n"

@@ -82,7 +82,8 @@ def diagrams() -> dict[str, str]:
 def modules() -> list[Path]:
     """Every module of the product that is more than a list of names."""
     found = [path for area in AREAS for path in (ROOT / area).rglob("*.py")]
-    found += (ROOT / "src" / "onceflow").glob("*.py")
+    own = ROOT / "src" / "onceflow"
+    found += [*own.glob("*.py"), *(own / "cli").rglob("*.py")]
     wanted = [path for path in found if path.name != "__init__.py"]
     return sorted(wanted, key=lambda path: (str(path.parent), path.name))
 

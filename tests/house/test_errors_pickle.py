@@ -14,6 +14,7 @@ import pkgutil
 from collections.abc import Iterator
 from http import HTTPStatus
 
+import house_rules
 import pytest
 
 import onceflow
@@ -71,7 +72,7 @@ def test_every_exception_survives_pickling_and_copying() -> None:
             assert told(again) == told(error)
     assert lost == []
     areas = {kind.__module__.split(".")[1] for kind in classes}
-    assert areas == {"sdk", "broker_lite", "transactions", "processors", "spark_integration"}
+    assert areas == {*house_rules.AREAS, "cli"}
 
 
 def test_an_exception_that_does_not_survive_would_be_found() -> None:

@@ -41,7 +41,8 @@ def source_files() -> Iterator[Path]:
     """Every module of the product, by its real place (not through the links)."""
     for area in AREAS:
         yield from sorted((ROOT / area).rglob("*.py"))
-    yield from sorted((ROOT / "src" / "onceflow").glob("*.py"))
+    own = ROOT / "src" / "onceflow"
+    yield from sorted([*own.glob("*.py"), *(own / "cli").rglob("*.py")])
 
 
 def name_of(path: Path) -> str:

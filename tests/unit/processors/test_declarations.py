@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from onceflow.cli.run import run as run_command
 from onceflow.processors import (
     App,
     Context,
@@ -24,7 +25,6 @@ from onceflow.processors import (
     Retries,
     State,
 )
-from onceflow.processors.commands import run as run_command
 from onceflow.processors.testing import TestDriver
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 

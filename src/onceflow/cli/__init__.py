@@ -16,12 +16,26 @@ from typing import Any
 import click
 
 from onceflow import __version__
+from onceflow.cli.base import Group
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "broker": ("onceflow.broker_lite.daemon.commands", "Start the bundled broker."),
-    "run": ("onceflow.processors.commands", "Run a processor app (MODULE:APP)."),
+    "run": ("onceflow.cli.run", "Run a processor app (MODULE:APP)."),
+    "topics": ("onceflow.cli.topics", "List, create, describe, alter and delete topics."),
+    "groups": ("onceflow.cli.groups", "Show groups and their lag, reset their offsets."),
+    "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }
 """Name of the command -> module that holds a click command of that name, and its one line."""
+
+
+EPILOG = """
+Example: onceflow topics list --bootstrap localhost:9092
+
+\b
+Exit status: 0 done, 1 refused or failed, 2 wrong call or setting, 3 not found,
+4 no broker answered in time, 5 not authenticated or not authorized,
+6 needs --yes or --force, 130 interrupted.
+"""
 
 
 def open_broker_for_tests(*arguments: Any) -> Any:
@@ -31,7 +45,7 @@ def open_broker_for_tests(*arguments: Any) -> Any:
     return open_for_tests(*arguments)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A click group whose commands are imported when they are asked for."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -77,7 +91,7 @@ def _show_version(ctx: click.Context) -> None:
 @click.group(
     cls=LazyGroup,
     help="Kafka from Python, exactly once.",
-    epilog="Example: onceflow broker --data ./data --listen 127.0.0.1:9092",
+    epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "obj": open_broker_for_tests},
 )
 @click.option(
@@ -90,7 +104,3 @@ def _show_version(ctx: click.Context) -> None:
 )
 def main() -> None:
     """Kafka from Python, exactly once."""
-
-
-if __name__ == "__main__":
-    main()

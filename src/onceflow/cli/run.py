@@ -14,6 +14,8 @@ from pathlib import Path
 
 import click
 
+from onceflow.cli.base import Command
+from onceflow.cli.connect import Connection, connected
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
 from onceflow.sdk.errors import ConfigError, KafkaError
@@ -57,16 +59,10 @@ def _missing(wanted: str, missing: str) -> str:
 
 
 @click.command(
+    cls=Command,
     epilog="Example: onceflow run my_module:app --bootstrap localhost:9092",
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("target", metavar="MODULE:APP")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings of all clients, *.toml or Java's properties; they replace the App's own.",
-)
-@click.option("--bootstrap", help="Brokers as HOST:PORT[,HOST:PORT]; replaces the App's own.")
 @click.option(
     "--state-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -75,10 +71,10 @@ def _missing(wanted: str, missing: str) -> str:
 @click.option("--slot", help="Name of this process in the group, if its disk does not survive.")
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
 @click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
+@connected
 def run(
+    connection: Connection,
     target: str,
-    config: Path | None,
-    bootstrap: str | None,
     state_dir: Path | None,
     slot: str | None,
     topology: bool,
@@ -87,17 +83,18 @@ def run(
     """Run a processor app as one worker; start more processes for more workers.
 
     MODULE is found as by an import, in this directory first; APP is "app" when it is left out.
+    Settings of the file, the profile, ONCEFLOW_* variables and --bootstrap replace the App's own.
 
     Exit status: 0 after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was forced.
     """
     app = load_app(target)
-    changes = {
-        "client": config,
-        "bootstrap_servers": bootstrap,
-        "state_dir": state_dir,
-        "slot": slot,
-    }
     try:
+        changes = {
+            "client": connection.settings if connection.is_given else None,
+            "bootstrap_servers": connection.bootstrap,
+            "state_dir": state_dir,
+            "slot": slot,
+        }
         app.configure(**{name: value for name, value in changes.items() if value is not None})
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
