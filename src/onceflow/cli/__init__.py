@@ -23,6 +23,9 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("onceflow.cli.run", "Run a processor app (MODULE:APP)."),
     "topics": ("onceflow.cli.topics", "List, create, describe, alter and delete topics."),
     "groups": ("onceflow.cli.groups", "Show groups and their lag, reset their offsets."),
+    "produce": ("onceflow.cli.produce", "Send lines, JSON records or files to a topic."),
+    "consume": ("onceflow.cli.consume", "Print the records of topics."),
+    "txns": ("onceflow.cli.txns", "Show transactions, find hanging ones, fence producers."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }
 """Name of the command -> module that holds a click command of that name, and its one line."""

@@ -6,9 +6,12 @@ message and an exit status is decided in ``failures``, which is imported when on
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
+
+INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C, as of a shell: 128 and the number of SIGINT."""
 
 
 class Failure(click.ClickException):
@@ -47,6 +50,8 @@ class Command(click.Command):
         """
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:
