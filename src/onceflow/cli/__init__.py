@@ -26,6 +26,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "produce": ("onceflow.cli.produce", "Send lines, JSON records or files to a topic."),
     "consume": ("onceflow.cli.consume", "Print the records of topics."),
     "txns": ("onceflow.cli.txns", "Show transactions, find hanging ones, fence producers."),
+    "configs": ("onceflow.cli.configs", "Show and change settings of topics, brokers, groups."),
+    "cluster": ("onceflow.cli.cluster", "Show brokers, features, the quorum and disks."),
+    "acls": ("onceflow.cli.acls", "List, add and remove rules of who may do what."),
+    "users": ("onceflow.cli.users", "List users with SCRAM passwords, set and remove passwords."),
+    "quotas": ("onceflow.cli.quotas", "Show and change quotas of users, clients and addresses."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }
 """Name of the command -> module that holds a click command of that name, and its one line."""
