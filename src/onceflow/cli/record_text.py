@@ -64,14 +64,19 @@ def json_line(record: ConsumerRecord[object, object]) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": _shown(record.key),
-        "value": _shown(record.value),
-        "headers": [[name, _shown(value)] for name, value in record.headers],
+        "key": as_text(record.key),
+        "value": as_text(record.value),
+        "headers": [[name, as_text(value)] for name, value in record.headers],
     }
     return json.dumps(shown, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _shown(data: object) -> object:
+def as_text(data: object) -> object:
+    """Return bytes as text, or as ``{"base64": ...}`` if they are not UTF-8; None stays.
+
+    Args:
+        data: A key or value.
+    """
     if data is None:
         return None
     assert isinstance(data, bytes), "records are read without deserializers"
