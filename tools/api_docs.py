@@ -20,6 +20,7 @@ AREAS = (
     "onceflow.sdk.prometheus",
     "onceflow.sdk.tracing",
     "onceflow.transactions",
+    "onceflow.transactions.sinks",
     "onceflow.processors",
     "onceflow.processors.testing",
     "onceflow.broker_lite",

@@ -23,7 +23,7 @@ class BlockingClients:
         """A producer that has fenced its predecessor."""
         return Producer(config=config.producer)
 
-    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Consumer[object, object]:
         """A subscribed consumer; it joins at the first poll."""
 
         def on_assigned(partitions: Sequence[TopicPartition]) -> None:

@@ -30,6 +30,7 @@ PAGES = (
     "docs/processing.md",
     "docs/joins.md",
     "docs/serialization.md",
+    "docs/sinks.md",
     "docs/admin.md",
     "docs/observation.md",
     "docs/security.md",

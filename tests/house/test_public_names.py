@@ -23,6 +23,7 @@ AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.sdk.schema_registry",
     "onceflow.sdk.prometheus",
     "onceflow.sdk.tracing",
+    "onceflow.transactions.sinks",
 ]
 
 

@@ -1,0 +1,201 @@
+"""Goal: a session with a sink stores the rows of each record once, whatever is lost or replaced.
+
+Method: the in-process broker and an SQLite file; sessions die, lose answers, are replaced in the
+sink by another owner, and the group's offsets are changed behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onceflow.broker_lite import Broker
+from onceflow.sdk import Consumer, Producer, TopicPartition
+from onceflow.sdk.errors import CommitFailedError, IllegalStateError
+from onceflow.transactions.sinks import (
+    SinkFencedError,
+    SinkOutcomeUnknownError,
+    SinkRowError,
+    SinkSession,
+    Sqlite,
+)
+
+DEADLINE_S = 30
+IN = TopicPartition("in", 0)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        broker.create_topic("in", partitions=1)
+        yield broker
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows (text TEXT NOT NULL)")
+    return path
+
+
+def fill(broker: Broker, *values: str) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for value in values:
+            producer.send("in", value.encode())
+
+
+def session_of(broker: Broker, sink: Sqlite, **settings: object) -> SinkSession:
+    return SinkSession(
+        sink, topics=["in"], bootstrap_servers=broker.bootstrap_servers, group_id="g", **settings
+    )
+
+
+def take(session: SinkSession, count: int) -> list[str]:
+    """Poll until this many records came, and write a row for each."""
+    taken: list[str] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(taken) < count:
+        assert time.monotonic() < deadline, f"only {taken} came"
+        for records in session.poll(100).values():
+            for record in records:
+                taken.append((record.value or b"").decode())
+                session.write({"text": taken[-1]}, of=record)
+    return taken
+
+
+def stored(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return [text for (text,) in connection.execute("SELECT text FROM rows ORDER BY rowid")]
+
+
+def test_reading_goes_on_at_the_sinks_offsets_and_not_at_the_groups(
+    broker: Broker, path: Path
+) -> None:
+    fill(broker, "a", "b")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        take(session, 2)
+        assert session.commit()
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, group_id="g", enable_auto_commit=False
+    ) as other:
+        assert other.committed([IN])[IN] is not None  # for the lag
+        other.assign([IN])
+        other.commit({IN: 0})
+    fill(broker, "c")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        assert take(session, 1) == ["c"]
+        assert session.commit()
+    assert stored(path) == ["a", "b", "c"]
+
+
+def test_what_was_not_committed_is_read_again(broker: Broker, path: Path) -> None:
+    fill(broker, "a", "b")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        take(session, 2)
+    assert stored(path) == []
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        take(session, 2)
+        session.abort()
+        assert take(session, 2) == ["a", "b"]
+        assert session.commit()
+    assert stored(path) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("moment", "committed"), [("before", False), ("after", True)])
+def test_a_lost_answer_neither_loses_nor_doubles(
+    broker: Broker, path: Path, moment: str, committed: bool
+) -> None:
+    fill(broker, "a", "b")
+    failures: list[str] = []
+
+    def observe(found: str) -> None:
+        if failures and found == failures[0]:
+            failures.clear()
+            raise OSError("connection reset")
+
+    with session_of(broker, Sqlite(path, "rows", observer=observe)) as session:
+        take(session, 2)
+        failures.append(f"{moment} commit")
+        assert session.commit() is committed
+        if not committed:
+            assert isinstance(session.last_abort, SinkOutcomeUnknownError)
+            assert take(session, 2) == ["a", "b"]
+            assert session.commit()
+        fill(broker, "c")
+        assert take(session, 1) == ["c"]
+        assert session.commit()
+    assert stored(path) == ["a", "b", "c"]
+
+
+def test_a_replaced_owner_writes_nothing_and_goes_on_behind_its_successor(
+    broker: Broker, path: Path
+) -> None:
+    fill(broker, "a", "b")
+    other = Sqlite(path, "rows")
+    with session_of(broker, Sqlite(path, "rows")) as session, contextlib.closing(other):
+        take(session, 2)
+        other.open("g")
+        other.claim([IN], "successor")
+        assert session.commit() is False
+        assert isinstance(session.last_abort, SinkFencedError)
+        assert stored(path) == []
+        # The group still names this session the owner, so that it claims the partition again.
+        assert take(session, 2) == ["a", "b"]
+        assert session.commit()
+    assert stored(path) == ["a", "b"]
+
+
+def test_a_row_that_cannot_be_stored_is_raised_and_its_work_read_again(
+    broker: Broker, path: Path
+) -> None:
+    fill(broker, "a")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        take(session, 1)
+        session.write({"colour": "red"})
+        with pytest.raises(SinkRowError, match="colour"):
+            session.commit()
+        assert take(session, 1) == ["a"]
+        assert session.commit()
+    assert stored(path) == ["a"]
+
+
+def test_start_from_latest_keeps_its_start(broker: Broker, path: Path) -> None:
+    fill(broker, "old")
+    with session_of(broker, Sqlite(path, "rows"), start_from="latest") as session:
+        deadline = time.monotonic() + DEADLINE_S
+        while not session.assignment():
+            assert time.monotonic() < deadline
+            session.poll(100)
+    fill(broker, "between")
+    with session_of(broker, Sqlite(path, "rows"), start_from="latest") as session:
+        assert take(session, 1) == ["between"]
+
+
+def test_rows_belong_to_open_work(broker: Broker, path: Path) -> None:
+    fill(broker, "a", "b")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        with pytest.raises(IllegalStateError, match="poll"):
+            session.write({"text": "early"})
+        (record,) = next(iter(_polled(session).values()))
+        assert session.commit()
+        (second,) = next(iter(_polled(session).values()))
+        with pytest.raises(CommitFailedError, match="offset 0"):
+            session.write({"text": "late"}, of=record)
+        session.write({"text": "right"}, of=second)
+        assert session.commit()
+    assert stored(path) == ["right"]
+    with pytest.raises(IllegalStateError, match="closed"):
+        session.poll()
+
+
+def _polled(session: SinkSession) -> dict:  # type: ignore[type-arg]
+    deadline = time.monotonic() + DEADLINE_S
+    while not (records := session.poll(100, 1)):
+        assert time.monotonic() < deadline
+    return records

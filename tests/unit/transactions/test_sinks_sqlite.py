@@ -1,0 +1,133 @@
+"""Goal: the SQLite sink stores rows and offsets together, and tells what it cannot store.
+
+Method: the conformance kit on a file of its own for each test, rows read over a second connection;
+then a process that is killed at each step, and rows and tables that do not fit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.transactions.sinks import Batch, Move, SinkRowError, Sqlite
+from onceflow.transactions.sinks.testing import FIRST, SinkConformance
+
+TABLE = "CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT NOT NULL)"
+
+KILLED = """
+import os, signal, sys
+from onceflow.transactions.sinks import Batch, Move, Sqlite
+from onceflow.transactions.sinks.testing import FIRST
+
+path, moment = sys.argv[1:]
+armed = False
+
+def observe(found):
+    if armed and found == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sink = Sqlite(path, "rows", observer=observe)
+sink.open("g")
+entry = sink.claim([FIRST], "a")[FIRST]
+armed = True
+sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, [{"id": 1, "text": "x"}]))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(TABLE)
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, object]]:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT id, text FROM rows ORDER BY id").fetchall()
+    return [{"id": number, "text": text} for number, text in found]
+
+
+class TestSqlite(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _target(self, path: Path) -> None:
+        self.path = path
+
+    def make(self, observer=None) -> Sqlite:  # type: ignore[no-untyped-def]
+        return Sqlite(self.path, "rows", observer=observer)
+
+    def rows(self) -> Sequence[dict[str, object]]:
+        return rows_of(self.path)
+
+
+@pytest.mark.parametrize(
+    ("moment", "stored"),
+    [
+        ("after begin", False),
+        ("after rows", False),
+        ("after offsets", False),
+        ("after commit", True),
+    ],
+)
+def test_a_killed_process_leaves_all_or_nothing(path: Path, moment: str, stored: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), moment], check=False)
+    assert done.returncode == -signal.SIGKILL
+    sink = Sqlite(path, "rows")
+    sink.open("g")
+    assert sink.claim([FIRST], "b")[FIRST].offset == (5 if stored else None)
+    assert len(rows_of(path)) == (1 if stored else 0)
+    sink.close()
+
+
+def written(path: Path, key: Sequence[str], *rows: dict[str, object]) -> None:
+    sink = Sqlite(path, "rows", key=key)
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        upto = (entry.offset or 0) + 1
+        sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, upto)}, rows))
+
+
+def test_with_a_key_the_last_row_wins(path: Path) -> None:
+    written(path, ["id"], {"id": 1, "text": "a"}, {"text": "b", "id": 1}, {"id": 2, "text": "c"})
+    written(path, ["id"], {"id": 2, "text": "d"})
+    assert rows_of(path) == [{"id": 1, "text": "b"}, {"id": 2, "text": "d"}]
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"id": 2, "colour": "red"}, "colour"),
+        ({"id": 2, "text": None}, "NOT NULL"),
+        ({"id": 2**70, "text": "large"}, "too large"),
+        ({"text": "no key"}, "lacks id"),
+        ({}, "lacks"),
+    ],
+)
+def test_a_row_that_does_not_fit_stores_nothing(
+    path: Path, row: dict[str, object], told: str
+) -> None:
+    with pytest.raises(SinkRowError, match=told):
+        written(path, ["id"], {"id": 1, "text": "good"}, row)
+    assert rows_of(path) == []
+    written(path, ["id"], {"id": 1, "text": "good"})
+    assert rows_of(path) == [{"id": 1, "text": "good"}]
+
+
+def test_what_cannot_work_is_told_when_it_is_opened(path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such table"):
+        Sqlite(path, "orders").open("g")
+    with pytest.raises(ConfigError, match="no such column"):
+        Sqlite(path, "rows", key=["name"]).open("g")
+    with pytest.raises(ConfigError, match="memory"):
+        Sqlite(":memory:", "rows")
+    with pytest.raises(ConfigError, match="sequence"):
+        Sqlite(path, "rows", key="id")

@@ -1,0 +1,116 @@
+"""The rules of offsets that a sink stores beside its rows: who may write, and from where.
+
+A sink keeps one ``Entry`` for each group and partition. ``claim`` makes the caller its owner under
+the next epoch, as InitProducerId does for a producer (KIP-98). ``advance`` moves the offset, and
+refuses an owner that was replaced and a batch that does not begin at the stored offset. A sink
+reads the entries, calls one of the two, and stores the result, all in one transaction of its own.
+This module does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.sinks.errors import SinkFencedError, SinkOffsetsMovedError
+
+Row: TypeAlias = Mapping[str, object]
+"""One row by column name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a sink stores of one partition.
+
+    Attributes:
+        owner: The session that claimed the partition last.
+        epoch: How often it was claimed; the first claim is 1.
+        offset: Offset of the next record to read; None before the first commit.
+    """
+
+    owner: str
+    epoch: int
+    offset: int | None = None
+
+
+Entries: TypeAlias = Mapping[TopicPartition, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How far a batch moves one partition.
+
+    Attributes:
+        epoch: Epoch of the writer's claim.
+        first: Stored offset at which the batch begins; None where none is stored.
+        next: Offset to store.
+    """
+
+    epoch: int
+    first: int | None
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows and offsets that a sink stores together, or not at all.
+
+    Attributes:
+        owner: The writer, as given to ``Sink.claim``.
+        moves: Offsets by partition.
+        rows: Rows in the order in which they were written.
+    """
+
+    owner: str
+    moves: Mapping[TopicPartition, Move]
+    rows: Sequence[Row] = ()
+
+
+def claim(
+    entries: Entries, partitions: Iterable[TopicPartition], owner: str
+) -> dict[TopicPartition, Entry]:
+    """Return the entries after a session has claimed partitions.
+
+    Args:
+        entries: Stored entries of these partitions.
+        partitions: What is claimed.
+        owner: Who claims it: a name that no other session has.
+    """
+    claimed = {}
+    for partition in partitions:
+        found = entries.get(partition)
+        epoch = 1 if found is None else found.epoch + 1
+        claimed[partition] = Entry(owner, epoch, None if found is None else found.offset)
+    return claimed
+
+
+def advance(entries: Entries, batch: Batch) -> dict[TopicPartition, Entry]:
+    """Return the entries after a batch.
+
+    Args:
+        entries: Stored entries of the batch's partitions.
+        batch: What is about to be written.
+
+    Raises:
+        SinkFencedError: Another claim came after the writer's.
+        SinkOffsetsMovedError: The batch does not begin at the stored offset, or goes back.
+    """
+    advanced = {}
+    for partition, move in batch.moves.items():
+        found = entries.get(partition)
+        if found is None or (found.owner, found.epoch) != (batch.owner, move.epoch):
+            present = "nobody" if found is None else f"{found.owner!r} in epoch {found.epoch}"
+            raise SinkFencedError(
+                f"{partition}: owner {batch.owner!r} in epoch {move.epoch} was replaced; the sink "
+                f"now names {present}. Nothing of the batch was written"
+            )
+        if found.offset != move.first or (move.first is not None and move.next < move.first):
+            raise SinkOffsetsMovedError(
+                f"{partition}: the sink stores offset {found.offset}, and the batch goes from "
+                f"{move.first} to {move.next}. Nothing of it was written; stop the session before "
+                "changing stored offsets"
+            )
+        advanced[partition] = replace(found, offset=move.next)
+    return advanced

@@ -1,0 +1,179 @@
+"""The blocking face of a session whose sink stores the offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
+
+from onceflow.sdk.model.consumer_record import AnyRecord, ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.config import AnySessionConfig, K, SessionConfig, V
+from onceflow.transactions.sdk_clients import BlockingClients
+from onceflow.transactions.sinks.session_core import SinkSessionCore
+from onceflow.transactions.sinks.sink import Sink, SinkClients
+
+if TYPE_CHECKING:
+    from onceflow.transactions.keywords import SessionKeywords, SessionRest
+
+
+class SinkSession(Generic[KeyT_co, ValueT_co]):
+    """Reads topics and writes rows to a sink, each record's rows once.
+
+    Rows and offsets are stored in one transaction of the sink. At each assignment reading goes on
+    at the offsets that the sink stores; the group's committed offsets only show the lag.
+
+    ::
+
+        config = SessionConfig(topics=["in"], bootstrap_servers="localhost:9092", group_id="g")
+        with SinkSession(Sqlite("shop.db", "orders"), config) as session:
+            while True:
+                for records in session.poll(1000).values():
+                    for record in records:
+                        session.write({"id": record.offset, "item": record.value}, of=record)
+                if session.commit_due:
+                    session.commit()
+
+    ``poll`` must be called from one thread at a time, and only when everything it returned before
+    is dealt with: a rebalance inside of ``poll`` commits all that was polled.
+
+    Args:
+        sink: Where rows and offsets go; the session opens and closes it.
+        config: Settings; or give them as keyword arguments, which win. Those of producers have no
+            effect.
+        clients: Makes the consumer; the SDK's own by default.
+        **settings: Settings of ``SessionConfig`` and of consumers.
+
+    Raises:
+        ConfigError: A setting cannot work, or the sink's table or folder does not fit.
+        KafkaError: The brokers cannot be reached, or refuse.
+    """
+
+    @overload
+    def __init__(
+        self: SinkSession[K, V],
+        sink: Sink,
+        config: SessionConfig[K, V],
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SinkSession[bytes | None, bytes | None],
+        sink: Sink,
+        config: None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: SinkSession[object, object],
+        sink: Sink,
+        config: AnySessionConfig | None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None: ...
+    def __init__(
+        self,
+        sink: Sink,
+        config: AnySessionConfig | None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None:
+        checked = SessionConfig.of(config, settings)
+        self._core = SinkSessionCore(checked, clients or BlockingClients(), sink)
+        run_blocking(self._core.start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
+        """Take records; claims and commits of a rebalance happen in here.
+
+        Args:
+            timeout_ms: How long to wait for records.
+            max_records: Most records; None takes ``max_poll_records``.
+
+        Raises:
+            KafkaError: Reading failed, or the commit within a rebalance.
+        """
+        records = run_blocking(self._core.poll(timeout_ms, max_records))
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
+
+    def write(self, row: Mapping[str, object], *, of: AnyRecord | None = None) -> None:
+        """Keep a row for the next commit.
+
+        Args:
+            row: Values by column name.
+            of: The record that it comes from, to be told when its work was dropped meanwhile.
+
+        Raises:
+            IllegalStateError: Nothing that was polled is uncommitted.
+            CommitFailedError: The record belongs to work that was aborted or committed.
+        """
+        self._core.write(row, of)
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether the uncommitted work is older than ``commit_interval_ms``."""
+        return self._core.commit_due
+
+    def commit(self) -> bool:
+        """Store the rows and the offsets of all that was polled, in the sink's transaction.
+
+        Returns:
+            True if they are stored; False if the work was dropped and is read again, because a
+            newer owner had claimed a partition or the answer was lost (see ``last_abort``).
+
+        Raises:
+            SinkSharedError: Another live program claims the same partitions again and again.
+            SinkOffsetsMovedError: Somebody changed the stored offsets meanwhile.
+            SinkRowError: The sink cannot store a row; the work is dropped and read again.
+        """
+        return run_blocking(self._core.commit())
+
+    def abort(self) -> None:
+        """Drop rows that are not committed; the next poll reads their records again."""
+        self._core.abort()
+
+    @property
+    def last_abort(self) -> Exception | None:
+        """Why the last commit became an abort; None after one that succeeded."""
+        return self._core.last_abort
+
+    @property
+    def owner(self) -> str:
+        """The name under which this session claims partitions in the sink."""
+        return self._core.owner
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that the session owns at the moment."""
+        return frozenset(self._core.consumer.assignment())
+
+    def wakeup(self) -> None:
+        """Make a waiting poll return."""
+        self._core.consumer.wakeup()
+
+    def close(self, timeout_ms: int = 30_000) -> None:
+        """Drop what is not committed, leave the group, close consumer and sink.
+
+        Args:
+            timeout_ms: Bound of leaving the group.
+        """
+        run_blocking(self._core.close(timeout_ms))

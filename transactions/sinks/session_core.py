@@ -1,0 +1,332 @@
+"""The rules of a session whose sink stores the offsets.
+
+Reading begins at the sink's stored offsets and never at the group's: those are committed afterwards
+so that tools can show the lag. A partition is claimed in the sink before the first of its records
+is handed out. After a lost answer, a fence or an interrupted write the partitions are claimed
+again, and the stored offsets tell what was committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from onceflow.sdk.errors import CommitFailedError, IllegalStateError, KafkaError
+from onceflow.sdk.model.consumer_record import AnyRecord
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.clients import Records
+from onceflow.transactions.colour import settle
+from onceflow.transactions.config import AnySessionConfig
+from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.progress import UncommittedWork
+from onceflow.transactions.sinks.errors import (
+    SinkFencedError,
+    SinkOutcomeUnknownError,
+    SinkSharedError,
+)
+from onceflow.transactions.sinks.ledger import Batch, Entry, Move, Row
+from onceflow.transactions.sinks.sink import Sink, SinkClients, SinkConsumer
+
+logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
+
+
+class SinkSessionCore:
+    """State and rules of one session with a sink.
+
+    Args:
+        config: Settings of the session.
+        clients: Makes the consumer.
+        sink: Where rows and offsets go; the session opens and closes it.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        config: AnySessionConfig,
+        clients: SinkClients,
+        sink: Sink,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.owner: str = f"{config.consumer.group_id}-{config.slot}-{uuid.uuid4()}"
+        self.last_abort: Exception | None = None
+        self._clients = clients
+        self._sink = sink
+        self._clock = clock
+        self._consumer: SinkConsumer | None = None
+        self._claims: dict[TopicPartition, Entry] = {}
+        self._unclaimed: set[TopicPartition] = set()
+        self._work = UncommittedWork()
+        self._rows: list[Row] = []
+        self._work_since_s = 0.0
+        self._fences = FenceWatch(config.fence_window_ms / 1000, limit=3)
+        self._callback_error: Exception | None = None
+        self._process_id = os.getpid()
+
+    async def start(self) -> None:
+        """Open the sink, then make the consumer."""
+        self._sink.open(str(self.config.consumer.group_id))
+        try:
+            self._consumer = await settle(self._clients.consumer(self.config, self))
+        except BaseException:
+            self._sink.close()
+            raise
+
+    @property
+    def consumer(self) -> SinkConsumer:
+        """The consumer of an open session.
+
+        Raises:
+            IllegalStateError: The session is closed, or this process is a fork of its owner.
+        """
+        if os.getpid() != self._process_id:
+            raise IllegalStateError(
+                f"session {self.owner} was made before a fork; make a session in this process"
+            )
+        if self._consumer is None:
+            raise IllegalStateError(f"session {self.owner} is closed; make a new one")
+        return self._consumer
+
+    async def close(self, timeout_ms: int) -> None:
+        """Drop what is not committed, leave the group, close consumer and sink."""
+        if os.getpid() != self._process_id:
+            return  # A forked child: consumer and sink are the parent's.
+        self._drop()
+        consumer, self._consumer = self._consumer, None
+        try:
+            if consumer is not None:
+                await settle(consumer.close(timeout_ms=timeout_ms))
+        finally:
+            self._sink.close()
+
+    # Reading -------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
+        """Take records of claimed partitions; rebalances happen in here."""
+        consumer = self.consumer
+        if await self._may_claim():
+            await self._claim()
+        records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
+        if self._callback_error is not None:
+            error, self._callback_error = self._callback_error, None
+            await self._put_back(records)
+            raise error
+        # A claim seeks, so that these are fetched again once their partition is claimed.
+        records = {tp: batch for tp, batch in records.items() if tp in self._claims}
+        if records and not self._work:
+            self._work_since_s = self._clock()
+        self._work.polled(records)
+        return records
+
+    async def _may_claim(self) -> bool:
+        """Whether the group still counts on this member, asked before a claim after an abort.
+
+        A member that was replaced without knowing it would take partitions from their owner.
+        """
+        if self._unclaimed:
+            try:
+                await settle(self.consumer.ensure_membership())
+            except KafkaError as error:
+                logger.info("session %s: claims wait for the group: %s", self.owner, error)
+                return False
+        return True
+
+    async def _put_back(self, records: Records) -> None:
+        assigned = self.consumer.assignment()
+        for partition, batch in records.items():
+            if partition in assigned and partition in self._claims:
+                await settle(self.consumer.seek(partition, batch[0].offset))
+
+    async def _claim(self) -> None:
+        """Claim what is assigned and not claimed, and go to the stored offsets."""
+        partitions = sorted(self._unclaimed)
+        if not partitions:
+            return
+        claimed = dict(self._sink.claim(partitions, self.owner))
+        new = [tp for tp in partitions if claimed[tp].offset is None]
+        for partition in partitions:
+            offset = claimed[partition].offset
+            if offset is not None:
+                await settle(self.consumer.seek(partition, offset))
+        if new:
+            await self._start(new, claimed)
+        self._claims.update(claimed)
+        self._unclaimed.difference_update(partitions)
+
+    async def _start(
+        self, new: Sequence[TopicPartition], claimed: dict[TopicPartition, Entry]
+    ) -> None:
+        """Store where partitions without a stored offset begin.
+
+        Records that arrive between a stop before the first commit and the next start would be
+        passed over otherwise ("latest"), or the beginning would move with retention in silence.
+        """
+        at_end = self.config.start_from == "latest"
+        early = set(self.config.topics_from_start)
+        late = [tp for tp in new if at_end and tp.topic not in early]
+        first = [tp for tp in new if tp not in late]
+        if late:
+            await settle(self.consumer.seek_to_end(late))
+        if first:
+            await settle(self.consumer.seek_to_beginning(first))
+        moves = {}
+        for partition in new:
+            position = await settle(self.consumer.position(partition))
+            moves[partition] = Move(claimed[partition].epoch, None, position)
+        self._sink.write(Batch(self.owner, moves))
+        for partition, move in moves.items():
+            claimed[partition] = replace(claimed[partition], offset=move.next)
+
+    # Writing -------------------------------------------------------------------------------
+
+    def write(self, row: Row, of: AnyRecord | None) -> None:
+        """Keep a row for the next commit.
+
+        Raises:
+            IllegalStateError: Nothing that was polled is uncommitted.
+            CommitFailedError: The record belongs to work that was aborted or committed.
+        """
+        if not self._work:
+            raise IllegalStateError(
+                "write() belongs to records that were polled; call poll() first"
+            )
+        if of is not None:
+            progress = self._work.get(TopicPartition(of.topic, of.partition))
+            if progress is None or not progress.first <= of.offset < progress.next:
+                raise CommitFailedError(
+                    f"{of.topic}-{of.partition} offset {of.offset} is not part of the open work: "
+                    "it was committed, or aborted and will be read again"
+                )
+        self._rows.append(row)
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether the uncommitted work is older than the commit interval."""
+        age_ms = (self._clock() - self._work_since_s) * 1000
+        return bool(self._work) and age_ms >= self.config.commit_interval_ms
+
+    async def commit(self) -> bool:
+        """Write rows and offsets in the sink's transaction.
+
+        Returns:
+            True if committed; False if the work was dropped and is read again.
+        """
+        if not self._work:
+            return True
+        consumer = self.consumer
+        batch = Batch(self.owner, await self._moves(), tuple(self._rows))
+        try:
+            self._sink.write(batch)
+        except SinkFencedError as error:
+            self._abort(error)
+            if self._fences.fenced(self._clock()):
+                raise SinkSharedError(
+                    f"fenced again and again within {self.config.fence_window_ms} ms: {error}"
+                ) from error
+            return False
+        except SinkOutcomeUnknownError as error:
+            return await self._resolve(batch, error)
+        except BaseException as error:
+            # Also an interruption: only a new claim can tell how far the sink got.
+            self._abort(error)
+            raise
+        self._committed(batch, consumer)
+        return True
+
+    async def _moves(self) -> dict[TopicPartition, Move]:
+        moves = {}
+        for partition, progress in self._work.items():
+            claim = self._claims[partition]
+            upto = progress.next
+            # A position is behind markers and aborted records too.
+            with contextlib.suppress(KafkaError):
+                upto = max(upto, await settle(self.consumer.position(partition)))
+            moves[partition] = Move(claim.epoch, claim.offset, upto)
+        return moves
+
+    def _committed(self, batch: Batch, consumer: SinkConsumer) -> None:
+        for partition, move in batch.moves.items():
+            self._claims[partition] = replace(self._claims[partition], offset=move.next)
+        self._drop()
+        self.last_abort = None
+        try:
+            consumer.commit_async({tp: move.next for tp, move in batch.moves.items()})
+        except KafkaError as error:
+            logger.info("session %s: the group's offsets stay behind: %s", self.owner, error)
+
+    async def _resolve(self, batch: Batch, error: SinkOutcomeUnknownError) -> bool:
+        """Claim again and compare offsets: the sink stored all of the batch or nothing."""
+        logger.warning("session %s: %s; claiming again", self.owner, error)
+        before = {tp: self._claims[tp] for tp in batch.moves}
+        self._abort(error)
+        claimed = self._sink.claim(sorted(batch.moves), self.owner)
+        if any(entry.epoch != before[tp].epoch + 1 for tp, entry in claimed.items()):
+            # Somebody claimed in between; the next poll reads from wherever they got.
+            return False
+        if any(entry.offset != batch.moves[tp].next for tp, entry in claimed.items()):
+            return False
+        self._unclaimed.difference_update(claimed)
+        self._claims.update(claimed)
+        self._committed(batch, self.consumer)
+        return True
+
+    def abort(self) -> None:
+        """Drop the uncommitted work; the next poll reads it again from the stored offsets."""
+        if self._work:
+            self._abort(None)
+
+    def _abort(self, error: BaseException | None) -> None:
+        self.last_abort = error if isinstance(error, Exception) else None
+        touched = set(self._work)
+        for partition in touched:
+            self._claims.pop(partition, None)
+        self._unclaimed |= touched
+        self._drop()
+
+    def _drop(self) -> None:
+        self._work.clear()
+        self._rows.clear()
+
+    # Rebalances ----------------------------------------------------------------------------
+
+    async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Claim new partitions and set their positions."""
+        with self._callback():
+            self._unclaimed.update(partitions)
+            await self._claim()
+
+    async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit all that is processed before partitions are given up."""
+        with self._callback():
+            try:
+                await self.commit()
+            finally:
+                self._forget(partitions)
+
+    async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drop the work: other members may own the partitions already."""
+        with self._callback():
+            self._abort(CommitFailedError("partitions were lost to other members"))
+            self._forget(partitions)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._claims.pop(partition, None)
+            self._unclaimed.discard(partition)
+            self._work.pop(partition, None)
+
+    @contextlib.contextmanager
+    def _callback(self) -> Iterator[None]:
+        """Keep an error of a rebalance callback, for the poll that runs the callback to raise."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised by poll
+            if self._callback_error is None:
+                self._callback_error = error
+            else:
+                logger.error("session %s: also failed: %s", self.owner, error)

@@ -1,0 +1,100 @@
+"""The interface of sinks, and the steps at which a test can stop one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.transactions.clients import SessionConsumer
+from onceflow.transactions.config import AnySessionConfig
+from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.sinks.ledger import Batch, Entries
+
+Observer: TypeAlias = Callable[[str], None]
+"""Called with ``before NAME`` and ``after NAME`` for each step of a sink."""
+
+
+class Sink(Protocol):
+    """Stores rows and the offsets of the records that they come from in one transaction.
+
+    A sink serves one session at a time. Any number of sinks, in any number of processes, may share
+    one database or folder. ``onceflow.transactions.sinks.testing.SinkConformance`` holds the tests
+    that an implementation must pass.
+    """
+
+    def open(self, group_id: str) -> None:
+        """Connect, and make what the sink needs for the offsets of a group.
+
+        Args:
+            group_id: The consumer group; sinks of other groups share nothing with it.
+        """
+
+    def claim(self, partitions: Sequence[TopicPartition], owner: str) -> Entries:
+        """Make a session the owner of partitions and return what is stored (``ledger.claim``).
+
+        Everything that an earlier owner had begun is finished or undone afterwards, also when it
+        is this sink's own write whose answer was lost.
+
+        Args:
+            partitions: What is claimed.
+            owner: A name that no other session has.
+        """
+        ...
+
+    def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
+        """Return what is stored of partitions, without claiming them.
+
+        Args:
+            partitions: Which ones; those without an entry are left out.
+        """
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Store rows and offsets together, if ``ledger.advance`` allows it.
+
+        Args:
+            batch: Rows, offsets and their writer.
+
+        Raises:
+            SinkFencedError: A newer owner has claimed a partition; nothing was written.
+            SinkOffsetsMovedError: The batch does not begin at the stored offset.
+            SinkRowError: A row cannot be stored; nothing was written.
+            SinkOutcomeUnknownError: The commit got no answer.
+        """
+
+    def close(self) -> None:
+        """Release connections and files; what is not committed is undone."""
+
+
+class SinkConsumer(SessionConsumer, Protocol):
+    """The group consumer as a session with a sink uses it."""
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None: ...
+
+
+class SinkClients(Protocol):
+    """Makes the consumer of a session with a sink; tests hand in their own."""
+
+    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SinkConsumer: ...
+
+
+class Steps:
+    """Tells an observer of each step; without one it does nothing.
+
+    Args:
+        observer: Called before and after each step.
+    """
+
+    def __init__(self, observer: Observer | None) -> None:
+        self._observer = observer
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Run a step within this context."""
+        if self._observer is not None:
+            self._observer(f"before {name}")
+        yield
+        if self._observer is not None:
+            self._observer(f"after {name}")

@@ -1,0 +1,219 @@
+"""A sink that inserts rows into a table of SQLite, with the offsets in the same file.
+
+Each batch is one transaction that begins IMMEDIATE, so that reading the ledger, writing the rows
+and moving the offsets exclude every other writer of the file. ``synchronous`` is FULL: a committed
+batch survives a power failure (https://www.sqlite.org/pragma.html#pragma_synchronous).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.sinks import ledger
+from onceflow.transactions.sinks.errors import SinkOutcomeUnknownError, SinkRowError
+from onceflow.transactions.sinks.ledger import Batch, Entries, Entry, Row
+from onceflow.transactions.sinks.sink import Observer, Steps
+
+_LEDGER = """
+CREATE TABLE IF NOT EXISTS onceflow_offsets (
+    group_id TEXT NOT NULL, topic TEXT NOT NULL, "partition" INTEGER NOT NULL,
+    next_offset INTEGER, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (group_id, topic, "partition")
+)
+"""
+_READ = (
+    "SELECT next_offset, owner, epoch FROM onceflow_offsets"
+    ' WHERE group_id = ? AND topic = ? AND "partition" = ?'
+)
+_STORE = "INSERT OR REPLACE INTO onceflow_offsets VALUES (?, ?, ?, ?, ?, ?)"
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Sqlite:
+    """Rows into a table of an SQLite file, once each.
+
+    The table must exist; offsets are kept in the table ``onceflow_offsets`` of the same file.
+
+    Args:
+        path: The file.
+        table: Table that takes the rows.
+        key: Columns of a unique key: a row replaces the other columns of one with the same key.
+            Without it rows are only inserted.
+        busy_timeout_ms: How long to wait for other writers of the file.
+        observer: Called at each step, for tests.
+
+    Raises:
+        ConfigError: The path is in memory, a name is empty, or the key is a string.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        *,
+        key: Sequence[str] = (),
+        busy_timeout_ms: int = 5_000,
+        observer: Observer | None = None,
+    ) -> None:
+        if str(path) in ("", ":memory:"):
+            raise ConfigError("path", path, "must be a file: memory does not survive a restart")
+        if isinstance(key, str):
+            raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
+        if not table or "" in key:
+            raise ConfigError("table", table, "the names of a table and its key must not be empty")
+        self._path = str(path)
+        self._table = table
+        self._key = tuple(key)
+        self._busy_timeout_ms = busy_timeout_ms
+        self._steps = Steps(observer)
+        self._group_id = ""
+        self._connection: sqlite3.Connection | None = None
+
+    def open(self, group_id: str) -> None:
+        """Connect, and make the ledger's table.
+
+        Args:
+            group_id: The consumer group.
+
+        Raises:
+            ConfigError: The file has no such table, or the table no such key column.
+        """
+        self._group_id = group_id
+        self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            timeout=self._busy_timeout_ms / 1000,
+            isolation_level=None,  # BEGIN and COMMIT stand below; none is implied
+            check_same_thread=False,
+        )
+        try:
+            connection.execute("PRAGMA synchronous = FULL")
+            found = connection.execute(f"PRAGMA table_info({quoted(self._table)})").fetchall()
+            columns = {column[1] for column in found}
+            if not columns:
+                raise ConfigError("table", self._table, f"{self._path} has no such table; make it")
+            for name in self._key:
+                if name not in columns:
+                    raise ConfigError("key", name, f"table {self._table} has no such column")
+            connection.execute(_LEDGER)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def claim(self, partitions: Sequence[TopicPartition], owner: str) -> Entries:
+        """See ``Sink.claim``."""
+        # A new connection: closing the old one undoes a transaction that it may still hold.
+        self.close()
+        connection = self._connect()
+        with self._transaction(connection):
+            claimed = ledger.claim(self._read(connection, partitions), partitions, owner)
+            self._store(connection, claimed)
+        return claimed
+
+    def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
+        """See ``Sink.stored``."""
+        return self._read(self._connected(), partitions)
+
+    def write(self, batch: Batch) -> None:
+        """See ``Sink.write``."""
+        connection = self._connected()
+        with self._transaction(connection):
+            with self._steps("offsets read"):
+                found = self._read(connection, list(batch.moves))
+                advanced = ledger.advance(found, batch)
+            with self._steps("rows"):
+                self._insert(connection, batch.rows)
+            with self._steps("offsets"):
+                self._store(connection, advanced)
+
+    @contextlib.contextmanager
+    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        with self._steps("begin"):
+            connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except Exception:
+            connection.execute("ROLLBACK")
+            raise
+        try:
+            with self._steps("commit"):
+                connection.execute("COMMIT")
+        except Exception as error:
+            raise SinkOutcomeUnknownError(f"{self._path}: COMMIT failed: {error}") from error
+
+    def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        for columns, run in itertools.groupby(rows, key=tuple):
+            try:
+                connection.executemany(self._insert_text(columns), [tuple(r.values()) for r in run])
+            except (sqlite3.Error, OverflowError) as error:
+                raise SinkRowError(
+                    f"table {self._table}, columns {', '.join(columns)}: {error}. Mend the rows or "
+                    "the table; nothing of the batch was written"
+                ) from error
+
+    def _insert_text(self, columns: Sequence[str]) -> str:
+        """Return the statement for rows of these columns.
+
+        Raises:
+            SinkRowError: A row has no column, or lacks one of the key.
+        """
+        missing = [name for name in self._key if name not in columns]
+        if missing or not columns:
+            raise SinkRowError(
+                f"table {self._table}: a row has the columns {list(columns)} and lacks "
+                f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
+            )
+        names = ", ".join(map(quoted, columns))
+        marks = ", ".join("?" * len(columns))
+        text = f"INSERT INTO {quoted(self._table)} ({names}) VALUES ({marks})"
+        if self._key:
+            others = [quoted(name) for name in columns if name not in self._key]
+            change = ", ".join(f"{name} = excluded.{name}" for name in others)
+            action = f"UPDATE SET {change}" if others else "NOTHING"
+            text += f" ON CONFLICT ({', '.join(map(quoted, self._key))}) DO {action}"
+        return text
+
+    def _read(
+        self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Entry]:
+        entries = {}
+        for tp in partitions:
+            place = (self._group_id, tp.topic, tp.partition)
+            found = connection.execute(_READ, place).fetchone()
+            if found is not None:
+                entries[tp] = Entry(owner=found[1], epoch=found[2], offset=found[0])
+        return entries
+
+    def _store(self, connection: sqlite3.Connection, entries: Entries) -> None:
+        connection.executemany(
+            _STORE,
+            [
+                (self._group_id, tp.topic, tp.partition, entry.offset, entry.owner, entry.epoch)
+                for tp, entry in entries.items()
+            ],
+        )
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise IllegalStateError("the SQLite sink is not open; call open() first")
+        return self._connection
+
+    def close(self) -> None:
+        """See ``Sink.close``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
