@@ -99,7 +99,8 @@ class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
     )  # fmt: skip
     fail_on_data_loss: bool = switch(
         True,
-        "Expired or vanished offsets end the query; `false` goes on with what is there.",
+        "Expired or vanished offsets, and a topic that was deleted and made again, end the query; "
+        "`false` goes on with what is there and logs which offsets are skipped.",
         name="failOnDataLoss",
     )
     include_headers: bool = switch(False, "Adds the column `headers`.", name="includeHeaders")
@@ -307,9 +308,7 @@ class SourceOptions:
             raise ConfigError("groupId", "", "startingOffsets=committed needs the group's name")
         client = client_of(options, refused=NOT_OF_SOURCE)
         with named_as_options(options):
-            consumer = client.reader(
-                auto_offset_reset="none" if found.fail_on_data_loss else "earliest"
-            )
+            consumer = client.reader(auto_offset_reset="none")
             admin = client.admin()
         return SourceOptions(
             subscription=Subscription.parse(found),

@@ -6,6 +6,7 @@ rows is normal and is never taken for lost data. Nothing here talks to a broker.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,9 @@ from onceflow.sdk import TopicPartition
 MARK: Final = "@onceflow"
 """Key of our source's positions that is no topic (names of topics have no ``@``).
 
-It holds the id of the cluster that is read and the offsets that the query began at."""
+It holds the ids of the cluster and of the topics, and the offsets that the query began at."""
+
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 
 class DataLossError(Exception):
@@ -146,5 +149,28 @@ def check_data_loss(
             "made anew. Set failOnDataLoss=false to go on without them, or start a new checkpoint."
         )
     moved = {tp: min(begin, end.get(tp, begin)) for tp, (_, begin) in lost.items()}
+    for tp, begin in sorted(moved.items()):
+        log_skipped(tp, start[tp], begin, "they expired or were deleted")
+    for tp, (at, stop) in sorted(shrunk.items()):
+        logger.warning(
+            "failOnDataLoss=false: %s was read to offset %d, but its log ends at %d; goes on there",
+            tp, at, stop,
+        )  # fmt: skip
     moved |= {tp: stop for tp, (_, stop) in shrunk.items()}
     return {**start, **moved}
+
+
+def log_skipped(tp: TopicPartition, start: int, end: int, reason: str) -> None:
+    """Tell which offsets a query with ``failOnDataLoss=false`` goes on without.
+
+    Args:
+        tp: The partition.
+        start: First offset that is skipped.
+        end: Offset after the last one.
+        reason: Why they are skipped.
+    """
+    if end > start:
+        logger.warning(
+            "failOnDataLoss=false: skips topic %s, partition %d, offsets %d to %d (%d offsets): %s",
+            tp.topic, tp.partition, start, end - 1, end - start, reason,
+        )  # fmt: skip

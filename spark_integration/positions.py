@@ -7,6 +7,7 @@ An answer that misses a partition that the query knows is retried and then an er
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, TypeVar
 import tenacity
 
 from onceflow.sdk import IsolationLevel, TopicPartition
-from onceflow.sdk.errors import ConfigError, KafkaError
+from onceflow.sdk.errors import ConfigError, KafkaError, UnknownTopicOrPartitionError
 from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from onceflow.spark_integration.options import Bound, PartitionOffsets, SourceOptions, Subscription
+from onceflow.spark_integration.planning import DataLossError
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin
+
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 T = TypeVar("T")
 LISTING_ATTEMPTS_MAX = 5
@@ -80,6 +84,23 @@ class PositionFinder:
         topics = sorted({tp.topic for tp in wanted if tp.topic in names})
         return wanted.intersection(_retrying(lambda: self._described(topics)))
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Ids of those of the topics that exist; a topic that is made again gets another id."""
+        names = set(topics)
+        if not names:
+            return {}
+
+        def ask() -> dict[str, str]:
+            try:
+                described = self._admin.describe_topics(sorted(names))
+            except UnknownTopicOrPartitionError:
+                present = sorted(names.intersection(self._admin.list_topics()))
+                described = self._admin.describe_topics(present) if present else {}
+            # Brokers older than Kafka 2.8 have no ids of topics.
+            return {name: str(d.topic_id) for name, d in described.items() if d.topic_id.int}
+
+        return _retrying(ask)
+
     def _described(self, topics: list[str]) -> list[TopicPartition]:
         described = self._admin.describe_topics(topics) if topics else {}
         return sorted(
@@ -105,12 +126,15 @@ class PositionFinder:
         """Offset after the last one that the isolation level shows (LSO or high watermark)."""
         return self._listed(dict.fromkeys(partitions, "latest"))
 
-    def _listed(self, wanted: Mapping[TopicPartition, str | int]) -> PartitionOffsets:
+    def _listed(
+        self, wanted: Mapping[TopicPartition, str | int], isolation: IsolationLevel | None = None
+    ) -> PartitionOffsets:
+        level = IsolationLevel(self._options.isolation_level) if isolation is None else isolation
+
         def ask() -> PartitionOffsets:
             if not wanted:
                 return {}
-            level = self._options.isolation_level
-            found = self._admin.list_offsets(dict(wanted), isolation_level=IsolationLevel(level))
+            found = self._admin.list_offsets(dict(wanted), isolation_level=level)
             missing = [str(tp) for tp in wanted if tp not in found]
             if missing:
                 raise MissingPartitionsError(
@@ -120,11 +144,19 @@ class PositionFinder:
 
         return _retrying(ask)
 
-    def resolve(self, bound: Bound, partitions: list[TopicPartition]) -> PartitionOffsets:
+    def resolve(
+        self, bound: Bound, partitions: list[TopicPartition], name: str
+    ) -> PartitionOffsets:
         """One offset for each partition.
+
+        Args:
+            bound: Where to start or end.
+            partitions: The partitions that are read.
+            name: Option that gave offsets, for errors.
 
         Raises:
             ConfigError: Given offsets leave out a partition, or name one that is not read.
+            DataLossError: A given offset lies beyond its log's end, and ``failOnDataLoss`` is set.
         """
         if bound.kind == "earliest":
             return self.earliest(partitions)
@@ -143,7 +175,24 @@ class PositionFinder:
         special |= {
             tp: "latest" for tp, offset in bound.values.items() if offset == LATEST_TIMESTAMP
         }
-        return {**bound.values, **self._listed(special)}
+        return {**bound.values, **self._listed(special), **self._beyond(bound, name)}
+
+    def _beyond(self, bound: Bound, name: str) -> PartitionOffsets:
+        """Ends of the logs that end before a given offset; open transactions belong to a log."""
+        given = {tp: offset for tp, offset in bound.values.items() if offset > 0}
+        ends = self._listed(dict.fromkeys(given, "latest"), IsolationLevel.READ_UNCOMMITTED)
+        beyond = {tp: ends[tp] for tp, offset in sorted(given.items()) if offset > ends[tp]}
+        told = "; ".join(
+            f"{tp}: {given[tp]}, but the log ends at {end}" for tp, end in beyond.items()
+        )
+        if beyond and self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"{name}: {told}. Give an offset that exists, or -1 for the end. "
+                "Offsets of a topic that was deleted and made again begin at 0."
+            )
+        if beyond:
+            logger.warning("failOnDataLoss=false: %s: %s; uses the end", name, told)
+        return beyond
 
     def _check_complete(self, bound: Bound, partitions: list[TopicPartition]) -> None:
         missing = [str(tp) for tp in partitions if tp not in bound.values]

@@ -6,6 +6,7 @@ that position, not the last record, decides, since markers and aborted records h
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -26,12 +27,15 @@ from onceflow.spark_integration.planning import (
     OffsetRange,
     check_data_loss,
     limit_offsets,
+    log_skipped,
     plan_ranges,
 )
 from onceflow.spark_integration.positions import MissingPartitionsError, PositionFinder
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
+
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 ROWS_PER_BATCH_MAX = 10_000
 """Most rows of an Arrow batch that goes to Spark."""
@@ -65,6 +69,12 @@ def from_dict(nested: OffsetDict) -> PartitionOffsets:
         if topic != MARK
         for partition, offset in numbers.items()
     }
+
+
+def _ids(position: OffsetDict) -> dict[str, str]:
+    """Ids of topics when a position was planned; empty in checkpoints of older versions."""
+    ids: dict[str, str] = position.get(MARK, {}).get("topics", {})
+    return ids
 
 
 def begin_of(start: OffsetDict, end: OffsetDict) -> PartitionOffsets:
@@ -143,10 +153,18 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
                 polled = consumer.poll(timeout_ms=500, max_records=ROWS_PER_BATCH_MAX)
                 now_at = consumer.position(tp)
             except NoOffsetForPartitionError as error:
-                raise DataLossError(
-                    f"{tp}: offset {position} is gone; it expired or was deleted. Set "
-                    "failOnDataLoss=false to go on without it."
-                ) from error
+                if options.fail_on_data_loss:
+                    raise DataLossError(
+                        f"{tp}: offset {position} is gone; it expired or was deleted. Set "
+                        "failOnDataLoss=false to go on without it."
+                    ) from error
+                begin = consumer.beginning_offsets([tp])[tp]
+                # A log that begins earlier has ended before the position: the rest is not there.
+                now_at = min(begin, range_.end) if begin > position else range_.end
+                log_skipped(tp, position, now_at, "they were deleted while the batch was read")
+                consumer.seek(tp, now_at)
+                position, moved_at = now_at, time.monotonic()
+                continue
             records = [r for r in polled.get(tp, ()) if r.offset < range_.end]
             if records:
                 yield _record_batch(records, schema, options.include_headers)
@@ -177,8 +195,8 @@ class OnceflowReader(DataSourceReader):
         with Admin(config=options.admin) as admin:
             finder = PositionFinder(options, admin)
             partitions = finder.partitions()
-            start = finder.resolve(options.starting, partitions)
-            end = finder.resolve(options.ending, partitions)
+            start = finder.resolve(options.starting, partitions, "startingOffsets")
+            end = finder.resolve(options.ending, partitions, "endingOffsets")
             earliest = finder.earliest(partitions)
         end = {tp: max(offset, start[tp]) for tp, offset in end.items()}
         start = check_data_loss(start, end, earliest, fail=options.fail_on_data_loss)
@@ -217,15 +235,19 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> OffsetDict:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         finder = self._finder()
-        first = to_dict(finder.resolve(self._options.starting, finder.partitions()))
-        return self._marked(first, first)
+        first = to_dict(
+            finder.resolve(self._options.starting, finder.partitions(), "startingOffsets")
+        )
+        return self._marked(first, first, finder.topic_ids(first))
 
-    def _marked(self, position: OffsetDict, first: OffsetDict | None) -> OffsetDict:
-        """Add the cluster's id and the query's first position, for the sink and for restarts."""
+    def _marked(
+        self, position: OffsetDict, first: OffsetDict | None, topic_ids: Mapping[str, str]
+    ) -> OffsetDict:
+        """Add the ids of cluster and topics, and the first position, for sink and restarts."""
         if self._cluster_id is None:
             self._cluster_id = self._finder().cluster_id()
-        mark = {"cluster": self._cluster_id} | ({} if first is None else {"start": first})
-        return {**position, MARK: mark}
+        mark = {"cluster": self._cluster_id, "topics": dict(sorted(topic_ids.items()))}
+        return {**position, MARK: mark | ({} if first is None else {"start": first})}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """``maxOffsetsPerTrigger``, or no limit."""
@@ -240,7 +262,10 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Partitions that one metadata answer leaves out stay in the query: dropping them would
         # make them new, and all their records would be read again.
         gone = set(known).difference(listed)
-        begin = {**known, **finder.earliest(tp for tp in listed if tp not in known)}
+        ids = {**_ids(start), **finder.topic_ids({tp.topic for tp in [*listed, *known]})}
+        renewed = self._renewed(_ids(start), ids)
+        fresh = finder.earliest(tp for tp in listed if tp not in known or tp.topic in renewed)
+        begin = {**known, **fresh}
         latest = {**finder.latest(listed), **self._unlisted(finder, gone)}
         if self._target is not None:
             latest = {
@@ -249,7 +274,24 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(begin, latest, limit.max_rows)
         # A partition without an end keeps its place, in case that it comes back.
-        return self._marked(to_dict({**known, **latest}), start.get(MARK, {}).get("start"))
+        position = to_dict({**known, **latest})
+        return self._marked(position, start.get(MARK, {}).get("start"), ids)
+
+    def _renewed(self, before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+        """Topics that were deleted and made again, so that offsets of before mean nothing.
+
+        Raises:
+            DataLossError: There is one, and ``failOnDataLoss`` is set.
+        """
+        renewed = {name for name, id_ in before.items() if now.get(name, id_) != id_}
+        if renewed and self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"topics were deleted and made again since the checkpoint: "
+                f"{', '.join(sorted(renewed))}; its offsets belong to the old ones. Set "
+                "failOnDataLoss=false to read the new ones from their beginning, or start a new "
+                "checkpoint."
+            )
+        return renewed
 
     def _unlisted(self, finder: PositionFinder, gone: set[TopicPartition]) -> PartitionOffsets:
         """Ends of partitions that the query reads but metadata does not name."""
@@ -281,14 +323,49 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut a micro-batch into ranges; checks that its offsets are still there."""
         known, stop = begin_of(start, end), from_dict(end)
         finder = self._finder()
-        if not self._options.fail_on_data_loss:
-            stop = {tp: stop[tp] for tp in finder.existing(stop)}
+        if known == from_dict(start):
+            known = self._without_renewed(known, _ids(start), _ids(end))
+        stop = self._present(finder, known, stop, _ids(end))
         # An empty range needs nothing, so nothing of it can be lost.
         stop = {tp: offset for tp, offset in stop.items() if offset != known.get(tp)}
         earliest = finder.earliest(sorted(stop))
         begin = {tp: known.get(tp, earliest[tp]) for tp in stop}
         begin = check_data_loss(begin, stop, earliest, fail=self._options.fail_on_data_loss)
         return [RangePartition(r) for r in plan_ranges(begin, stop, self._options.min_partitions)]
+
+    def _without_renewed(
+        self, known: PartitionOffsets, before: Mapping[str, str], now: Mapping[str, str]
+    ) -> PartitionOffsets:
+        """First offsets without those of topics that the batch begins anew."""
+        renewed = self._renewed(before, now)
+        for tp in sorted(tp for tp in known if tp.topic in renewed):
+            logger.warning(
+                "failOnDataLoss=false: topic %s was deleted and made again; partition %d, read to "
+                "offset %d before, is read from its beginning",
+                tp.topic, tp.partition, known[tp],
+            )  # fmt: skip
+        return {tp: offset for tp, offset in known.items() if tp.topic not in renewed}
+
+    def _present(
+        self,
+        finder: PositionFinder,
+        known: PartitionOffsets,
+        stop: PartitionOffsets,
+        planned: Mapping[str, str],
+    ) -> PartitionOffsets:
+        """Ends of those partitions that are still what they were when the batch was planned.
+
+        Raises:
+            DataLossError: A topic was made again since, and ``failOnDataLoss`` is set.
+        """
+        now = finder.topic_ids({tp.topic for tp in stop})
+        renewed = self._renewed(planned, now)
+        if self._options.fail_on_data_loss:
+            return stop
+        present = {tp for tp in finder.existing(stop) if tp.topic not in renewed}
+        for tp in sorted(set(stop) - present):
+            log_skipped(tp, known.get(tp, 0), stop[tp], "their topic or partition was deleted")
+        return {tp: offset for tp, offset in stop.items() if tp in present}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range in a task; Spark names none when there was nothing to plan."""

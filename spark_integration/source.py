@@ -127,7 +127,9 @@ def register(spark: SparkSession) -> None:
 def _check_worker_python(program: str) -> None:
     """Local workers start with a Python program found by name; it must have this package."""
     found = shutil.which(program)
-    if found is None or os.path.dirname(os.path.abspath(found)) != os.path.dirname(sys.executable):
+    # A Python that was started by a relative path keeps the `..` of it in its own name.
+    own = os.path.dirname(os.path.abspath(sys.executable))
+    if found is None or os.path.dirname(os.path.abspath(found)) != own:
         raise ConfigError(
             "PYSPARK_PYTHON",
             program,

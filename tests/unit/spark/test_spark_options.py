@@ -5,8 +5,10 @@ Method: option maps as Spark hands them over (names folded to lower case) are pa
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,16 @@ def test_settings_of_a_file_reach_every_client_and_options_win(tmp_path: Path) -
     assert code.admin.bootstrap_servers == "b:1"
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
         SinkOptions.parse({"transactionalid": "t"}, {"linger.ms": "1"})
+
+
+def test_workers_python_is_the_same_however_its_path_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from onceflow.spark_integration.source import _check_worker_python
+
+    own = Path(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(own.parent / ".." / own.parent.name / own.name))
+    _check_worker_python(str(own))
+    _check_worker_python(os.path.relpath(own))
+    with pytest.raises(ConfigError, match="PYSPARK_PYTHON"):
+        _check_worker_python("/bin/sh")
