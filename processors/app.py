@@ -24,7 +24,7 @@ from onceflow.processors.declare.functions import (
     to_nodes,
 )
 from onceflow.processors.declare.joins import Joining, Kind, declare_join
-from onceflow.processors.declare.options import FunctionOptions
+from onceflow.processors.declare.options import FunctionOptions, check_known
 from onceflow.processors.declare.tables import declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
@@ -118,11 +118,9 @@ class App:
         one result for each record, or None. A call that fails is repeated with halves.
 
         Args:
-            topic: Input topic, or several with one partition count; or a function that is a
-                processor of this application already.
+            topic: Input topic, or several with one partition count; or a declared processor.
             to: Topic of returned values.
-            key: Another key by the value: records go through a topic of the application's own
-                first, so that all of one key meet.
+            key: Another key by the value; records then go through a repartition topic first.
             branches: Further topics by name, for ``Output(value, branch="name")``.
             batch: Most records in one call.
             **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
@@ -139,6 +137,7 @@ class App:
         Raises:
             DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken.
         """
+        check_known(App.processor, options)
 
         def declare(function: F) -> F:
             declared: Declaration
@@ -214,6 +213,7 @@ class App:
             DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken,
                 or sessions cannot be merged.
         """
+        check_known(App.aggregate, options)
         windowing = Windowing(window, to, fold, merge, time, idle, late, emit, key)
 
         def declare(function: F) -> F:
@@ -257,6 +257,7 @@ class App:
         Raises:
             DeclarationError: The topic is a table already, or a type has no codec.
         """
+        check_known(App.table, options)
         declared = declare_table(topic, value, key, self._declared, options)
         self._add(declared)
         return cast("Table[K, V]", declared.function)
@@ -304,6 +305,7 @@ class App:
             DeclarationError: A parameter cannot be filled, may be missing and is not annotated so,
                 or both sides are one.
         """
+        check_known(App.join, options)
         joining = Joining(left, right, within, grace, kind, to, time, idle, late)
 
         def declare(function: F) -> F:
@@ -336,6 +338,7 @@ class App:
         Raises:
             DeclarationError: The owner sets no timers, or a parameter cannot be filled.
         """
+        check_known(App.timer, options)
 
         def declare(function: F) -> F:
             self._add(declare_timer(function, self._declared, owner, to, options, self._given()))

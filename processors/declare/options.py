@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -12,6 +13,8 @@ from onceflow.processors.graph.specs import FailurePolicy, StoreKind
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.codec import Migration
 from onceflow.processors.values import Format
+from onceflow.sdk.settings.declare import plain
+from onceflow.sdk.settings.names import did_you_mean
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -60,18 +63,36 @@ class Options:
     migrations: object
 
 
+def check_known(decorator: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Refuse options that a method of ``App`` does not have, before it declares anything.
+
+    Args:
+        decorator: The method, whose own keyword arguments are suggested too.
+        given: Its ``**options``.
+
+    Raises:
+        DeclarationError: One is unknown; the message suggests the nearest.
+    """
+    shared = tuple(FunctionOptions.__annotations__)
+    for name in given:
+        if name in shared:
+            continue
+        parameters = inspect.signature(decorator).parameters.values()
+        own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        known = [*own, *shared]
+        remedy = did_you_mean(name, {plain(each): each for each in known})
+        raise DeclarationError(
+            f"{name}={given[name]!r}: {decorator.__name__} has no such option; "
+            f"{remedy or 'choose from ' + ', '.join(known)}"
+        )
+
+
 def read_options(function: Callable[..., object], given: FunctionOptions) -> Options:
     """Check the options of a declaration.
 
     Raises:
-        DeclarationError: One is unknown, or cannot work.
+        DeclarationError: One cannot work.
     """
-    unknown = sorted(given.keys() - FunctionOptions.__annotations__.keys())
-    if unknown:
-        raise DeclarationError(
-            f"unknown options: {', '.join(unknown)}; there are "
-            f"{', '.join(FunctionOptions.__annotations__)}"
-        )
     called = name_of(function, given.get("name"))
     dead_letter = given.get("dead_letter")
     return Options(

@@ -54,9 +54,19 @@ def unknown_setting(
     elif asked in remedies:
         remedy = remedies[asked]
     else:
-        import difflib  # Late: only for a mistake.
-
-        near = difflib.get_close_matches(asked, ways, n=1, cutoff=0.6)
-        remedy = f"did you mean {ways[near[0]]}?" if near else "see docs/configuration.md"
+        remedy = did_you_mean(str(name), ways) or "see docs/configuration.md"
     article = "an" if kind[0] in "aeiouAEIOU" else "a"
     return ConfigError(name, "...", f"{article} {kind} has no such setting; {remedy}")
+
+
+def did_you_mean(name: str, ways: Mapping[str, str]) -> str:
+    """Return the question that suggests a known name; empty where none is close.
+
+    Args:
+        name: The unknown name.
+        ways: What to write, by the known name in the form that ``plain`` gives.
+    """
+    import difflib  # Late: only for a mistake.
+
+    near = difflib.get_close_matches(plain(name), ways, n=1, cutoff=0.6)
+    return f"did you mean {ways[near[0]]}?" if near else ""

@@ -6,7 +6,7 @@ Method: applications are declared and inspected, or driven in memory by the test
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TypedDict
 
@@ -473,3 +473,20 @@ def test_an_annotation_that_is_no_name_of_the_module_says_what_to_do() -> None:
 
     with pytest.raises(DeclarationError, match="define the type at the top of the module"):
         app.processor("in")(handle)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda app: app.processor("in", retrys=3), "retrys=3: processor .* mean retries"),
+        (lambda app: app.processor("in", batchs=3), "batchs=3: processor .* mean batch"),
+        (lambda app: app.aggregate("in", window=None, emitt=1), "aggregate .* mean emit"),
+        (lambda app: app.table("in", str, stores="memory"), "table .* mean store"),
+        (lambda app: app.join("a", "b", withn=1), "join .* mean within"),
+        (lambda app: app.timer(print, onerror="skip"), "timer .* mean on_error"),
+        (lambda app: app.processor("in", zzzz=1), "choose from to, key, branches, batch, name"),
+    ],
+)
+def test_unknown_options_get_a_suggestion(declare: Callable[[App], object], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        declare(App("options"))

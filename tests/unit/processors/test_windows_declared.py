@@ -130,7 +130,7 @@ async def waiting(value: int, total: int = 0) -> int:
         (lambda: Collect(0), "values_max=0"),
         (lambda: Reduce(3), "combine=3"),  # type: ignore[arg-type]
         (lambda: Ready(abs, max, None), "merge=None: must be a function"),  # type: ignore[arg-type]
-        (lambda: declared(stor="memory"), "unknown options: stor; there are name, dead_letter"),
+        (lambda: declared(stor="memory"), "aggregate has no such option; did you mean store"),
     ],
 )
 def test_refused(make: Callable[[], object], message: str) -> None:
