@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "acls": ("onceflow.cli.acls", "List, add and remove rules of who may do what."),
     "users": ("onceflow.cli.users", "List users with SCRAM passwords, set and remove passwords."),
     "quotas": ("onceflow.cli.quotas", "Show and change quotas of users, clients and addresses."),
+    "dlq": ("onceflow.cli.dlq", "List, show and replay dead letters."),
     "log": ("onceflow.cli.log", "Dump and verify the files of a data folder, without a broker."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }

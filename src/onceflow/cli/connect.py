@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from onceflow.sdk import Admin, Consumer, Producer
     from onceflow.sdk.settings.sources import ClientSettings
 
+POLL_MS: Final = 200
+"""Longest wait of a poll; after each, a command looks whether it has reached the end."""
 SWITCHES: Final = frozenset({"ONCEFLOW_CONFIG", "ONCEFLOW_PROFILE"})
 """Variables of the command line itself, which are not settings of clients."""
 ENGINE_SWITCHES: Final = frozenset({"ONCEFLOW_UVLOOP", "ONCEFLOW_COMPILE"})

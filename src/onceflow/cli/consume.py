@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 from onceflow.cli.base import Command, Failure
-from onceflow.cli.connect import Connection, connected
+from onceflow.cli.connect import POLL_MS, Connection, connected
 from onceflow.cli.output import json_option
 from onceflow.cli.record_text import json_line, template
 from onceflow.cli.values import time_ms
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Reader: TypeAlias = Consumer[object, object]
     Writer: TypeAlias = Callable[[ConsumerRecord[object, object]], bytes]
-
-POLL_MS = 200
 
 
 @click.command(cls=Command, epilog="Example: onceflow consume orders --from 15m --follow --json")
