@@ -324,7 +324,7 @@ class GroupTable:
         group.state_timestamp_ms = stored.state_timestamp_ms
         for member in stored.members:
             group.add(member)
-        group.leader = stored.leader if stored.leader in group.members else group.leader
+        group.leader = stored.leader if stored.leader in group.members else None
         group.note_subscriptions()
         if group.members:
             # The only way back to a generation that was agreed on before the restart: no rebalance

@@ -108,6 +108,10 @@ class GroupCoordinator:
         for group in self._table.classic():
             for member in group.members.values():
                 self._rebalancer.touch(group, member, now_ms)
+            if group.members and group.leader is None:
+                # It was a consumer group, and the rebalance that followed did not end: partitions
+                # of members that went belong to nobody, and no session will end for their sake.
+                self._rebalancer.rebalance(group, now_ms)
         self.consumers.start(now_ms)
 
     def start(self, now_ms: int) -> None:

@@ -204,6 +204,7 @@ class Migration:
         successor.protocol_name = successor.elect_protocol()
         successor.note_subscriptions()
         successor.state = GroupState.STABLE
+        successor.leader = None  # Nobody divided this generation; what the others had is nobody's.
         self._table.write_downgrade(group, successor, now_ms, with_members=True)
         logger.info("%s is a classic group now", group.group_id)
         for member_id in list(group.members):

@@ -142,11 +142,28 @@ def test_last_new_member_turns_it_back(bench: Bench, restart: bool) -> None:
     assert group_type(bench) == "classic"
     if restart:
         bench.restart()
-    assert bench.group_state() == ("Stable" if restart else "PreparingRebalance")
+    assert bench.group_state() == "PreparingRebalance"
     joined = old.join()
     assert joined.leader == old.member_id
     assert old.sync({old.member_id: write_assignment({"a": range(4)}, 3)}) is ErrorCode.NONE
     assert old.owned == [0, 1, 2, 3]
+
+
+def test_restart_after_turning_back_leaves_no_partition_to_nobody(bench: Bench) -> None:
+    """Of members that stay, static ones would keep their shares: nobody else asks for more."""
+    stays = classic_group(bench, "s1")
+    leaves = Peer(bench, "n1", "a")
+    for _ in range(4):
+        leaves.step()
+        stays.step()
+    assert leaves.numbers()
+    leaves.leave()
+    bench.restart()
+    assert stays.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    assert stays.join().leader == stays.member_id
+    stays.sync({stays.member_id: write_assignment({"a": range(4)}, 3)})
+    bench.restart()  # That generation was divided, and stands.
+    assert (stays.beat(), stays.owned) == (ErrorCode.NONE, [0, 1, 2, 3])
 
 
 def test_silent_new_member_turns_it_back(bench: Bench) -> None:
