@@ -28,7 +28,7 @@ from onceflow.processors.graph import StoreKind, SubTopology, Topology
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
-from onceflow.processors.tables import Table
+from onceflow.processors.tables import GlobalTable, Table
 from onceflow.processors.timers import Timer, Timers
 from onceflow.processors.values import Format
 from onceflow.processors.windows import (
@@ -52,6 +52,7 @@ __all__ = [
     "ListState",
     "Migration",
     "Table",
+    "GlobalTable",
     "Timers",
     "Timer",
     "Tumbling",

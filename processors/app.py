@@ -25,7 +25,7 @@ from onceflow.processors.declare.functions import (
 )
 from onceflow.processors.declare.joins import Joining, Kind, declare_join
 from onceflow.processors.declare.options import FunctionOptions, check_known
-from onceflow.processors.declare.tables import declare_table
+from onceflow.processors.declare.tables import declare_global_table, declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
 from onceflow.processors.errors import DeclarationError, ForcedShutdown
@@ -34,7 +34,8 @@ from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
-from onceflow.processors.tables import K, Table, V
+from onceflow.processors.tables import GlobalTable, K, Table, V
+from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Services, Worker
 from onceflow.sdk import ClientSettings
@@ -262,6 +263,53 @@ class App:
         self._add(declared)
         return cast("Table[K, V]", declared.function)
 
+    def global_table(
+        self,
+        topic: str,
+        value: type[V],
+        *,
+        key: type[K] = bytes,  # type: ignore[assignment]
+        name: str | None = None,
+        format: Format | str = Format.JSON,
+    ) -> GlobalTable[K, V]:
+        """Declare a topic as a global table: every worker holds the rows of all partitions.
+
+        ::
+
+            countries = app.global_table("countries", Country, key=str)
+
+            @app.processor("orders", to="enriched")
+            def enrich(
+                order: Order,
+                country: Annotated[Country | None, countries.by(lambda order: order.country)],
+            ) -> Enriched: ...
+
+        Any key can be looked up, and the topic may have any partition count. Each worker reads the
+        topic before it takes its first record, from the beginning to the last stable offset, and
+        follows it afterwards; only committed records count. Rows are kept in memory and read again
+        after a restart, and there is no changelog.
+
+        As with Kafka Streams' ``GlobalKTable``, rows and records are not synchronised in time: a
+        record meets the row that its worker has read by then, and one that is processed again
+        after an abort may meet a later row.
+
+        Args:
+            topic: The topic; its records without a value delete their key.
+            value: Type of the values. A record that does not fit it ends the worker.
+            key: Type of the keys.
+            name: The topic's by default.
+            format: ``json`` or ``msgpack`` for structured values.
+
+        Returns:
+            The table, to annotate parameters with.
+
+        Raises:
+            DeclarationError: The topic is a table already, or a type has no codec.
+        """
+        declared = declare_global_table(topic, value, key, self._declared, name, format)
+        self._add(declared)
+        return cast("GlobalTable[K, V]", declared.function)
+
     def join(
         self,
         left: str | Table[Any, Any],
@@ -402,7 +450,8 @@ class App:
 
     def _build(self, declared: Sequence[Declaration]) -> Topology:
         group = self.settings.group_of(self.name)
-        return build(self.name, group, to_nodes(declared, group), self._hooks)
+        shared = [each.function for each in declared if isinstance(each.function, GlobalTable)]
+        return build(self.name, group, to_nodes(declared, group), self._hooks, shared)
 
     def topology(self) -> Topology:
         """The declared processors as a graph; ``print`` it to read it.

@@ -40,12 +40,17 @@ class ChangelogReader(Protocol):
     """
 
     def bounds(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> (
         Mapping[TopicPartition, tuple[int, int]]
         | Awaitable[Mapping[TopicPartition, tuple[int, int]]]
     ):
-        """Log start offset and high watermark of each partition."""
+        """Log start offset and high watermark of each partition.
+
+        Args:
+            partitions: The partitions.
+            committed: Whether the last stable offset is wanted in place of the high watermark.
+        """
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
         """Read these partitions from these offsets on, and no others."""

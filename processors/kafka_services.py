@@ -122,13 +122,15 @@ class KafkaChangelogReader:
         self._consumer = consumer
 
     async def bounds(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Log start offset and high watermark of each partition."""
+        """Log start offset and high watermark, or last stable offset, of each partition."""
         starts = await settle(self._admin.list_offsets(dict.fromkeys(partitions, "earliest")))
         latest = self._admin.list_offsets(
             dict.fromkeys(partitions, "latest"),
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=IsolationLevel.READ_COMMITTED
+            if committed
+            else IsolationLevel.READ_UNCOMMITTED,
         )
         ends = await settle(latest)
         return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions}

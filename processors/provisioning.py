@@ -164,9 +164,12 @@ async def _make_inputs(
     topology: Topology, settings: AppSettings, admin: TopicAdmin
 ) -> dict[str, TopicFacts]:
     """Inputs exist, or are outputs of the same application, or may be created."""
-    facts = dict(await settle(admin.describe(topology.input_topics)))
+    inputs = list(
+        dict.fromkeys([*topology.input_topics, *(t.topic for t in topology.global_tables)])
+    )
+    facts = dict(await settle(admin.describe(inputs)))
     made_here = set(topology.output_topics)
-    missing = [topic for topic in topology.input_topics if topic not in facts]
+    missing = [topic for topic in inputs if topic not in facts]
     unknown = [topic for topic in missing if topic not in made_here]
     if unknown and not settings.create_inputs:
         raise TopicSetupError(
@@ -299,7 +302,7 @@ async def _warn_of_loss(
             )
 
 
-async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> None:
+async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> dict[str, int]:
     """Compare the topics with what they were at the start.
 
     Args:
@@ -307,11 +310,14 @@ async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> No
         known: As of the start.
         admin: Access to the brokers.
 
+    Returns:
+        Partition counts as they are now.
+
     Raises:
         TopicSetupError: A topic is gone or was made again, or an input with state has grown.
     """
     facts = await settle(admin.describe(list(known.partitions)))
-    inputs = set(topology.input_topics)
+    inputs = {*topology.input_topics, *(table.topic for table in topology.global_tables)}
     changelogs = {state.changelog for state in topology.states}
     for topic, topic_id in known.topic_ids.items():
         role = "input" if topic in inputs else "changelog" if topic in changelogs else "output"
@@ -333,3 +339,4 @@ async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> No
     for part in topology.sub_topologies:
         _check_counts(part, facts)
         _common_count(part, facts)
+    return {topic: found.partitions for topic, found in facts.items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from onceflow.processors.errors import DeclarationError
+from onceflow.processors.values import Format
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -44,3 +47,57 @@ class Table(Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, topic={self.topic!r})"
+
+
+class GlobalTable(Table[K, V]):
+    """The latest value of each key of a topic, all of it in every worker (``App.global_table``).
+
+    ``Annotated[Country | None, countries]`` gives the row of the record's key, and
+    ``Annotated[Country | None, countries.by(lambda order: order.country)]`` that of another key.
+
+    Attributes:
+        format: Layout of structured values and keys.
+    """
+
+    __slots__ = ("format",)
+
+    def __init__(
+        self, name: str, topic: str, value_type: type[V], key_type: type[K], format: Format
+    ) -> None:
+        super().__init__(name, topic, value_type, key_type)
+        self.format: Format = format
+
+    def by(self, key: Callable[..., K | None]) -> GlobalLookup:
+        """Look up the row of a key that the value of the record gives.
+
+        Args:
+            key: The key by the value; None finds no row.
+
+        Returns:
+            What to annotate a parameter with.
+
+        Raises:
+            DeclarationError: It is no function.
+        """
+        if not callable(key):
+            raise DeclarationError(
+                f"table {self.name}: key={key!r}: must be a function of the value, such as "
+                "lambda order: order.country"
+            )
+        return GlobalLookup(self, key)
+
+
+AnyGlobalTable: TypeAlias = GlobalTable[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalLookup:
+    """A row of a global table by a key that the value of the record gives.
+
+    Attributes:
+        table: The table.
+        key: The key by the value.
+    """
+
+    table: AnyGlobalTable
+    key: Callable[..., object]

@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from typing import cast
 
 from onceflow.processors.app import App
+from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.graph.nodes import WorkingNode
 from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.graph.topology import SubTopology
@@ -70,8 +71,13 @@ class TestDriver:
         self._unit = Unit(self._seconds, 1, 1, 1)
         self._resources = Resources(self._topology.hooks)
         self._opened = False
+        self._global_rows = GlobalRows(self._topology.global_tables)
         around = Surroundings(
-            self._unit.lanes, self._seconds, lambda: self.now_ms, resources=self._resources
+            self._unit.lanes,
+            self._seconds,
+            lambda: self.now_ms,
+            resources=self._resources,
+            global_rows=self._global_rows,
         )
         self._programs = make_programs(self._topology, around)
         self._parts: dict[str, SubTopology] = {
@@ -182,6 +188,8 @@ class TestDriver:
 
     def _format(self, topic: str) -> Format:
         """The layout of a topic's values: that of a processor that reads it, or of any."""
+        if topic in self._global_rows.tables:
+            return self._global_rows.tables[topic].format
         part = self._parts.get(topic)
         nodes = self._topology.working if part is None else part.working
         return nodes[0].format
@@ -201,6 +209,8 @@ class TestDriver:
         record = ConsumerRecord(
             topic, partition, len(log), timestamp_ms, key=key, value=value, headers=headers
         )
+        if topic in self._global_rows.tables:
+            self._global_rows.put(topic, partition, record.offset, key, value)
         log.append(record)
         self._order[topic].append(record)
         if topic in self._parts:
@@ -297,7 +307,12 @@ class TestDriver:
 
     def _topics(self) -> set[str]:
         """Topics that are declared, or that hold records."""
-        return {*self._order, *self._topology.input_topics, *self._topology.output_topics}
+        return {
+            *self._order,
+            *self._global_rows.tables,
+            *self._topology.input_topics,
+            *self._topology.output_topics,
+        }
 
     def _unknown_topic(self, topic: str) -> LookupError:
         known = ", ".join(sorted(self._topics()))

@@ -27,6 +27,7 @@ from onceflow.processors.errors import (
     TooManyAbortsError,
     TopicSetupError,
 )
+from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.hooks import Resources
@@ -138,6 +139,7 @@ class Worker:
             settings.commit_bytes,
         )
         self._resources = Resources(topology.hooks)
+        self._global_rows = GlobalRows(topology.global_tables, services.changelog_reader)
         self._programs = make_programs(
             topology,
             Surroundings(
@@ -147,6 +149,7 @@ class Worker:
                 settings.output_bytes_max,
                 settings.max_future_ms,
                 self._resources,
+                self._global_rows,
             ),
         )
         self._restorer = Restorer(services.changelog_reader, self._clock)
@@ -284,6 +287,8 @@ class Worker:
         while not self._stopping:
             try:
                 self._topics = await calls(provision(self._topology, self._settings, self._admin))
+                self._global_rows.cover(self._topics.partitions)
+                await self._read_global_tables(calls)
                 if self._stopping:
                     return
                 if self._slot is None:
@@ -299,6 +304,14 @@ class Worker:
                 await calls(_made(partial(self._services.sleep, delay_s)))
             else:
                 return
+
+    async def _read_global_tables(self, calls: Calls) -> None:
+        """Take what global tables got, and wait until they are complete."""
+        if not self._global_rows.tables:
+            return
+        await calls(self._global_rows.step(0))
+        while not (self._global_rows.complete or self._stopping):
+            await calls(self._global_rows.step(RESTORE_SLICE_MS))
 
     async def _open_ledger(self, calls: Calls) -> None:
         assert self._slot is not None
@@ -323,6 +336,7 @@ class Worker:
             logger.warning("closing: %s", error)
         finally:
             await self._restorer.close()
+            await self._global_rows.close()
             if self._admin is not None:
                 await settle(self._admin.close())
 
@@ -381,6 +395,7 @@ class Worker:
             assert task is not None, f"{partition} is read and belongs to no task"
             task.put(partition, records)
             self._bad.read(partition)
+        await self._read_global_tables(calls)
         if self._tasks.restoring:
             await self._restore(calls, 0 if polled.records else RESTORE_SLICE_MS)
         await self._step_tasks(calls)
@@ -640,7 +655,8 @@ class Worker:
         assert self._admin is not None
         assert self._topics is not None
         try:
-            await calls(watch(self._topology, self._topics, self._admin))
+            counts = await calls(watch(self._topology, self._topics, self._admin))
+            self._global_rows.cover(counts)  # New partitions are read too.
         except TopicSetupError:
             if self._unit.count and not now:
                 await self._commit(calls)

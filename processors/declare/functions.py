@@ -21,6 +21,7 @@ from onceflow.processors.context import Output
 from onceflow.processors.declare.signatures import (
     ArgumentKind,
     Signature,
+    lookup_of,
     read_signature,
     table_of,
 )
@@ -46,6 +47,7 @@ from onceflow.processors.graph.specs import (
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.faces import ListState, MapState, State
 from onceflow.processors.state.timed import timer_layout
+from onceflow.processors.tables import GlobalTable
 from onceflow.processors.values import Format, decoder_for
 from onceflow.sdk.errors import InvalidTopicError
 from onceflow.sdk.model.record_checks import check_topic_name
@@ -312,6 +314,12 @@ def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) ->
             raise DeclarationError(
                 f"{called}: {argument.name}: table {table.name!r} is not one of this application"
             )
+        if lookup_of(argument.annotation) and not any(
+            other.kind is ArgumentKind.VALUE for other in signature.arguments
+        ):
+            raise DeclarationError(
+                f"{called}: {argument.name}: by() needs a parameter for the value; add one"
+            )
         wanted = typing.get_args(argument.annotation)[0]
         parts = typing.get_args(wanted)
         if types.NoneType not in parts or not all(
@@ -322,7 +330,8 @@ def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) ->
                 f"{called}: {argument.name}: write Annotated[{shown} | None, ...]: table "
                 f"{table.name} holds {shown}, and a key may have no row"
             )
-        found.append(table.name)
+        if not isinstance(table, GlobalTable):  # Its rows belong to no task.
+            found.append(table.name)
     return tuple(dict.fromkeys(found))
 
 
@@ -347,6 +356,8 @@ def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
     sources: dict[str, Node] = {}
     functions: list[Node] = []
     for declared in declarations:
+        if isinstance(declared.function, GlobalTable):
+            continue  # Every worker reads it, outside of the graph.
         for topic in declared.topics:
             sources.setdefault(topic, SourceNode(name=source_name(topic), topic=topic))
         parents = tuple(map(source_name, declared.topics))
@@ -375,6 +386,11 @@ def find_source(
         if len(set(source)) < len(source):
             raise DeclarationError(f"{called}: topic={source!r} names a topic twice")
         return tuple(source), None
+    if isinstance(source, GlobalTable):
+        raise DeclarationError(
+            f"{called}: topic={source!r}: a global table gives no records; read its topic "
+            f"{source.topic!r}"
+        )
     parent = next((declared for declared in known if declared.function is source), None)
     if parent is None:
         raise DeclarationError(

@@ -35,7 +35,7 @@ from onceflow.processors.graph.specs import (
 )
 from onceflow.processors.state.keys import unpack_int
 from onceflow.processors.state.timed import BY_STREAM, ROW, TimedLayout
-from onceflow.processors.tables import Table
+from onceflow.processors.tables import GlobalTable, Table
 from onceflow.processors.values import decoder_for
 from onceflow.processors.windows import whole_ms
 
@@ -176,6 +176,12 @@ def declare_join(
     called = common.name
     check_name("processor name", called)
     kind = choice(Kind, called, "kind", joining.kind)
+    for side, source in (("left", joining.left), ("right", joining.right)):
+        if isinstance(source, GlobalTable):
+            raise DeclarationError(
+                f"{called}: {side}={source!r}: a processor joins with a global table: annotate a "
+                "parameter with Annotated[... | None, table.by(key)]"
+            )
     signature = _signature(called, function, kind)
     if isinstance(joining.left, Table) and isinstance(joining.right, Table):
         return _tables(called, function, signature, known, joining, common, _ALONE[kind])

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from onceflow.processors.context import Context
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.state.faces import ListState, MapState, State
-from onceflow.processors.tables import Table
+from onceflow.processors.tables import GlobalLookup, Table
 from onceflow.processors.timers import Timer, Timers
 from onceflow.processors.windows import Window
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -162,7 +162,15 @@ def table_of(annotation: object) -> Table[object, object] | None:
     for mark in typing.get_args(annotation)[1:]:
         if isinstance(mark, Table):
             return mark
+        if isinstance(mark, GlobalLookup):
+            return mark.table
     return None
+
+
+def lookup_of(annotation: object) -> GlobalLookup | None:
+    """The key of a parameter annotated ``Annotated[V | None, table.by(key)]``, or None."""
+    marks = typing.get_args(annotation)[1:]
+    return next((mark for mark in marks if isinstance(mark, GlobalLookup)), None)
 
 
 def _kind(name: str, annotation: object) -> ArgumentKind:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onceflow.processors.declare.functions import Declaration, check_topics, shown_type
+from onceflow.processors.declare.functions import (
+    NO_LIMITS,
+    Declaration,
+    check_topics,
+    choice,
+    make_policy,
+    shown_type,
+)
 from onceflow.processors.declare.options import FunctionOptions, read_options
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph.nodes import Node, TableNode
@@ -13,11 +20,12 @@ from onceflow.processors.graph.specs import (
     TABLE_STATE,
     StateDeclaration,
     StateKind,
+    StoreKind,
     check_name,
     make_codec,
 )
-from onceflow.processors.tables import K, Table, V
-from onceflow.processors.values import decoder_for
+from onceflow.processors.tables import GlobalTable, K, Table, V
+from onceflow.processors.values import Format, decoder_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,4 +97,50 @@ def declare_table(
         policy=common.policy,
         states=(state,),
         store=common.store,
+    )
+
+
+def declare_global_table(
+    topic: str,
+    value_type: type[V],
+    key_type: type[K],
+    known: Sequence[Declaration],
+    name: str | None,
+    format: Format | str,
+) -> Declaration:
+    """Put the declaration of a global table together; its function is the table itself.
+
+    Raises:
+        DeclarationError: The topic cannot be read, it has a table already, or a type has no codec.
+    """
+    called = topic if name is None else name
+    if not isinstance(topic, str):
+        raise DeclarationError(f"global table of topic={topic!r}: must be the name of a topic")
+    check_name("table name", called)
+    check_topics(called, (topic,))
+    layout = choice(Format, called, "format", format)
+    for declared in known:
+        if isinstance(declared.function, Table) and topic in (
+            declared.function.topic,
+            *declared.topics,
+        ):
+            raise DeclarationError(
+                f"global table {called}: topic {topic!r} is table {declared.name} already; use "
+                "that one"
+            )
+        if declared.name == called:
+            raise DeclarationError(f"global table {called}: the name is taken; give name=")
+    decoder_for(value_type, layout, f"value of global table {called}")
+    decoder_for(key_type, layout, f"key of global table {called}")
+    return TableDeclaration(
+        name=called,
+        topics=(topic,),
+        parent=None,
+        output_topic=None,
+        function=GlobalTable(called, topic, value_type, key_type, layout),
+        returns=value_type,
+        format=layout,
+        policy=make_policy(called, 0, None, None, NO_LIMITS),
+        states=(),
+        store=StoreKind.MEMORY,
     )

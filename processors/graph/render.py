@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def as_text(topology: Topology) -> str:
     """One block for each node that does something."""
     lines = [f"application {topology.app}"]
+    lines += [f"  global table {t.name}: {t.topic}" for t in topology.global_tables]
     for number, part in enumerate(topology.sub_topologies):
         lines.append(f"  sub-topology {number}: {', '.join(part.input_topics)}")
         for node in part.nodes:
@@ -107,6 +108,9 @@ def as_json(topology: Topology) -> str:
         {
             "app": topology.app,
             "group": topology.group,
+            "global_tables": [
+                {"name": table.name, "topic": table.topic} for table in topology.global_tables
+            ],
             "nodes": nodes,
             "edges": [
                 {"source": edge.source, "target": edge.target, "value": edge.value}

@@ -26,6 +26,7 @@ from onceflow.processors.graph.nodes import (
 )
 from onceflow.processors.graph.specs import StateSpec, StoreKind
 from onceflow.processors.hooks import Hook
+from onceflow.processors.tables import AnyGlobalTable
 
 N = TypeVar("N", bound=Node)
 
@@ -111,6 +112,7 @@ class Topology:
         group: Its consumer group.
         nodes: All nodes, parents before children.
         hooks: Startup and shutdown functions.
+        global_tables: Tables that every worker holds all of.
         sub_topologies: The nodes by task.
     """
 
@@ -118,6 +120,7 @@ class Topology:
     group: str
     nodes: tuple[Node, ...]
     hooks: tuple[Hook, ...] = ()
+    global_tables: tuple[AnyGlobalTable, ...] = ()
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -212,7 +215,13 @@ def _cut(nodes: Sequence[Node]) -> Iterable[SubTopology]:
         yield SubTopology(topics[0], tuple(found))
 
 
-def build(app: str, group: str, nodes: Sequence[Node], hooks: Sequence[Hook] = ()) -> Topology:
+def build(
+    app: str,
+    group: str,
+    nodes: Sequence[Node],
+    hooks: Sequence[Hook] = (),
+    global_tables: Sequence[AnyGlobalTable] = (),
+) -> Topology:
     """Put nodes together and check what they say of each other.
 
     Args:
@@ -220,6 +229,7 @@ def build(app: str, group: str, nodes: Sequence[Node], hooks: Sequence[Hook] = (
         group: Its consumer group.
         nodes: Sources and functions, parents before children; sinks are added here.
         hooks: Startup and shutdown functions.
+        global_tables: Tables that every worker holds all of.
 
     Raises:
         DeclarationError: Two nodes share a name, a parent is unknown, or values could never flow.
@@ -235,7 +245,7 @@ def build(app: str, group: str, nodes: Sequence[Node], hooks: Sequence[Hook] = (
                 raise DeclarationError(f"{node.name} takes from {parent!r}, which is not declared")
         seen[node.name] = node
     sinks = _sinks(nodes)
-    topology = Topology(app, group, (*nodes, *sinks), tuple(hooks))
+    topology = Topology(app, group, (*nodes, *sinks), tuple(hooks), tuple(global_tables))
     _check_rings(topology)
     _check_batches(topology)
     return topology

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onceflow.processors.frame import Due, Frame
+from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Lanes
 from onceflow.processors.nodes.failures import Failures
@@ -85,6 +86,7 @@ class Surroundings:
         record_bytes_max: Largest key and value of an output together.
         max_future_ms: How far an event time may be ahead of the wall clock; None for any.
         resources: What startup functions gave.
+        global_rows: The rows of global tables.
     """
 
     lanes: Lanes
@@ -93,6 +95,7 @@ class Surroundings:
     record_bytes_max: int = 1_000_000
     max_future_ms: int | None = None
     resources: Resources = field(default_factory=Resources)
+    global_rows: GlobalRows = field(default_factory=GlobalRows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,16 @@ class FakeChangelogReader:
         self.positions: dict[TopicPartition, int] = {}
 
     def bounds(
-        self, partitions: Sequence[TopicPartition]
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> Mapping[TopicPartition, tuple[int, int]]:
         return {
-            tp: (self.world.log_starts.get(tp, 0), len(self.cluster.logs[tp])) for tp in partitions
+            tp: (self.world.log_starts.get(tp, 0), self._end(tp, committed)) for tp in partitions
         }
+
+    def _end(self, partition: TopicPartition, committed: bool) -> int:
+        log = self.cluster.logs[partition]
+        open_ones = (n for n, entry in enumerate(log) if committed and entry.state == "open")
+        return next(open_ones, len(log))
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions = dict(positions)

@@ -1,0 +1,163 @@
+"""The rows of global tables: every worker holds all of them, in memory.
+
+A worker reads all partitions of each topic outside of any group, committed records only, from the
+beginning up to the last stable offset, before it joins the group. It follows them afterwards. With
+the high watermark as the bound an open transaction of somebody else would hold up the start; a row
+that is committed later is followed like any other. Rows are kept as bytes and decoded for each
+lookup, so that a function cannot change the row that another one gets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from onceflow.processors.changelog import ChangelogReader
+from onceflow.processors.errors import DeserializationError, ProcessingError
+from onceflow.processors.tables import AnyGlobalTable
+from onceflow.processors.values import Decoder, decoder_for
+from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, RecordError
+from onceflow.sdk.model.columns import RecordColumns
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.colour import settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors.state")
+
+
+class GlobalRows:
+    """All global tables of one worker.
+
+    Args:
+        tables: The tables as declared.
+        make_reader: Makes the reader of their topics; None where records are put by hand.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[AnyGlobalTable] = (),
+        make_reader: Callable[[], ChangelogReader | Awaitable[ChangelogReader]] | None = None,
+    ) -> None:
+        self.tables: dict[str, AnyGlobalTable] = {table.topic: table for table in tables}
+        self._make_reader = make_reader
+        self._reader: ChangelogReader | None = None
+        self._rows: dict[str, dict[bytes, bytes]] = {topic: {} for topic in self.tables}
+        self._decoders: dict[str, Decoder] = {
+            table.topic: decoder_for(table.value_type, table.format, f"value of {table.name}")
+            for table in tables
+        }
+        self._partitions: tuple[TopicPartition, ...] = ()
+        self._ends: dict[TopicPartition, int] = {}
+        self._begun = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is read that the topics held at the start."""
+        return not self.tables or (self._begun and not self._ends)
+
+    def cover(self, counts: Mapping[str, int]) -> None:
+        """Read these partitions; all are read again from the beginning when some are new.
+
+        Args:
+            counts: Partition count by topic; other topics are passed over.
+        """
+        wanted = tuple(
+            TopicPartition(topic, number)
+            for topic in self.tables
+            for number in range(counts[topic])
+        )
+        if wanted != self._partitions:
+            self._partitions = wanted
+            self._begun = False
+
+    async def step(self, timeout_ms: int) -> None:
+        """Read what there is.
+
+        Args:
+            timeout_ms: Longest wait for records.
+
+        Raises:
+            ProcessingError: A record is damaged, or does not fit the table's type.
+        """
+        if not self.tables:
+            return
+        if self._reader is None:
+            assert self._make_reader is not None
+            self._reader = await settle(self._make_reader())
+        try:
+            if not self._begun:
+                await self._begin(self._reader)
+            found = await settle(self._reader.poll(timeout_ms))
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            logger.warning("global tables are read again from the beginning: %s", error)
+            self._begun = False
+            return
+        except RecordError as error:
+            place = error.place or ("", -1, -1)
+            raise ProcessingError(f"a global table cannot be read: {error}", *place) from error
+        for columns in found.values():
+            self._take(columns)
+        for partition, end in list(self._ends.items()):
+            if await settle(self._reader.position(partition)) >= end:
+                del self._ends[partition]
+
+    async def _begin(self, reader: ChangelogReader) -> None:
+        bounds = await settle(reader.bounds(self._partitions, committed=True))
+        for rows in self._rows.values():
+            rows.clear()
+        await settle(reader.assign({tp: start for tp, (start, _) in bounds.items()}))
+        self._ends = {tp: end for tp, (start, end) in bounds.items() if start < end}
+        self._begun = True
+
+    def _take(self, columns: RecordColumns) -> None:
+        for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+            self.put(columns.topic, columns.partition, offset, key, value)
+
+    def put(
+        self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None
+    ) -> None:
+        """Keep a record of a topic; one without a value deletes its key, one without a key nothing.
+
+        Args:
+            topic: A topic of a global table.
+            partition: Partition of the record.
+            offset: Offset of the record.
+            key: Key of the record.
+            value: Value of the record.
+
+        Raises:
+            ProcessingError: The value does not fit the table's type.
+        """
+        if key is None:
+            return
+        rows = self._rows[topic]
+        if value is None:
+            rows.pop(key, None)
+            return
+        try:
+            self._decoders[topic](value)
+        except DeserializationError as error:
+            raise ProcessingError(
+                f"global table {self.tables[topic].name}: {topic}-{partition}@{offset}: {error}; "
+                "write a good value for the key, and let compaction remove this one, or declare "
+                "the type that the topic holds",
+                topic,
+                partition,
+                offset,
+            ) from error
+        rows[key] = value
+
+    def get(self, topic: str, key: bytes | None) -> object:
+        """The row of a key, or None.
+
+        Args:
+            topic: A topic of a global table.
+            key: The key as it stands in the topic.
+        """
+        kept = None if key is None else self._rows[topic].get(key)
+        return None if kept is None else self._decoders[topic](kept)
+
+    async def close(self) -> None:
+        """Release the reader."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await settle(reader.close())
