@@ -315,6 +315,7 @@ def loaded_after(statement: str) -> set[str]:
         ("import onceflow", {"asyncio", "onceflow.sdk"}),
         ("import onceflow.sdk", {"aiokafka", "asyncio", "onceflow.broker_lite", "pyspark"}),
         ("import onceflow.cli", {"asyncio", "onceflow.broker_lite", "onceflow.sdk"}),
+        ("from onceflow.cli import topics, consume, log", {"asyncio", "onceflow.sdk"}),
         ("import onceflow.broker_lite", {"aiokafka.client", "onceflow.sdk.aio", "pyspark"}),
         ("import onceflow.processors", {"aiokafka", "onceflow.broker_lite", "pyspark"}),
     ],
