@@ -30,7 +30,7 @@ demo: $(READY) java ## exactly-once on 336,776 flights while processes are kille
 test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores (PLAIN=1: nothing compiled)
 	@$(if $(PLAIN),$(BIN)/python tools/plain_tree.py && ONCEFLOW_COMPILE=0 PYTHONPATH=$(CURDIR)/.setup/plain )$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
 
-check: $(READY) ## style, types, import contracts
+check: $(READY) ## style, types, import contracts, one short simulation of each kind
 	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
 
 check-types:
@@ -42,7 +42,7 @@ check-rules:
 	@$(BIN)/ruff format --check .
 	@$(BIN)/python tools/blocking_faces.py --check
 	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/pytest -q tests/house -m "not slow and not spark" -p no:randomly
+	@$(BIN)/pytest -q tests/house tests/simulation/test_simulation_seeds.py -m "not slow and not spark" -p no:randomly
 
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .

@@ -115,11 +115,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def bury(self) -> None:
         """Close the coroutines that a death left, so that nothing of them waits for a collector."""
-        tasks, self.tasks = list(self.tasks), {}
         self.enter()
         try:
-            for task in tasks:
-                _close_layers(task.get_coro())
+            while self.tasks:  # Clean-up may start more; those never began, so they start none.
+                tasks, self.tasks = list(self.tasks), {}
+                for task in tasks:
+                    task._log_destroy_pending = False
+                    _close_layers(task.get_coro())
         finally:
             self.leave()
 
