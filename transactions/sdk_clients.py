@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onceflow.sdk import AsyncConsumer, AsyncProducer, Consumer, Producer
+from onceflow.sdk import Admin, AdminConfig, AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.clients import SessionConsumer, SessionProducer
 from onceflow.transactions.colour import run_blocking
@@ -47,6 +47,16 @@ class BlockingClients:
             consumer.close(timeout_ms=0)
             raise
         return consumer
+
+    def topic_ids(self, config: AnySessionConfig, topics: Sequence[str]) -> dict[str, str]:
+        """The ids of those topics that have one (KIP-516)."""
+        shared = AdminConfig.declared.keys() & config.consumer.declared.keys()
+        values = {name: getattr(config.consumer, name) for name in shared}
+        with Admin(config=AdminConfig.build(values)) as admin:
+            described = admin.describe_topics(topics)
+        return {
+            name: str(found.topic_id) for name, found in described.items() if found.topic_id.int
+        }
 
 
 class AsyncioClients:

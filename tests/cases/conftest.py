@@ -48,9 +48,9 @@ def name() -> str:
 
 @pytest.fixture
 def topic(cluster: str, name: str) -> str:
-    """A fresh topic of one partition in `cluster`."""
+    """A fresh topic of one partition in `cluster`; records with old timestamps stay."""
     with Admin(bootstrap_servers=cluster) as admin:
-        admin.create_topics([NewTopic(name, 1, 1)])
+        admin.create_topics([NewTopic(name, 1, 1, configs={"retention.ms": "-1"})])
     return name
 
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import Consumer, Producer, TopicPartition
+from onceflow.sdk import Admin, Consumer, Producer, TopicPartition
 from onceflow.sdk.errors import CommitFailedError, IllegalStateError
 from onceflow.transactions.sinks import (
     SinkFencedError,
     SinkOutcomeUnknownError,
     SinkRowError,
     SinkSession,
+    SinkTopicReplacedError,
     Sqlite,
 )
 
@@ -92,6 +93,31 @@ def test_reading_goes_on_at_the_sinks_offsets_and_not_at_the_groups(
         assert take(session, 1) == ["c"]
         assert session.commit()
     assert stored(path) == ["a", "b", "c"]
+
+
+def test_a_topic_that_was_made_again_is_not_read_on_from_the_old_offset(
+    broker: Broker, path: Path
+) -> None:
+    fill(broker, "a", "b")
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        take(session, 2)
+        assert session.commit()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topics(["in"])
+    broker.create_topic("in", partitions=1)
+    fill(broker, "c", "d", "e")
+    with (
+        session_of(broker, Sqlite(path, "rows")) as session,
+        pytest.raises(SinkTopicReplacedError, match=r"in-0.*made again.*delete what the sink"),
+    ):
+        take(session, 1)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM onceflow_offsets WHERE topic = 'in'")
+        connection.commit()
+    with session_of(broker, Sqlite(path, "rows")) as session:
+        assert take(session, 3) == ["c", "d", "e"]
+        assert session.commit()
+    assert stored(path) == ["a", "b", "c", "d", "e"]
 
 
 def test_what_was_not_committed_is_read_again(broker: Broker, path: Path) -> None:

@@ -6,6 +6,7 @@ from onceflow.transactions.sinks.errors import (
     SinkOutcomeUnknownError,
     SinkRowError,
     SinkSharedError,
+    SinkTopicReplacedError,
 )
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
 from onceflow.transactions.sinks.session import SinkSession
@@ -26,5 +27,6 @@ __all__ = [
     "SinkOffsetsMovedError",
     "SinkOutcomeUnknownError",
     "SinkSharedError",
+    "SinkTopicReplacedError",
     "SinkRowError",
 ]

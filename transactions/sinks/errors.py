@@ -16,6 +16,10 @@ class SinkOffsetsMovedError(FatalError):
     """
 
 
+class SinkTopicReplacedError(FatalError):
+    """The stored offset belongs to a topic of this name that was deleted; nothing was claimed."""
+
+
 class SinkOutcomeUnknownError(KafkaError):
     """The sink's commit got no answer; claim the partitions again to learn the stored offsets."""
 

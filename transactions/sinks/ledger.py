@@ -14,7 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.transactions.sinks.errors import SinkFencedError, SinkOffsetsMovedError
+from onceflow.transactions.sinks.errors import (
+    SinkFencedError,
+    SinkOffsetsMovedError,
+    SinkTopicReplacedError,
+)
 
 Row: TypeAlias = Mapping[str, object]
 """One row by column name."""
@@ -28,14 +32,18 @@ class Entry:
         owner: The session that claimed the partition last.
         epoch: How often it was claimed; the first claim is 1.
         offset: Offset of the next record to read; None before the first commit.
+        topic_id: Id of the topic that the offset belongs to (KIP-516); empty if not known.
     """
 
     owner: str
     epoch: int
     offset: int | None = None
+    topic_id: str = ""
 
 
 Entries: TypeAlias = Mapping[TopicPartition, Entry]
+NO_IDS: Mapping[str, str] = {}
+_NOTHING = Entry("", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,10 @@ class Batch:
 
 
 def claim(
-    entries: Entries, partitions: Iterable[TopicPartition], owner: str
+    entries: Entries,
+    partitions: Iterable[TopicPartition],
+    owner: str,
+    topic_ids: Mapping[str, str] = NO_IDS,
 ) -> dict[TopicPartition, Entry]:
     """Return the entries after a session has claimed partitions.
 
@@ -77,12 +88,24 @@ def claim(
         entries: Stored entries of these partitions.
         partitions: What is claimed.
         owner: Who claims it: a name that no other session has.
+        topic_ids: Present ids of the topics, as far as the brokers have any.
+
+    Raises:
+        SinkTopicReplacedError: A topic was deleted and made again since its offset was stored.
     """
     claimed = {}
     for partition in partitions:
-        found = entries.get(partition)
-        epoch = 1 if found is None else found.epoch + 1
-        claimed[partition] = Entry(owner, epoch, None if found is None else found.offset)
+        found = entries.get(partition, _NOTHING)
+        topic_id = topic_ids.get(partition.topic) or found.topic_id
+        if found.topic_id and topic_id != found.topic_id:
+            raise SinkTopicReplacedError(
+                f"{partition}: topic {partition.topic} was deleted and made again (its id is "
+                f"{topic_id}, the sink stores {found.topic_id}), so that the stored offset "
+                f"{found.offset} means other records. Nothing was claimed. To read the new topic "
+                "from its start, stop the group's sessions and delete what the sink stores of the "
+                "topic's offsets"
+            )
+        claimed[partition] = Entry(owner, found.epoch + 1, found.offset, topic_id)
     return claimed
 
 

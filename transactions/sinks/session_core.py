@@ -111,17 +111,26 @@ class SinkSessionCore:
         consumer = self.consumer
         if await self._may_claim():
             await self._claim()
-        records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
+        try:
+            records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
+        except KafkaError:
+            # A partition whose claim failed has no position, which the consumer tells too.
+            self._raise_callback_error()
+            raise
         if self._callback_error is not None:
-            error, self._callback_error = self._callback_error, None
             await self._put_back(records)
-            raise error
+            self._raise_callback_error()
         # A claim seeks, so that these are fetched again once their partition is claimed.
         records = {tp: batch for tp, batch in records.items() if tp in self._claims}
         if records and not self._work:
             self._work_since_s = self._clock()
         self._work.polled(records)
         return records
+
+    def _raise_callback_error(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
 
     async def _may_claim(self) -> bool:
         """Whether the group still counts on this member, asked before a claim after an abort.
@@ -147,7 +156,7 @@ class SinkSessionCore:
         partitions = sorted(self._unclaimed)
         if not partitions:
             return
-        claimed = dict(self._sink.claim(partitions, self.owner))
+        claimed = await self._claim_in_sink(partitions)
         new = [tp for tp in partitions if claimed[tp].offset is None]
         for partition in partitions:
             offset = claimed[partition].offset
@@ -157,6 +166,14 @@ class SinkSessionCore:
             await self._start(new, claimed)
         self._claims.update(claimed)
         self._unclaimed.difference_update(partitions)
+
+    async def _claim_in_sink(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Entry]:
+        """Claim partitions of topics that are still those whose offsets are stored."""
+        topics = sorted({partition.topic for partition in partitions})
+        topic_ids = await settle(self._clients.topic_ids(self.config, topics))
+        return dict(self._sink.claim(partitions, self.owner, topic_ids))
 
     async def _start(
         self, new: Sequence[TopicPartition], claimed: dict[TopicPartition, Entry]
@@ -264,7 +281,7 @@ class SinkSessionCore:
         logger.warning("session %s: %s; claiming again", self.owner, error)
         before = {tp: self._claims[tp] for tp in batch.moves}
         self._abort(error)
-        claimed = self._sink.claim(sorted(batch.moves), self.owner)
+        claimed = await self._claim_in_sink(sorted(batch.moves))
         if any(entry.epoch != before[tp].epoch + 1 for tp, entry in claimed.items()):
             # Somebody claimed in between; the next poll reads from wherever they got.
             return False

@@ -8,9 +8,10 @@ from typing import Protocol, TypeAlias
 
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import SessionConsumer
+from onceflow.transactions.colour import Maybe
 from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.listener import RebalanceHooks
-from onceflow.transactions.sinks.ledger import Batch, Entries
+from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries
 
 Observer: TypeAlias = Callable[[str], None]
 """Called with ``before NAME`` and ``after NAME`` for each step of a sink."""
@@ -31,7 +32,12 @@ class Sink(Protocol):
             group_id: The consumer group; sinks of other groups share nothing with it.
         """
 
-    def claim(self, partitions: Sequence[TopicPartition], owner: str) -> Entries:
+    def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> Entries:
         """Make a session the owner of partitions and return what is stored (``ledger.claim``).
 
         Everything that an earlier owner had begun is finished or undone afterwards, also when it
@@ -40,6 +46,10 @@ class Sink(Protocol):
         Args:
             partitions: What is claimed.
             owner: A name that no other session has.
+            topic_ids: Present ids of the topics, as far as the brokers have any.
+
+        Raises:
+            SinkTopicReplacedError: A topic was deleted and made again since its offset was stored.
         """
         ...
 
@@ -75,9 +85,12 @@ class SinkConsumer(SessionConsumer, Protocol):
 
 
 class SinkClients(Protocol):
-    """Makes the consumer of a session with a sink; tests hand in their own."""
+    """Makes the consumer of a session with a sink and tells the ids of topics."""
 
     def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SinkConsumer: ...
+    def topic_ids(
+        self, config: AnySessionConfig, topics: Sequence[str]
+    ) -> Maybe[Mapping[str, str]]: ...
 
 
 class Steps:

@@ -10,28 +10,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks import ledger
 from onceflow.transactions.sinks.errors import SinkOutcomeUnknownError, SinkRowError
-from onceflow.transactions.sinks.ledger import Batch, Entries, Entry, Row
+from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries, Entry, Row
 from onceflow.transactions.sinks.sink import Observer, Steps
 
 _LEDGER = """
 CREATE TABLE IF NOT EXISTS onceflow_offsets (
     group_id TEXT NOT NULL, topic TEXT NOT NULL, "partition" INTEGER NOT NULL,
-    next_offset INTEGER, owner TEXT NOT NULL, epoch INTEGER NOT NULL,
+    next_offset INTEGER, owner TEXT NOT NULL, epoch INTEGER NOT NULL, topic_id TEXT NOT NULL,
     PRIMARY KEY (group_id, topic, "partition")
 )
 """
 _READ = (
-    "SELECT next_offset, owner, epoch FROM onceflow_offsets"
+    "SELECT next_offset, owner, epoch, topic_id FROM onceflow_offsets"
     ' WHERE group_id = ? AND topic = ? AND "partition" = ?'
 )
-_STORE = "INSERT OR REPLACE INTO onceflow_offsets VALUES (?, ?, ?, ?, ?, ?)"
+_STORE = "INSERT OR REPLACE INTO onceflow_offsets VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 def quoted(name: str) -> str:
@@ -114,13 +114,19 @@ class Sqlite:
         self._connection = connection
         return connection
 
-    def claim(self, partitions: Sequence[TopicPartition], owner: str) -> Entries:
+    def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> Entries:
         """See ``Sink.claim``."""
         # A new connection: closing the old one undoes a transaction that it may still hold.
         self.close()
         connection = self._connect()
         with self._transaction(connection):
-            claimed = ledger.claim(self._read(connection, partitions), partitions, owner)
+            found = self._read(connection, partitions)
+            claimed = ledger.claim(found, partitions, owner, topic_ids)
             self._store(connection, claimed)
         return claimed
 
@@ -195,15 +201,15 @@ class Sqlite:
             place = (self._group_id, tp.topic, tp.partition)
             found = connection.execute(_READ, place).fetchone()
             if found is not None:
-                entries[tp] = Entry(owner=found[1], epoch=found[2], offset=found[0])
+                entries[tp] = Entry(found[1], found[2], found[0], found[3])
         return entries
 
     def _store(self, connection: sqlite3.Connection, entries: Entries) -> None:
         connection.executemany(
             _STORE,
             [
-                (self._group_id, tp.topic, tp.partition, entry.offset, entry.owner, entry.epoch)
-                for tp, entry in entries.items()
+                (self._group_id, tp.topic, tp.partition, e.offset, e.owner, e.epoch, e.topic_id)
+                for tp, e in entries.items()
             ],
         )
 

@@ -22,6 +22,7 @@ from onceflow.transactions.sinks.errors import (
     SinkFencedError,
     SinkOffsetsMovedError,
     SinkOutcomeUnknownError,
+    SinkTopicReplacedError,
 )
 from onceflow.transactions.sinks.ledger import Batch, Entries, Move, Row
 from onceflow.transactions.sinks.sink import Observer, Sink
@@ -104,6 +105,23 @@ class SinkConformance:
         return moments
 
     # Tests ---------------------------------------------------------------------------------
+
+    def test_a_topic_that_was_made_again_is_not_claimed(self) -> None:
+        """The stored offset belongs to a topic id; without one it is kept as it is."""
+        sink = self.opened()
+        entries = sink.claim([FIRST], "a", {FIRST.topic: "old"})
+        sink.write(self.batch("a", entries, [1], 5))
+        assert sink.claim([FIRST], "b")[FIRST].offset == 5
+        for _ in range(2):
+            try:
+                sink.claim([FIRST], "c", {FIRST.topic: "new"})
+            except SinkTopicReplacedError:
+                continue
+            raise AssertionError("offset 5 of the old topic was given for the new one")
+        assert sink.stored([FIRST])[FIRST].owner == "b", "the refused claim was stored"
+        assert sink.claim([FIRST], "c", {FIRST.topic: "old"})[FIRST].offset == 5
+        self.expect(sink, [1], 5)
+        sink.close()
 
     def test_rows_and_offsets_are_stored_together(self) -> None:
         """A batch and the offsets of its partitions are there for the next owner."""
