@@ -26,7 +26,7 @@ from onceflow.sdk.settings.config import (
 )
 from onceflow.sdk.settings.declare import Setting, Settings, plain
 from onceflow.sdk.settings.foreign_names import NOT_OFFERED, PASSED_OVER
-from onceflow.sdk.settings.names import reject_unknown
+from onceflow.sdk.settings.names import did_you_mean, reject_unknown
 from onceflow.sdk.settings.properties import parse_properties
 from onceflow.sdk.settings.security import SecurityConfig, check_mechanism
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from onceflow.sdk.settings.keywords import ClientKeywords
 
 logger: logging.Logger = logging.getLogger("onceflow.sdk.settings")
+ENGINE_VARIABLES: Final = frozenset({"ONCEFLOW_UVLOOP", "ONCEFLOW_COMPILE"})
+"""Variables of the library and its build, which are not settings."""
 
 ClientSource: TypeAlias = (
     "ClientSettings | ClientConfig | Mapping[str, object] | str | os.PathLike[str]"
@@ -183,7 +185,8 @@ class ClientSettings:
         Args:
             file: ``*.toml`` or Java's properties; sections are as for ``ProducerConfig.from_file``.
             environ: Variables such as ``ONCEFLOW_LINGER_MS`` or ``ONCEFLOW_PRODUCER_LINGER_MS``;
-                None reads nothing.
+                None reads nothing. A name that is close to a setting's is an error; one that is
+                not belongs to another program and is passed over with a warning.
             prefix: How their names begin.
             properties: Values by Kafka's name or ours; ``producer.linger.ms`` is for producers.
             **settings: Keyword arguments.
@@ -355,14 +358,19 @@ class ClientSettings:
         if not prefix:
             raise ConfigError("prefix", prefix, "must be the beginning of the names")
         found: dict[str, dict[str, object]] = {section: {} for section in KINDS}
+        foreign = []
         for variable in sorted(environ):
-            if variable.startswith(prefix):
+            if variable.startswith(prefix) and variable not in ENGINE_VARIABLES:
                 name = variable[len(prefix) :].lower()
                 section, _, rest = name.partition("_")
-                if section in KINDS and section != "client" and rest:
-                    found[section][rest] = environ[variable]
+                if section not in KINDS or section == "client" or not rest:
+                    section, rest = "client", name
+                if _is_foreign(section, rest):
+                    foreign.append(variable)
                 else:
-                    found["client"][name] = environ[variable]
+                    found[section][rest] = environ[variable]
+        if foreign:
+            logger.warning("environment: no setting has these names: %s", ", ".join(foreign))
         for section, values in found.items():
             shown = prefix if section == "client" else f"{prefix}{section.upper()}_"
             self._read(values, f" (in the environment, with {shown} before it)", section)
@@ -444,6 +452,17 @@ def _read(
 def _owner(asked: str) -> str | None:
     """The first kind of client that alone has a setting."""
     return next((kind for kind in KINDS if kind != "client" and asked in _names(kind)), None)
+
+
+def _is_foreign(section: str, name: str) -> bool:
+    """Whether a variable is another program's: neither a setting nor close to one.
+
+    Kubernetes, for one, gives each container variables that begin with the names of services.
+    """
+    asked = plain(name)
+    known = {**_names(section), **dict.fromkeys([*PASSED_OVER, *NOT_OFFERED], "")}
+    ours = asked in known or asked.startswith(("sasl_", "ssl_")) or _owner(asked) is not None
+    return not ours and not did_you_mean(name, known)
 
 
 def _check_mechanism(name: str, value: object, where: str) -> None:

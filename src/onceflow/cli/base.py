@@ -66,7 +66,7 @@ class Command(click.Command):
 class Group(click.Group):
     """A group of commands; an unknown name is answered with the nearest ones."""
 
-    command_class = Command
+    command_class: type[click.Command] | None = Command
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make a group with ``-h`` as a short form of ``--help``."""

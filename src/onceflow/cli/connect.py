@@ -23,8 +23,6 @@ POLL_MS: Final = 200
 """Longest wait of a poll; after each, a command looks whether it has reached the end."""
 SWITCHES: Final = frozenset({"ONCEFLOW_CONFIG", "ONCEFLOW_PROFILE"})
 """Variables of the command line itself, which are not settings of clients."""
-ENGINE_SWITCHES: Final = frozenset({"ONCEFLOW_UVLOOP", "ONCEFLOW_COMPILE"})
-"""Variables of the library and its build."""
 
 
 class Connection:
@@ -47,8 +45,8 @@ class Connection:
         self.bootstrap = bootstrap
         self.config = config
         self.profile = profile
-        self.environ = {
-            name: value for name, value in environ.items() if name not in SWITCHES | ENGINE_SWITCHES
+        self.environ: dict[str, str] = {
+            name: value for name, value in environ.items() if name not in SWITCHES
         }
 
     @functools.cached_property
@@ -69,10 +67,9 @@ class Connection:
     @property
     def is_given(self) -> bool:
         """Whether any place names a setting."""
-        from onceflow.sdk.settings.config import PREFIX
+        from onceflow.sdk.settings.sources import KINDS
 
-        named = any(name.startswith(PREFIX) for name in self.environ)
-        return bool(self.bootstrap or self.config or self.profile or named)
+        return any(self.settings.values(kind) for kind in KINDS)
 
     def admin(self) -> Admin:
         """Connect an admin client."""

@@ -197,3 +197,17 @@ def test_they_can_be_compared_and_pickled() -> None:
     client = ClientSettings(linger_ms=5, security=SecurityConfig(security_protocol="SSL"))
     assert pickle.loads(pickle.dumps(client)) == client
     assert client != ClientSettings(linger_ms=6)
+
+
+def test_variables_of_other_programs_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    others = {"ONCEFLOW_WEB_SERVICE_HOST": "10.0.0.7", "ONCEFLOW_REQUIRE_KAFKA": "1"}
+    found = ClientSettings.load(
+        environ={**others, "ONCEFLOW_UVLOOP": "0", "ONCEFLOW_LINGER_MS": "7"}
+    )
+    assert found.producer().linger_ms == 7
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert all(name in line for name in others)
+    assert "10.0.0.7" not in line
+    for name in ("ONCEFLOW_LINGRE_MS", "ONCEFLOW_SASL_PASWORD", "ONCEFLOW_SSL_SOMETHING"):
+        with pytest.raises(ConfigError, match="no such setting"):
+            ClientSettings.load(environ={name: "7"})
