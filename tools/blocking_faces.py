@@ -58,19 +58,35 @@ class Face:
 
 PORTAL = "from onceflow.sdk.sync.portal import Portal"
 
-FACES = (
-    Face(
-        source="sdk/aio/admin/admin.py",
-        source_class="AsyncAdmin",
-        written="sdk/sync/admin_calls.py",
-        written_class="AdminCalls",
-        text="The calls of the blocking admin client.",
+ADMIN_SUBJECTS = {
+    "topics": "Topic",
+    "configs": "Config",
+    "groups": "Group",
+    "offsets": "Offset",
+    "transactions": "Transaction",
+    "security": "Security",
+    "cluster": "Cluster",
+}
+"""Modules of the admin client, and the word in the names of their classes."""
+
+
+def _admin_face(subject: str, word: str) -> Face:
+    return Face(
+        source=f"sdk/aio/admin/{subject}.py",
+        source_class=f"Async{word}Calls",
+        written=f"sdk/sync/admin_calls/{subject}.py",
+        written_class=f"{word}Calls",
+        text=f"The blocking admin client's calls of the subject {subject}.",
         imports=("from onceflow.sdk.aio.admin.admin import AsyncAdmin", PORTAL),
         attributes=("_async: AsyncAdmin", "_portal: Portal"),
         renamed={"AsyncAdmin": "Admin"},
-        by_hand=frozenset({"start", "stop", "close"}),
+        by_hand=frozenset(),
         handed_to="self._async",
-    ),
+    )
+
+
+FACES = (
+    *(_admin_face(subject, word) for subject, word in ADMIN_SUBJECTS.items()),
     Face(
         source="sdk/aio/consume/consumer.py",
         source_class="AsyncConsumer",

@@ -1,7 +1,7 @@
 """Admin: topics, groups, offsets, settings and transactions of a cluster, with blocking calls.
 
 The asyncio admin client runs in one background loop per client. This module holds its life; the
-calls are in ``admin_calls``, which is written from the asyncio client's.
+calls are in the modules of ``admin_calls``, which are written from the asyncio client's.
 """
 
 from __future__ import annotations
@@ -11,15 +11,30 @@ from typing import Final, Never, Self, Unpack
 
 from onceflow.sdk.aio.admin.admin import AsyncAdmin
 from onceflow.sdk.core.arguments import refuse_positional
+from onceflow.sdk.settings.config import AdminConfig
 from onceflow.sdk.settings.keywords import AdminKeywords
-from onceflow.sdk.sync.admin_calls import AdminCalls
+from onceflow.sdk.sync.admin_calls.cluster import ClusterCalls
+from onceflow.sdk.sync.admin_calls.configs import ConfigCalls
+from onceflow.sdk.sync.admin_calls.groups import GroupCalls
+from onceflow.sdk.sync.admin_calls.offsets import OffsetCalls
+from onceflow.sdk.sync.admin_calls.security import SecurityCalls
+from onceflow.sdk.sync.admin_calls.topics import TopicCalls
+from onceflow.sdk.sync.admin_calls.transactions import TransactionCalls
 from onceflow.sdk.sync.portal import Portal
 
 CLOSE_LIMIT_S: Final = 5.0
 """Longest wait for the connections to close."""
 
 
-class Admin(AdminCalls):
+class Admin(
+    TopicCalls,
+    ConfigCalls,
+    GroupCalls,
+    OffsetCalls,
+    TransactionCalls,
+    SecurityCalls,
+    ClusterCalls,
+):
     """Administers a cluster; see `onceflow.sdk.AsyncAdmin` for the rules.
 
     Use it as ``with Admin(bootstrap_servers=...) as admin``. Calls may come from any thread.
@@ -43,6 +58,11 @@ class Admin(AdminCalls):
         except BaseException:
             self._portal.close()
             raise
+
+    @property
+    def config(self) -> AdminConfig:
+        """The settings, defaults included."""
+        return self._async.config
 
     def close(self) -> None:
         """Close the connections. Calling it again does nothing."""

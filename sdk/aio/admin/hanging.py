@@ -21,7 +21,7 @@ from onceflow.sdk.model.admin import HangingTransaction, TransactionDescription
 from onceflow.sdk.model.partitions import TopicPartition
 
 if TYPE_CHECKING:
-    from onceflow.sdk.aio.admin.admin import AsyncAdmin
+    from onceflow.sdk.aio.admin.transactions import AsyncTransactionCalls
 
 PARTITIONS_ASKED_MAX: Final = 500
 """Most partitions in one DescribeProducers request, to bound the work of a broker."""
@@ -36,7 +36,7 @@ class HangingTransactions:
         admin: Asks the brokers.
     """
 
-    def __init__(self, admin: AsyncAdmin) -> None:
+    def __init__(self, admin: AsyncTransactionCalls) -> None:
         self._admin = admin
 
     async def search(

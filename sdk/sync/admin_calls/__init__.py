@@ -1,0 +1,1 @@
+"""The calls of the blocking admin client, by subject."""

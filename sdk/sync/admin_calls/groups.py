@@ -1,0 +1,62 @@
+"""Blocking calls, written from ``sdk/aio/admin/groups.py``; do not edit, run ``make fix``.
+
+The blocking admin client's calls of the subject groups.
+The tool is ``tools/blocking_faces.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from onceflow.sdk.aio.admin.admin import AsyncAdmin
+from onceflow.sdk.model.admin import GroupDescription, GroupListing
+from onceflow.sdk.sync.portal import Portal
+
+
+class GroupCalls:
+    """The blocking admin client's calls of the subject groups."""
+
+    _async: AsyncAdmin
+    _portal: Portal
+
+    def list_groups(
+        self,
+        *,
+        states: Collection[str] = (),
+        types: Collection[str] = (),
+        timeout_ms: int | None = None,
+    ) -> list[GroupListing]:
+        """Return all groups of the cluster.
+
+        Args:
+            states: Only groups in these states, by Kafka's names; empty for all.
+            types: Only groups of these types ("classic", "consumer"); empty for all.
+            timeout_ms: Limit.
+        """
+        return self._portal.call(
+            lambda: self._async.list_groups(states=states, types=types, timeout_ms=timeout_ms)
+        )
+
+    def describe_groups(
+        self, groups: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, GroupDescription]:
+        """Return state and members of groups of both protocols; an unknown group is Dead.
+
+        Args:
+            groups: Group names.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+        """
+        return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
+
+    def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        """Delete groups with their committed offsets.
+
+        Args:
+            groups: Names of groups without members.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Raises:
+            NonEmptyGroupError: One has members.
+            GroupIdNotFoundError: One does not exist.
+        """
+        self._portal.call(lambda: self._async.delete_groups(groups, timeout_ms=timeout_ms))
