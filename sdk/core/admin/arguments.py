@@ -40,6 +40,22 @@ def name_list(name: str, given: object) -> list[str]:
     return list(found)
 
 
+def member_ids(name: str, given: object) -> list[str]:
+    """Return ids of group members, each once; none for None.
+
+    Args:
+        name: What the argument is called.
+        given: What the user gave.
+
+    Raises:
+        ConfigError: It holds something else than strings, or an empty one.
+    """
+    found = [] if given is None else name_list(name, given)
+    if "" in found:
+        raise ConfigError(name, "", "an id must not be empty")
+    return found
+
+
 def number_list(name: str, given: object) -> list[int]:
     """Return whole numbers, each once.
 

@@ -7,6 +7,7 @@ targets and found by the driver.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, outcome
 from onceflow.sdk.core.consume.offset_lookup import commit_offsets
@@ -35,10 +36,27 @@ from onceflow.sdk.protocol.api.groups import (
     DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
+
+REASON_LENGTH_MAX: Final = 255
+"""Most characters of a reason; the rest is cut off, as Kafka's clients do (KIP-800)."""
+
+
+class MemberToRemove(NamedTuple):
+    """A member that is to leave: a dynamic one by its id, a static one by its instance id."""
+
+    member_id: str
+    group_instance_id: str | None
+
+    def __str__(self) -> str:
+        if self.group_instance_id is not None:
+            return f"static member {self.group_instance_id!r}"
+        return f"member {self.member_id!r}"
 
 
 def group_coordinator(group_id: str) -> Coordinator:
@@ -163,6 +181,40 @@ def delete_group(group_id: str) -> Flow[Outcomes[str, None]]:
         for result in reply.results
     }
     return fill_missing([group_id], found)
+
+
+def remove_members(
+    group_id: str, members: Collection[MemberToRemove], reason: str | None
+) -> Flow[Outcomes[MemberToRemove, None]]:
+    """Make members leave a group (KIP-345), with a reason for the coordinator's log (KIP-800)."""
+    told = "member was removed by an admin" + (f": {reason}" if reason else "")
+    request = LeaveGroupRequest(
+        group_id=group_id,
+        members=[
+            LeaveGroupRequest.MemberIdentity(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                reason=told[:REASON_LENGTH_MAX],
+            )
+            for member in members
+        ],
+    )
+    reply = yield from ask(request, LeaveGroupResponse, group_coordinator(group_id))
+    if reply.error_code != ErrorCode.NONE:
+        error = error_for(reply.error_code, f"group {group_id!r}")
+        return dict.fromkeys(members, error)
+    codes = {
+        each.group_instance_id or each.member_id: each.error_code  # An instance id is never empty.
+        for each in reply.members
+    }
+    found: Outcomes[MemberToRemove, None] = {}
+    for member in members:
+        code = codes.get(member.group_instance_id or member.member_id)
+        if code is not None:
+            unknown = code == ErrorCode.UNKNOWN_MEMBER_ID
+            message = "the group has no such member" if unknown else None
+            found[member] = outcome(code, message, f"{member} of group {group_id!r}", None)
+    return fill_missing(members, found)
 
 
 def alter_group_offsets(

@@ -60,3 +60,39 @@ class GroupCalls:
             GroupIdNotFoundError: One does not exist.
         """
         self._portal.call(lambda: self._async.delete_groups(groups, timeout_ms=timeout_ms))
+
+    def remove_members_from_consumer_group(
+        self,
+        group: str,
+        members: Iterable[str] | None = None,
+        *,
+        instance_ids: Iterable[str] | None = None,
+        reason: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[str]:
+        """Make members leave a group, so that the others take over their partitions (KIP-345).
+
+        A static member that stopped holds its partitions until its session times out; this ends
+        that at once. A member that still runs joins again, a dynamic one under a new member id.
+
+        Args:
+            group: Group name.
+            members: Member ids of dynamic members, as `describe_groups` shows them.
+            instance_ids: ``group.instance.id`` of static members. Without this and `members`, all
+                members leave.
+            reason: What the coordinator's log says (KIP-800); cut at 255 characters.
+            timeout_ms: Limit, default ``default_api_timeout_ms``.
+
+        Returns:
+            Ids of the members that left: instance ids of static ones, member ids of others.
+
+        Raises:
+            ConfigError: An id is empty or is not a string.
+            UnknownMemberIdError: The group has no such member, or there is no such group.
+            BrokerError: Another refusal.
+        """
+        return self._portal.call(
+            lambda: self._async.remove_members_from_consumer_group(
+                group, members, instance_ids=instance_ids, reason=reason, timeout_ms=timeout_ms
+            )
+        )

@@ -1,4 +1,4 @@
-"""The commands ``onceflow groups``: list, describe with lag, reset offsets, delete."""
+"""The commands ``onceflow groups``: list, describe with lag, reset, remove members, delete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group, epilog="Example: onceflow groups describe billing")
 def groups() -> None:
-    """Show groups and their lag, reset their offsets."""
+    """Show groups and their lag, reset their offsets, remove members."""
 
 
 @groups.command("list", epilog="Example: onceflow groups list --state Stable")
@@ -169,6 +169,55 @@ def _partitions(admin: Admin, wanted: tuple[str, ...]) -> list[TopicPartition]:
     for name, topic in (admin.describe_topics(names) if names else {}).items():
         single += [TopicPartition(name, each.partition) for each in topic.partitions]
     return single
+
+
+@groups.command(
+    "remove-member", epilog="Example: onceflow groups remove-member billing --instance billing-3"
+)
+@click.argument("name", metavar="GROUP")
+@click.argument("members", metavar="[MEMBER]...", nargs=-1)
+@click.option("--instance", "instances", metavar="ID", multiple=True, help="A static member.")
+@click.option("--all", "everyone", is_flag=True, help="All members.")
+@click.option("--reason", help="What the coordinator's log says.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@connected
+def remove_member(
+    connection: Connection,
+    name: str,
+    members: tuple[str, ...],
+    instances: tuple[str, ...],
+    everyone: bool,
+    reason: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Make members leave a group, so that the others take over their partitions.
+
+    MEMBER is a member id, as "groups describe" shows it. A member that still runs joins again.
+    """
+    if everyone == bool(members or instances):
+        raise click.UsageError("name members by MEMBER or --instance, or give --all")
+    whom = "all members" if everyone else ", ".join([*members, *instances])
+    require_consent(f"remove {whom} from {name}?", yes)
+    from onceflow.sdk.errors import UnknownMemberIdError
+
+    with connection.admin() as admin:
+        try:
+            gone = admin.remove_members_from_consumer_group(
+                name,
+                None if everyone else members,
+                instance_ids=None if everyone else instances,
+                reason=reason,
+            )
+        except UnknownMemberIdError as error:
+            step = f"onceflow groups describe {name} shows the members"
+            raise Failure(f"{error}\nNext: {step}", 3) from error
+    rows = [{"group": name, "member": each, "result": "removed"} for each in gone]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, ["group", "member", "result"], f"{name} has no members")
 
 
 @groups.command("delete", epilog="Example: onceflow groups delete billing --yes")
