@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from onceflow.sdk.aio.consume.consumer import AsyncConsumer
 from onceflow.sdk.model.partitions import (
@@ -221,6 +222,19 @@ class ConsumerCalls:
             The distance in offsets (not records: markers count), None while it is unknown.
         """
         return self._async.lag(partition)
+
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Return the id of the topic that the partition's position belongs to (KIP-516).
+
+        A topic that is deleted and made again under its name has another id.
+
+        Args:
+            partition: An assigned partition.
+
+        Returns:
+            None where brokers have no topic ids, and after a seek until records came from there.
+        """
+        return self._async.topic_id(partition)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """See ``Consumer.lag``; this is the Java client's name for it (KIP-695).

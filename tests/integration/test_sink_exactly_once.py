@@ -1,18 +1,21 @@
 """Goal: a session with a sink stores the rows of each record once, whatever is lost or replaced.
 
 Method: the in-process broker and an SQLite file; sessions die, lose answers, are replaced in the
-sink by another owner, and the group's offsets are changed behind them.
+sink by another owner, share a group with another session, sleep past their session timeout in a
+process of their own, and the group's offsets are changed behind them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processor_processes import Workers, wait_for, workers_in
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, Consumer, Producer, TopicPartition
@@ -28,13 +31,40 @@ from onceflow.transactions.sinks import (
 
 DEADLINE_S = 30
 IN = TopicPartition("in", 0)
+MEMBER = """
+import sys, time
+from onceflow.transactions.sinks import SinkSession, Sqlite
+
+bootstrap, path, slot, pause = sys.argv[1:5]
+with SinkSession(
+    Sqlite(path, "rows"), topics=["in"], bootstrap_servers=bootstrap, group_id="g", slot=slot,
+    session_timeout_ms=2_000, transaction_timeout_ms=2_000, max_poll_interval_ms=6_000,
+    revoke_budget_ms=1_000, consumer_settings={"heartbeat_interval_ms": 200},
+) as session:
+    while True:
+        batches = session.poll(100, 20)
+        for records in batches.values():
+            for record in records:
+                session.write({"text": record.value.decode()}, of=record)
+        if batches:
+            print("processed", flush=True)
+            time.sleep(float(pause))
+            done = session.commit()
+            print("committed" if done else f"dropped {session.last_abort}", flush=True)
+"""
 
 
 @pytest.fixture
 def broker() -> Iterator[Broker]:
-    with Broker() as broker:
+    with Broker(settings={"group.min.session.timeout.ms": 100}) as broker:
         broker.create_topic("in", partitions=1)
         yield broker
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    with workers_in(tmp_path) as workers:
+        yield workers
 
 
 @pytest.fixture
@@ -118,6 +148,85 @@ def test_a_topic_that_was_made_again_is_not_read_on_from_the_old_offset(
         assert take(session, 3) == ["c", "d", "e"]
         assert session.commit()
     assert stored(path) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_topic_that_is_made_again_while_a_session_reads_is_told_at_once(
+    broker: Broker, path: Path
+) -> None:
+    fill(broker, "a", "b")
+    with session_of(
+        broker, Sqlite(path, "rows"), auto_offset_reset="earliest", metadata_max_age_ms=100
+    ) as session:
+        take(session, 2)
+        assert session.commit()
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.delete_topics(["in"])
+        broker.create_topic("in", partitions=1)
+        fill(broker, "c", "d", "e")
+        for _ in range(2):
+            with pytest.raises(SinkTopicReplacedError, match=r"in-0.*made again.*delete what the"):
+                take(session, 1)
+    assert stored(path) == ["a", "b"]
+
+
+def test_two_live_sessions_share_partitions_and_store_each_row_once(
+    broker: Broker, path: Path
+) -> None:
+    """A second member comes while the first holds uncommitted rows, and goes while it does."""
+    broker.create_topic("two", partitions=2)
+    values = [f"{number}" for number in range(40)]
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number, value in enumerate(values):
+            producer.send("two", value.encode(), partition=number % 2)
+    settings = {"topics": ["two"], "group_id": "g"}
+    one = SinkSession(
+        Sqlite(path, "rows"), bootstrap_servers=broker.bootstrap_servers, slot="0", **settings
+    )
+    two = SinkSession(
+        Sqlite(path, "rows"), bootstrap_servers=broker.bootstrap_servers, slot="1", **settings
+    )
+    with contextlib.closing(one):
+        deadline = time.monotonic() + DEADLINE_S
+        while len(one.assignment()) < 2:
+            assert time.monotonic() < deadline
+            step(one, 5)
+        while not two.assignment():
+            assert time.monotonic() < deadline
+            step(one, 5)
+            step(two, 5)
+        assert stored(path), "the first member's rows were not committed within the rebalance"
+        assert len(one.assignment()) == len(two.assignment()) == 1
+        step(two, 5)
+        two.close()  # with uncommitted rows, which the other member reads again
+        while sorted(stored(path), key=int) != values:
+            assert time.monotonic() < deadline, stored(path)
+            step(one, 5)
+            one.commit()
+
+
+def step(session: SinkSession, count: int) -> None:
+    for records in session.poll(50, count).values():
+        for record in records:
+            session.write({"text": (record.value or b"").decode()}, of=record)
+
+
+def test_a_zombie_that_wakes_up_stores_nothing(
+    broker: Broker, path: Path, workers: Workers
+) -> None:
+    """Stopped past its session timeout with rows in hand; another member stores them."""
+    first = [f"{number}" for number in range(40)]
+    fill(broker, *first)
+    zombie = workers.start(MEMBER, broker.bootstrap_servers, str(path), "0", "2")
+    wait_for(lambda: "processed" in zombie.output(), "first batch")
+    zombie.signal(signal.SIGSTOP)
+    workers.start(MEMBER, broker.bootstrap_servers, str(path), "1", "0")
+    wait_for(lambda: len(stored(path)) == 40, "the other member did all")
+    zombie.signal(signal.SIGCONT)
+    wait_for(lambda: "was replaced" in zombie.output(), "the zombie was refused")
+    more = [f"more {number}" for number in range(20)]
+    fill(broker, *more)
+    wait_for(lambda: len(stored(path)) >= 60, "work goes on")
+    assert sorted(stored(path)) == sorted(first + more)
 
 
 def test_what_was_not_committed_is_read_again(broker: Broker, path: Path) -> None:

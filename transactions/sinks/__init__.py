@@ -7,6 +7,7 @@ from onceflow.transactions.sinks.errors import (
     SinkRowError,
     SinkSharedError,
     SinkTopicReplacedError,
+    SinkUnavailableError,
 )
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
 from onceflow.transactions.sinks.session import SinkSession
@@ -29,4 +30,5 @@ __all__ = [
     "SinkSharedError",
     "SinkTopicReplacedError",
     "SinkRowError",
+    "SinkUnavailableError",
 ]

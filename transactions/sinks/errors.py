@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onceflow.sdk.errors import FatalError, KafkaError, RecordError
+from onceflow.sdk.errors import FatalError, KafkaError, RecordError, RetriableError
 
 
 class SinkFencedError(KafkaError):
@@ -18,6 +18,10 @@ class SinkOffsetsMovedError(FatalError):
 
 class SinkTopicReplacedError(FatalError):
     """The stored offset belongs to a topic of this name that was deleted; nothing was claimed."""
+
+
+class SinkUnavailableError(RetriableError):
+    """The sink cannot be reached, or did not answer in time; nothing of the call was stored."""
 
 
 class SinkOutcomeUnknownError(KafkaError):

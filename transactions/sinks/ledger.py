@@ -98,15 +98,19 @@ def claim(
         found = entries.get(partition, _NOTHING)
         topic_id = topic_ids.get(partition.topic) or found.topic_id
         if found.topic_id and topic_id != found.topic_id:
-            raise SinkTopicReplacedError(
-                f"{partition}: topic {partition.topic} was deleted and made again (its id is "
-                f"{topic_id}, the sink stores {found.topic_id}), so that the stored offset "
-                f"{found.offset} means other records. Nothing was claimed. To read the new topic "
-                "from its start, stop the group's sessions and delete what the sink stores of the "
-                "topic's offsets"
-            )
+            raise replaced(partition, found, topic_id)
         claimed[partition] = Entry(owner, found.epoch + 1, found.offset, topic_id)
     return claimed
+
+
+def replaced(partition: TopicPartition, entry: Entry, topic_id: str) -> SinkTopicReplacedError:
+    """Return the error for a topic that has another id than the stored one."""
+    return SinkTopicReplacedError(
+        f"{partition}: topic {partition.topic} was deleted and made again (its id is {topic_id}, "
+        f"the sink stores {entry.topic_id}), so that the stored offset {entry.offset} means other "
+        "records. None of them was read. To read the new topic from its start, stop the group's "
+        "sessions and delete what the sink stores of the topic's offsets"
+    )
 
 
 def advance(entries: Entries, batch: Batch) -> dict[TopicPartition, Entry]:

@@ -111,6 +111,8 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
             max_records: Most records; None takes ``max_poll_records``.
 
         Raises:
+            SinkTopicReplacedError: A topic was deleted and made again.
+            SinkUnavailableError: The sink cannot be reached in time; the next poll tries again.
             KafkaError: Reading failed, or the commit within a rebalance.
         """
         records = run_blocking(self._core.poll(timeout_ms, max_records))
@@ -145,6 +147,8 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
             SinkSharedError: Another live program claims the same partitions again and again.
             SinkOffsetsMovedError: Somebody changed the stored offsets meanwhile.
             SinkRowError: The sink cannot store a row; the work is dropped and read again.
+            SinkUnavailableError: The sink cannot be reached in time; the work is dropped and read
+                again. Within a rebalance the limit is ``revoke_budget_ms``, and nothing is raised.
         """
         return run_blocking(self._core.commit())
 

@@ -16,7 +16,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from onceflow.sdk.errors import CommitFailedError, IllegalStateError, KafkaError
+from onceflow.sdk.errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.clients import Records
@@ -28,8 +34,9 @@ from onceflow.transactions.sinks.errors import (
     SinkFencedError,
     SinkOutcomeUnknownError,
     SinkSharedError,
+    SinkUnavailableError,
 )
-from onceflow.transactions.sinks.ledger import Batch, Entry, Move, Row
+from onceflow.transactions.sinks.ledger import Batch, Entry, Move, Row, replaced
 from onceflow.transactions.sinks.sink import Sink, SinkClients, SinkConsumer
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
@@ -113,10 +120,16 @@ class SinkSessionCore:
             await self._claim()
         try:
             records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
+        except (NoOffsetForPartitionError, OffsetOutOfRangeError):
+            self._raise_callback_error()
+            await self._find_replaced()
+            raise
         except KafkaError:
             # A partition whose claim failed has no position, which the consumer tells too.
             self._raise_callback_error()
             raise
+        if self._callback_error is None:
+            self._callback_error = self._replaced(records)
         if self._callback_error is not None:
             await self._put_back(records)
             self._raise_callback_error()
@@ -131,6 +144,35 @@ class SinkSessionCore:
         error, self._callback_error = self._callback_error, None
         if error is not None:
             raise error
+
+    def _replaced(self, partitions: Iterable[TopicPartition]) -> Exception | None:
+        """Return the error for a partition whose position belongs to a topic made again.
+
+        The consumer learns of it with its metadata, looks the position up again, and would go on
+        with the records of the new topic.
+        """
+        for partition in partitions:
+            claim = self._claims.get(partition)
+            if claim is not None and not self._is_same_topic(partition, claim):
+                return replaced(partition, claim, str(self.consumer.topic_id(partition)))
+        return None
+
+    def _is_same_topic(self, partition: TopicPartition, claim: Entry) -> bool:
+        present = self.consumer.topic_id(partition)
+        return not claim.topic_id or present is None or str(present) == claim.topic_id
+
+    async def _find_replaced(self) -> None:
+        """Tell a position that is gone with its topic from one that retention took.
+
+        Raises:
+            SinkTopicReplacedError: A claimed topic has another id now.
+        """
+        topics = sorted({partition.topic for partition in self._claims})
+        topic_ids = await settle(self._clients.topic_ids(self.config, topics))
+        for partition, claim in sorted(self._claims.items()):
+            topic_id = topic_ids.get(partition.topic, "")
+            if topic_id and claim.topic_id not in ("", topic_id):
+                raise replaced(partition, claim, topic_id)
 
     async def _may_claim(self) -> bool:
         """Whether the group still counts on this member, asked before a claim after an abort.
@@ -163,7 +205,12 @@ class SinkSessionCore:
             if offset is not None:
                 await settle(self.consumer.seek(partition, offset))
         if new:
-            await self._start(new, claimed)
+            try:
+                await self._start(new, claimed)
+            except (SinkFencedError, SinkOutcomeUnknownError) as error:
+                logger.info("session %s: the next poll claims again: %s", self.owner, error)
+                self._count_fence(error)
+                return
         self._claims.update(claimed)
         self._unclaimed.difference_update(partitions)
 
@@ -227,8 +274,12 @@ class SinkSessionCore:
         age_ms = (self._clock() - self._work_since_s) * 1000
         return bool(self._work) and age_ms >= self.config.commit_interval_ms
 
-    async def commit(self) -> bool:
+    async def commit(self, *, rebalancing: bool = False) -> bool:
         """Write rows and offsets in the sink's transaction.
+
+        Args:
+            rebalancing: Other members wait for this commit: it gets ``revoke_budget_ms``, and an
+                unknown outcome is left to the next claim.
 
         Returns:
             True if committed; False if the work was dropped and is read again.
@@ -238,15 +289,15 @@ class SinkSessionCore:
         consumer = self.consumer
         batch = Batch(self.owner, await self._moves(), tuple(self._rows))
         try:
-            self._sink.write(batch)
+            self._sink.write(batch, self.config.revoke_budget_ms if rebalancing else None)
         except SinkFencedError as error:
             self._abort(error)
-            if self._fences.fenced(self._clock()):
-                raise SinkSharedError(
-                    f"fenced again and again within {self.config.fence_window_ms} ms: {error}"
-                ) from error
+            self._count_fence(error)
             return False
         except SinkOutcomeUnknownError as error:
+            if rebalancing:
+                self._abort(error)
+                return False
             return await self._resolve(batch, error)
         except BaseException as error:
             # Also an interruption: only a new claim can tell how far the sink got.
@@ -255,14 +306,24 @@ class SinkSessionCore:
         self._committed(batch, consumer)
         return True
 
+    def _count_fence(self, error: Exception) -> None:
+        if self._fences.fenced(self._clock()):
+            raise SinkSharedError(
+                f"fenced again and again within {self.config.fence_window_ms} ms: {error}. Give "
+                "each program its own group_id"
+            ) from error
+
     async def _moves(self) -> dict[TopicPartition, Move]:
         moves = {}
         for partition, progress in self._work.items():
             claim = self._claims[partition]
             upto = progress.next
-            # A position is behind markers and aborted records too.
+            # A position is behind markers and aborted records too. It is only known without
+            # waiting, and it counts if no other topic has taken the name since.
             with contextlib.suppress(KafkaError):
-                upto = max(upto, await settle(self.consumer.position(partition)))
+                position = await settle(self.consumer.position(partition, timeout_ms=0))
+                if self._is_same_topic(partition, claim):
+                    upto = max(upto, position)
             moves[partition] = Move(claim.epoch, claim.offset, upto)
         return moves
 
@@ -281,6 +342,8 @@ class SinkSessionCore:
         logger.warning("session %s: %s; claiming again", self.owner, error)
         before = {tp: self._claims[tp] for tp in batch.moves}
         self._abort(error)
+        if not await self._may_claim():
+            return False
         claimed = await self._claim_in_sink(sorted(batch.moves))
         if any(entry.epoch != before[tp].epoch + 1 for tp, entry in claimed.items()):
             # Somebody claimed in between; the next poll reads from wherever they got.
@@ -321,7 +384,9 @@ class SinkSessionCore:
         """Commit all that is processed before partitions are given up."""
         with self._callback():
             try:
-                await self.commit()
+                await self.commit(rebalancing=True)
+            except SinkUnavailableError as error:
+                logger.warning("session %s: the next owner reads again: %s", self.owner, error)
             finally:
                 self._forget(partitions)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
+from uuid import UUID
 
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import SessionConsumer
@@ -50,6 +51,7 @@ class Sink(Protocol):
 
         Raises:
             SinkTopicReplacedError: A topic was deleted and made again since its offset was stored.
+            SinkUnavailableError: The sink cannot be reached in time; nothing was claimed.
         """
         ...
 
@@ -61,16 +63,20 @@ class Sink(Protocol):
         """
         ...
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
         """Store rows and offsets together, if ``ledger.advance`` allows it.
 
         Args:
             batch: Rows, offsets and their writer.
+            timeout_ms: When to give up; None for the sink's own limit. Within a rebalance, other
+                members wait for this write.
 
         Raises:
             SinkFencedError: A newer owner has claimed a partition; nothing was written.
             SinkOffsetsMovedError: The batch does not begin at the stored offset.
             SinkRowError: A row cannot be stored; nothing was written.
+            SinkUnavailableError: The sink cannot be reached, or the time is over before the
+                commit was asked for; nothing was written.
             SinkOutcomeUnknownError: The commit got no answer.
         """
 
@@ -82,6 +88,10 @@ class SinkConsumer(SessionConsumer, Protocol):
     """The group consumer as a session with a sink uses it."""
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None: ...
+    def position(
+        self, partition: TopicPartition, *, timeout_ms: int | None = None
+    ) -> Maybe[int]: ...
+    def topic_id(self, partition: TopicPartition) -> UUID | None: ...
 
 
 class SinkClients(Protocol):

@@ -10,13 +10,18 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks import ledger
-from onceflow.transactions.sinks.errors import SinkOutcomeUnknownError, SinkRowError
+from onceflow.transactions.sinks.errors import (
+    SinkOutcomeUnknownError,
+    SinkRowError,
+    SinkUnavailableError,
+)
 from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries, Entry, Row
 from onceflow.transactions.sinks.sink import Observer, Steps
 
@@ -32,11 +37,27 @@ _READ = (
     ' WHERE group_id = ? AND topic = ? AND "partition" = ?'
 )
 _STORE = "INSERT OR REPLACE INTO onceflow_offsets VALUES (?, ?, ?, ?, ?, ?, ?)"
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
+"""Primary result codes that are about the file and not about the rows."""
+_STEPS_PER_LOOK = 10_000
+"""Instructions of SQLite's virtual machine between two looks at the clock: about a millisecond."""
 
 
 def quoted(name: str) -> str:
     """Return a name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _is_passing(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return isinstance(code, int) and code & 0xFF in _PASSING
 
 
 class Sqlite:
@@ -49,11 +70,12 @@ class Sqlite:
         table: Table that takes the rows.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
-        busy_timeout_ms: How long to wait for other writers of the file.
+        timeout_ms: Bound of each claim and write, the wait for other writers included.
         observer: Called at each step, for tests.
 
     Raises:
-        ConfigError: The path is in memory, a name is empty, or the key is a string.
+        ConfigError: The path is in memory, a name is empty, the key is a string, or the timeout
+            is not positive.
     """
 
     def __init__(
@@ -62,7 +84,7 @@ class Sqlite:
         table: str,
         *,
         key: Sequence[str] = (),
-        busy_timeout_ms: int = 5_000,
+        timeout_ms: int = 5_000,
         observer: Observer | None = None,
     ) -> None:
         if str(path) in ("", ":memory:"):
@@ -71,10 +93,12 @@ class Sqlite:
             raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
         if not table or "" in key:
             raise ConfigError("table", table, "the names of a table and its key must not be empty")
+        if timeout_ms <= 0:
+            raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
         self._path = str(path)
         self._table = table
         self._key = tuple(key)
-        self._busy_timeout_ms = busy_timeout_ms
+        self._timeout_ms = timeout_ms
         self._steps = Steps(observer)
         self._group_id = ""
         self._connection: sqlite3.Connection | None = None
@@ -87,14 +111,22 @@ class Sqlite:
 
         Raises:
             ConfigError: The file has no such table, or the table no such key column.
+            SinkUnavailableError: The file cannot be opened, or others hold it.
         """
         self._group_id = group_id
         self._connect()
 
     def _connect(self) -> sqlite3.Connection:
+        try:
+            self._connection = self._connection_to_table()
+        except sqlite3.OperationalError as error:
+            raise self._unavailable(error) from error
+        return self._connection
+
+    def _connection_to_table(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path,
-            timeout=self._busy_timeout_ms / 1000,
+            timeout=self._timeout_ms / 1000,
             isolation_level=None,  # BEGIN and COMMIT stand below; none is implied
             check_same_thread=False,
         )
@@ -111,7 +143,6 @@ class Sqlite:
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
         return connection
 
     def claim(
@@ -124,7 +155,7 @@ class Sqlite:
         # A new connection: closing the old one undoes a transaction that it may still hold.
         self.close()
         connection = self._connect()
-        with self._transaction(connection):
+        with self._transaction(connection, self._timeout_ms):
             found = self._read(connection, partitions)
             claimed = ledger.claim(found, partitions, owner, topic_ids)
             self._store(connection, claimed)
@@ -134,10 +165,11 @@ class Sqlite:
         """See ``Sink.stored``."""
         return self._read(self._connected(), partitions)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
         """See ``Sink.write``."""
         connection = self._connected()
-        with self._transaction(connection):
+        limit_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
+        with self._transaction(connection, limit_ms):
             with self._steps("offsets read"):
                 found = self._read(connection, list(batch.moves))
                 advanced = ledger.advance(found, batch)
@@ -147,25 +179,47 @@ class Sqlite:
                 self._store(connection, advanced)
 
     @contextlib.contextmanager
-    def _transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
-        with self._steps("begin"):
-            connection.execute("BEGIN IMMEDIATE")
+    def _transaction(self, connection: sqlite3.Connection, limit_ms: int) -> Iterator[None]:
+        end = time.monotonic() + limit_ms / 1000
+        connection.execute(f"PRAGMA busy_timeout = {limit_ms}")
         try:
+            with self._steps("begin"):
+                connection.execute("BEGIN IMMEDIATE")
+            connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS_PER_LOOK)
             yield
-        except Exception:
-            connection.execute("ROLLBACK")
+        except Exception as error:
+            self._undo(connection)
+            if _is_passing(error):
+                raise self._unavailable(error) from error
             raise
+        finally:
+            # Within COMMIT an interruption would leave its outcome unknown.
+            connection.set_progress_handler(None, _STEPS_PER_LOOK)
         try:
             with self._steps("commit"):
                 connection.execute("COMMIT")
         except Exception as error:
             raise SinkOutcomeUnknownError(f"{self._path}: COMMIT failed: {error}") from error
 
+    def _undo(self, connection: sqlite3.Connection) -> None:
+        """Roll back, unless SQLite has done so itself, as after an interruption."""
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+    def _unavailable(self, error: Exception) -> SinkUnavailableError:
+        return SinkUnavailableError(
+            f"{self._path}: {error}; nothing was stored. If other programs hold the file for long, "
+            f"raise timeout_ms ({self._timeout_ms}), or revoke_budget_ms for commits within a "
+            "rebalance"
+        )
+
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
         for columns, run in itertools.groupby(rows, key=tuple):
             try:
                 connection.executemany(self._insert_text(columns), [tuple(r.values()) for r in run])
             except (sqlite3.Error, OverflowError) as error:
+                if _is_passing(error):
+                    raise
                 raise SinkRowError(
                     f"table {self._table}, columns {', '.join(columns)}: {error}. Mend the rows or "
                     "the table; nothing of the batch was written"

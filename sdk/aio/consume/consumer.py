@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
 from onceflow.sdk.aio.consume.engine import ConsumerEngine, Form, Polled, being_polled
 from onceflow.sdk.aio.consume.listeners import (
@@ -41,6 +42,7 @@ from onceflow.sdk.model.partitions import (
 )
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.sdk.model.special_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.config import ConsumerConfig
 from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords
@@ -533,6 +535,20 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
             The distance in offsets (not records: markers count), None while it is unknown.
         """
         return self._engine.state(partition).lag(self.config.isolation)
+
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Return the id of the topic that the partition's position belongs to (KIP-516).
+
+        A topic that is deleted and made again under its name has another id.
+
+        Args:
+            partition: An assigned partition.
+
+        Returns:
+            None where brokers have no topic ids, and after a seek until records came from there.
+        """
+        found = self._engine.state(partition).topic_id
+        return None if found == ZERO_UUID else found
 
     def current_lag(self, partition: TopicPartition) -> int | None:
         """See ``AsyncConsumer.lag``; this is the Java client's name for it (KIP-695).

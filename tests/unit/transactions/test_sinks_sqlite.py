@@ -12,12 +12,20 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.transactions.sinks import Batch, Move, SinkRowError, Sqlite
+from onceflow.transactions.sinks import (
+    Batch,
+    Move,
+    SinkFencedError,
+    SinkRowError,
+    SinkUnavailableError,
+    Sqlite,
+)
 from onceflow.transactions.sinks.testing import FIRST, SinkConformance
 
 TABLE = "CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT NOT NULL)"
@@ -122,6 +130,51 @@ def test_a_row_that_does_not_fit_stores_nothing(
     assert rows_of(path) == [{"id": 1, "text": "good"}]
 
 
+def test_a_file_that_others_hold_is_told_within_the_limit(path: Path) -> None:
+    sink = Sqlite(path, "rows", timeout_ms=20)
+    sink.open("g")
+    with contextlib.closing(sink), contextlib.closing(sqlite3.connect(path)) as other:
+        entry = sink.claim([FIRST], "a")[FIRST]
+        batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SinkUnavailableError, match=r"locked.*timeout_ms"):
+            sink.write(batch)
+        with pytest.raises(SinkUnavailableError, match="locked"):
+            sink.claim([FIRST], "a")
+        other.execute("ROLLBACK")
+        with pytest.raises(SinkFencedError):
+            sink.write(replace(batch, owner="b"))
+        sink.write(batch)
+    assert rows_of(path) == [{"id": 1, "text": "x"}]
+
+
+ENDLESS = """
+CREATE TRIGGER endless BEFORE INSERT ON rows WHEN NEW.text = 'endless' BEGIN
+    SELECT max(n) FROM (
+        WITH RECURSIVE counted(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM counted)
+        SELECT n FROM counted
+    );
+END
+"""
+
+
+@pytest.mark.parametrize("own_limit", [True, False])
+def test_a_write_that_takes_too_long_stores_nothing(path: Path, own_limit: bool) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(ENDLESS)
+    sink = Sqlite(path, "rows", timeout_ms=20 if own_limit else 600_000)
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        rows = [{"id": 1, "text": "x"}, {"id": 2, "text": "endless"}]
+        move = Move(entry.epoch, None, 1)
+        with pytest.raises(SinkUnavailableError, match="interrupted"):
+            sink.write(Batch("a", {FIRST: move}, rows), None if own_limit else 20)
+        assert rows_of(path) == []
+        sink.write(Batch("a", {FIRST: move}, rows[:1]))
+    assert rows_of(path) == [{"id": 1, "text": "x"}]
+
+
 def test_what_cannot_work_is_told_when_it_is_opened(path: Path) -> None:
     with pytest.raises(ConfigError, match="no such table"):
         Sqlite(path, "orders").open("g")
@@ -129,5 +182,9 @@ def test_what_cannot_work_is_told_when_it_is_opened(path: Path) -> None:
         Sqlite(path, "rows", key=["name"]).open("g")
     with pytest.raises(ConfigError, match="memory"):
         Sqlite(":memory:", "rows")
+    with pytest.raises(ConfigError, match=r"timeout_ms.*positive"):
+        Sqlite(path, "rows", timeout_ms=0)
+    with pytest.raises(SinkUnavailableError, match="unable to open"):
+        Sqlite(path / "nowhere", "rows").open("g")
     with pytest.raises(ConfigError, match="sequence"):
         Sqlite(path, "rows", key="id")

@@ -1,0 +1,259 @@
+"""Goal: a session with a sink keeps its rules where members, topics and the sink change under it.
+
+Method: a session over an in-memory cluster (``processor_fakes``) and an SQLite file; each test
+expels the member, breaks one call of the sink, or makes a topic again at one moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from processor_fakes import FakeClients, FakeCluster, FakeConsumer
+
+from onceflow.sdk.errors import NoOffsetForPartitionError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions import SessionConfig
+from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.sinks import (
+    Batch,
+    Entry,
+    SinkFencedError,
+    SinkOutcomeUnknownError,
+    SinkSession,
+    SinkSharedError,
+    SinkTopicReplacedError,
+    SinkUnavailableError,
+    Sqlite,
+)
+
+IN0 = TopicPartition("in", 0)
+IN1 = TopicPartition("in", 1)
+OLD, NEW = UUID(int=1), UUID(int=2)
+
+
+class SinkFakeConsumer(FakeConsumer):
+    """A member whose positions belong to topic ids."""
+
+    def __init__(self, cluster: FakeCluster, config: SessionConfig, hooks: RebalanceHooks) -> None:
+        super().__init__(cluster, config, hooks)
+        self.id = OLD
+
+    def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        return super().position(partition)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.cluster.enter("commit_async")
+
+    def topic_id(self, partition: TopicPartition) -> UUID:
+        return self.id
+
+
+class SinkFakeClients(FakeClients):
+    def consumer(self, config: SessionConfig, hooks: RebalanceHooks) -> SinkFakeConsumer:
+        self.made = SinkFakeConsumer(self.cluster, config, hooks)
+        self.made.pending.append((set(self.partitions), False, 1))
+        return self.made
+
+    def topic_ids(self, config: SessionConfig, topics: Sequence[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, str(self.made.id))
+
+
+class BreakableSink(Sqlite):
+    """Notes limits of writes, and fails the next ones."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "rows")
+        self.limits: list[int | None] = []
+        self.failures: list[Exception] = []
+        self.after = False
+        self.claims = 0
+
+    def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = {},
+    ) -> Mapping[TopicPartition, Entry]:
+        self.claims += 1
+        return super().claim(partitions, owner, topic_ids)
+
+    def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
+        self.limits.append(timeout_ms)
+        if self.failures and not self.after:
+            raise self.failures.pop(0)
+        super().write(batch, timeout_ms)
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+class World:
+    """A session, its fakes, and a second sink on the same file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cluster = FakeCluster()
+        self.cluster.put("in", "a", "b")
+        self.clients = SinkFakeClients(self.cluster, [IN0])
+        self.sink = BreakableSink(path)
+        self.other = Sqlite(path, "rows")
+        self.other.open("g")
+        self.session = SinkSession(
+            self.sink,
+            topics=["in"],
+            bootstrap_servers="unused:1",
+            group_id="g",
+            clients=self.clients,
+        )
+
+    @property
+    def consumer(self) -> SinkFakeConsumer:
+        return self.clients.made
+
+    def step(self) -> list[object]:
+        values = []
+        for records in self.session.poll().values():
+            for record in records:
+                values.append(record.value)
+                self.session.write({"text": record.value}, of=record)
+        return values
+
+    def entry(self) -> Entry:
+        return self.other.stored([IN0])[IN0]
+
+    def rows(self) -> list[str]:
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            return [text for (text,) in connection.execute("SELECT text FROM rows ORDER BY rowid")]
+
+    def close(self) -> None:
+        self.session.close()
+        self.other.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    path = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows (text TEXT NOT NULL)")
+    world = World(path)
+    yield world
+    world.close()
+
+
+def test_a_fenced_member_that_was_expelled_does_not_take_partitions_back(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    world.other.claim([IN0], "successor")
+    assert world.session.commit() is False
+    assert isinstance(world.session.last_abort, SinkFencedError)
+    world.consumer.expelled = True
+    assert world.step() == []
+    assert world.entry().owner == "successor"
+    world.consumer.expelled = False
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+    assert world.rows() == ["a", "b"]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_lost_answer_gives_an_expelled_member_no_claim(world: World, happened: bool) -> None:
+    assert world.step() == ["a", "b"]
+    world.sink.failures, world.sink.after = [SinkOutcomeUnknownError("no answer")], happened
+    world.consumer.expelled = True
+    claims = world.sink.claims
+    assert world.session.commit() is False
+    assert world.sink.claims == claims
+    world.consumer.expelled = False
+    assert world.step() == ([] if happened else ["a", "b"])
+    assert world.session.commit()
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_write_within_a_rebalance_is_bounded_and_read_again_by_the_next_owner(
+    world: World,
+) -> None:
+    assert world.step() == ["a", "b"]
+    assert world.sink.limits == [None]  # where the partition begins
+    world.sink.failures = [SinkUnavailableError("locked")]
+    world.cluster.rebalance([])
+    assert world.step() == []
+    assert world.sink.limits == [None, 5_000]
+    assert isinstance(world.session.last_abort, SinkUnavailableError)
+    assert world.rows() == []
+    world.cluster.rebalance([IN0])
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+    assert world.sink.limits[-1] is None
+    assert world.rows() == ["a", "b"]
+
+
+def test_an_unknown_outcome_within_a_rebalance_is_left_to_the_next_claim(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    world.sink.failures, world.sink.after = [SinkOutcomeUnknownError("no answer")], True
+    claims = world.sink.claims
+    world.cluster.rebalance([])
+    assert world.step() == []
+    assert world.sink.claims == claims
+    world.cluster.rebalance([IN0])
+    assert world.step() == []
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_commit_that_finds_no_sink_is_told_and_read_again(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    world.sink.failures = [SinkUnavailableError("locked")]
+    with pytest.raises(SinkUnavailableError):
+        world.session.commit()
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_start_that_somebody_else_claimed_meanwhile_is_claimed_again(world: World) -> None:
+    world.sink.failures = [SinkFencedError("replaced"), SinkOutcomeUnknownError("no answer")]
+    assert world.step() == []
+    assert world.step() == []
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+
+
+def test_two_programs_that_claim_from_each_other_are_told(world: World) -> None:
+    world.sink.failures = [SinkFencedError("replaced") for _ in range(3)]
+    assert world.step() == []
+    assert world.step() == []
+    with pytest.raises(SinkSharedError, match="group_id"):
+        world.step()
+
+
+def test_a_topic_made_again_is_told_before_its_first_record(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+    world.consumer.id = NEW
+    world.cluster.put("in", "new")
+    for _ in range(2):
+        with pytest.raises(SinkTopicReplacedError, match=r"in-0.*made again"):
+            world.step()
+    assert world.entry().offset == 2
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_position_of_a_topic_made_again_does_not_move_the_offset(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    world.consumer.id = NEW
+    world.consumer.positions[IN0] = 7
+    assert world.session.commit()
+    assert world.entry().offset == 2
+
+
+def test_a_position_that_went_with_its_topic_is_told_apart_from_retention(world: World) -> None:
+    assert world.step() == ["a", "b"]
+    assert world.session.commit()
+    world.cluster.fail("poll", NoOffsetForPartitionError("none"), times=2)
+    with pytest.raises(NoOffsetForPartitionError):
+        world.session.poll()
+    world.consumer.id = NEW
+    with pytest.raises(SinkTopicReplacedError, match="made again"):
+        world.session.poll()
