@@ -39,11 +39,12 @@ class Removals:
         storage: The data folder.
     """
 
-    __slots__ = ("_files", "_folders", "_storage")
+    __slots__ = ("_files", "_folders", "_storage", "_taken")
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._files: dict[str, list[_Waiting]] = {}
+        self._taken: dict[str, set[str]] = {}  # The names of what waits, by folder.
         self._folders: list[_Waiting] = []
 
     def set_aside(self, directory: str, paths: Iterable[str], due_ms: int) -> None:
@@ -57,8 +58,7 @@ class Removals:
         Raises:
             OSError: Some of them are as they were.
         """
-        waiting = self._files.get(directory, ())
-        taken = {path for each in waiting for path in each.paths}
+        taken = self._taken.setdefault(directory, set())
         renamed = []
         for path in paths:
             target, number = path + DELETED_SUFFIX, 0
@@ -71,6 +71,7 @@ class Removals:
             except FileNotFoundError:
                 continue
             renamed.append(target)
+            taken.add(target)
         if renamed:
             self._files.setdefault(directory, []).append(_Waiting(due_ms, tuple(renamed)))
 
@@ -81,6 +82,7 @@ class Removals:
     def forget_folder(self, directory: str) -> None:
         """A folder was renamed: what waits in it goes with it."""
         self._files.pop(directory, None)
+        self._taken.pop(directory, None)
 
     def run_due(self, now_ms: int) -> None:
         """Begin to remove what is due."""
@@ -88,6 +90,9 @@ class Removals:
             due, later = _parted(self._files.pop(directory), now_ms)
             if later:
                 self._files[directory] = later
+                self._taken[directory].difference_update(*(each.paths for each in due))
+            else:
+                del self._taken[directory]
             for each in due:
                 remove_later(self._storage, each.paths)
         due, self._folders = _parted(self._folders, now_ms)
