@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from onceflow.spark_integration.batch_function import foreach_batch as foreach_batch
     from onceflow.spark_integration.planning import DataLossError as DataLossError
-    from onceflow.spark_integration.routing import partition_counts as partition_counts
     from onceflow.spark_integration.routing import route as route
     from onceflow.spark_integration.source import OnceflowDataSource as OnceflowDataSource
     from onceflow.spark_integration.source import register as register
+    from onceflow.spark_integration.topics import partition_counts as partition_counts
     from onceflow.spark_integration.transaction import BatchWriteError as BatchWriteError
 
 _HOMES = {
@@ -24,7 +24,7 @@ _HOMES = {
     "DataLossError": "planning",
     "OnceflowDataSource": "source",
     "foreach_batch": "batch_function",
-    "partition_counts": "routing",
+    "partition_counts": "topics",
     "register": "source",
     "route": "routing",
 }

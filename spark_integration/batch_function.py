@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import tenacity
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkAttributeError, PySparkException
 
 from onceflow.sdk import ProducerIdentity
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, RecordError
@@ -24,7 +24,7 @@ from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import Checkpoint
 from onceflow.spark_integration.options import SinkOptions
-from onceflow.spark_integration.routing import counts_by, route
+from onceflow.spark_integration.routing import route_by
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
 from onceflow.spark_integration.writer import write_task
@@ -48,6 +48,24 @@ def refuse_speculation(df: DataFrame) -> None:
         raise ConfigError(
             "spark.speculation", "true", "turn it off: two copies of a task would write twice"
         )
+
+
+def refuse_connect(df: DataFrame) -> None:
+    """Raise where Spark does not tell about stages and stopped queries.
+
+    Raises:
+        ConfigError: The micro-batch belongs to a session of Spark Connect.
+    """
+    try:
+        _ = df.sparkSession.sparkContext
+    except PySparkAttributeError:
+        raise ConfigError(
+            "foreach_batch",
+            "a session of Spark Connect",
+            'use writeStream.format("onceflow") there, with route(), or a session without Connect: '
+            "foreach_batch must see whether Spark repeats a stage, which Connect does not tell. "
+            "Nothing was written",
+        ) from None
 
 
 class BatchPublisher:
@@ -79,12 +97,11 @@ class BatchPublisher:
                 batch was published under the same name before.
             BatchWriteError: Nothing was published.
         """
-        counts = functools.cache(lambda: _topic_counts(self._options))
         transform = self._transform
         rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
 
         def write(opened: OpenBatch) -> list[TaskReport]:
-            return _write(self._options, rows(), counts(), opened.identity)
+            return _write(self._options, rows(), opened.identity)
 
         self._publish([df], batch_id, write)
 
@@ -110,15 +127,12 @@ class BatchPublisher:
         for topic, df in frames.items():
             if "topic" in df.columns:
                 raise ConfigError("column topic", topic, "leave it out: many() names topics")
-        counts = functools.cache(lambda: counts_by(self._options.admin, frames))
 
         def write(opened: OpenBatch) -> list[TaskReport]:
             return [
                 report
                 for topic, df in frames.items()
-                for report in _write(
-                    replace(self._options, topic=topic), df, counts(), opened.identity
-                )
+                for report in _write(replace(self._options, topic=topic), df, opened.identity)
             ]
 
         self._publish(list(frames.values()), batch_id, write)
@@ -130,6 +144,7 @@ class BatchPublisher:
         write: Callable[[OpenBatch], list[TaskReport]],
     ) -> None:
         """Publish once, with retries."""
+        refuse_connect(frames[0])
         refuse_speculation(frames[0])
         checkpoint, options = transaction.named(self._options)
         run = _Run.of(frames[0], checkpoint, options, batch_id)
@@ -254,10 +269,6 @@ def _log_retry(state: tenacity.RetryCallState) -> None:
     logger.warning("batch attempt %d failed, trying again: %s", state.attempt_number, error)
 
 
-def _topic_counts(options: SinkOptions) -> dict[str, int]:
-    return counts_by(options.admin, None if options.topic is None else [options.topic])
-
-
 def _publish_once(
     options: SinkOptions,
     frames: list[DataFrame],
@@ -281,11 +292,10 @@ def _publish_once(
 def _write(
     options: SinkOptions,
     df: DataFrame,
-    counts: dict[str, int],
     identity: ProducerIdentity,
 ) -> list[TaskReport]:
     """Run the tasks of one attempt and collect their reports."""
-    routed = route(df, counts, topic=options.topic)
+    routed = route_by(df, options.admin, options.topic)
     columns = SinkColumns.of(routed.schema, options.topic)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

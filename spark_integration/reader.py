@@ -286,10 +286,10 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         renewed = {name for name, id_ in before.items() if now.get(name, id_) != id_}
         if renewed and self._options.fail_on_data_loss:
             raise DataLossError(
-                f"topics were deleted and made again since the checkpoint: "
-                f"{', '.join(sorted(renewed))}; its offsets belong to the old ones. Set "
-                "failOnDataLoss=false to read the new ones from their beginning, or start a new "
-                "checkpoint."
+                f"topics were deleted and created again since the checkpoint was written: "
+                f"{', '.join(sorted(renewed))}; the checkpoint's offsets belong to the deleted "
+                "topics. Set failOnDataLoss=false to read the new topics from their beginning, or "
+                "start a new checkpoint."
             )
         return renewed
 

@@ -1,50 +1,30 @@
 """Bringing all rows of one Kafka partition into one Spark task, before they are written.
 
 The partition of a row is the one that the Java client would choose for its key (murmur2), so that
-records written through Spark and through other clients meet in joins. Which topics there are is
-asked once, on the driver; a row's topic may be any of them.
+records written through Spark and through other clients meet in joins. The count of partitions comes
+from the driver where the topics are known, else each task asks for the topics that its rows name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pyarrow as pa
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from onceflow.sdk import Admin, AdminConfig, murmur2_partition
+from onceflow.sdk import AdminConfig, murmur2_partition
 from onceflow.sdk.errors import ConfigError
-from onceflow.spark_integration.client_options import client_of
 from onceflow.spark_integration.schema import SinkColumns
+from onceflow.spark_integration.topics import CountsLookup, counts_by
 
 TASKS_MAX = 64
 """Most Spark tasks that rows are spread over."""
-
-
-def partition_counts(
-    options: Mapping[str, str], topics: Iterable[str] | None = None
-) -> dict[str, int]:
-    """Number of partitions of topics, asked on the driver.
-
-    Args:
-        options: The options ``kafka.*`` and ``client`` that readers and writers take.
-        topics: Names; None for all topics that this user may see.
-
-    Raises:
-        UnknownTopicOrPartitionError: A topic does not exist.
-    """
-    return counts_by(client_of(options).admin(), topics)
-
-
-def counts_by(config: AdminConfig, topics: Iterable[str] | None) -> dict[str, int]:
-    """Number of partitions of topics, asked by an admin client with these settings."""
-    with Admin(config=config) as admin:
-        names = admin.list_topics() if topics is None else sorted(topics)
-        described = admin.describe_topics(names)
-    return {topic: description.partition_count for topic, description in described.items()}
+TASKS_PER_CORE = 2
+"""Most of them for each core, where the rows name their topics."""
 
 
 def _choose(
@@ -89,13 +69,30 @@ def route(df: DataFrame, counts: Mapping[str, int], *, topic: str | None = None)
     Raises:
         ConfigError: ``counts`` does not know the topic, or the sink would refuse a column.
     """
-    SinkColumns.of(df.schema, topic)
     if topic is not None and topic not in counts:
         raise ConfigError("topic", topic, f"no such topic; known: {', '.join(sorted(counts))}")
     fixed = dict(counts) if topic is None else {topic: counts[topic]}
+    return _routed(df, topic, fixed)
+
+
+def route_by(df: DataFrame, admin: AdminConfig, topic: str | None) -> DataFrame:
+    """As ``route``, with counts of partitions that are asked for as far as the rows need them.
+
+    Args:
+        df: Rows with the sink's columns.
+        admin: Settings of the client that asks.
+        topic: Topic of every row; None when the rows have a column ``topic``.
+    """
+    return _routed(df, topic, CountsLookup(admin) if topic is None else counts_by(admin, [topic]))
+
+
+def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLookup) -> DataFrame:
+    SinkColumns.of(df.schema, topic)
 
     def choose(keys: pa.Array, topics: pa.Array, spread: pa.Array) -> pa.Array:
-        return _choose(fixed, keys, topics, spread)
+        if isinstance(counts, dict):
+            return _choose(counts, keys, topics, spread)
+        return _choose(counts.of(topics.unique().to_pylist()), keys, topics, spread)
 
     partition_of = arrow_udf(choose, returnType=IntegerType())  # type: ignore[call-overload]
     topic_column = F.lit(topic) if topic is not None else F.col("topic")
@@ -108,5 +105,16 @@ def route(df: DataFrame, counts: Mapping[str, int], *, topic: str | None = None)
     routed = df.withColumn("partition", chosen)
     # One number for each pair of topic and partition, so that neighbours go to different tasks.
     shift = F.lit(0) if topic is not None else F.pmod(F.hash(topic_column), F.lit(2**20))
-    tasks = max(1, min(TASKS_MAX, sum(fixed.values())))
-    return routed.repartitionById(tasks, F.coalesce(F.col("partition") + shift, F.lit(0)))
+    tasks = TASKS_MAX if isinstance(counts, CountsLookup) else min(TASKS_MAX, sum(counts.values()))
+    if topic is None:
+        tasks = min(tasks, TASKS_PER_CORE * _cores(df))
+    target = F.coalesce(F.col("partition") + shift, F.lit(0))
+    return routed.repartitionById(max(1, tasks), target)
+
+
+def _cores(df: DataFrame) -> int:
+    """Cores of the cluster as Spark knows them; Spark Connect does not tell."""
+    try:
+        return int(df.sparkSession.sparkContext.defaultParallelism)
+    except PySparkAttributeError:
+        return TASKS_MAX

@@ -13,6 +13,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -114,8 +115,12 @@ def register(spark: SparkSession) -> None:
     """
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise ConfigError("spark.speculation", "true", "turn it off for exactly-once output")
-    if str(spark.conf.get("spark.master", "")).startswith("local"):
-        _check_worker_python(spark.sparkContext.pythonExec)
+    try:
+        program: str | None = spark.sparkContext.pythonExec
+    except PySparkAttributeError:
+        program = None  # Spark Connect: the server chooses it.
+    if program is not None and str(spark.conf.get("spark.master", "")).startswith("local"):
+        _check_worker_python(program)
     elif spark.conf.get("spark.stage.maxConsecutiveAttempts", "4") != "1":
         logger.warning(
             "set spark.stage.maxConsecutiveAttempts=1 where the data source sink is used: a stage "

@@ -8,7 +8,6 @@ and progress become visible together or not at all (KIP-98; design in ``docs/spa
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from onceflow.sdk.errors import (
     FatalError,
     InvalidTransactionTimeoutError,
     KafkaError,
-    UnknownTopicOrPartitionError,
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.serde import to_json
@@ -42,6 +40,7 @@ from onceflow.spark_integration.progress import (
     is_ahead,
     is_replay,
 )
+from onceflow.spark_integration.topics import existing_counts
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -188,19 +187,8 @@ def _own_sources(admin: Admin, plan: BatchPlan) -> list[SourceRange]:
 
 def _existing(admin: Admin, partitions: set[TopicPartition]) -> set[TopicPartition]:
     """Those of the partitions that the cluster has."""
-    topics = sorted({tp.topic for tp in partitions})
-    found = {}
-    try:
-        found = admin.describe_topics(topics) if topics else {}
-    except UnknownTopicOrPartitionError:
-        for topic in topics:
-            with contextlib.suppress(UnknownTopicOrPartitionError):
-                found |= admin.describe_topics([topic])
-    return {
-        tp
-        for tp in partitions
-        if tp.topic in found and tp.partition < found[tp.topic].partition_count
-    }
+    counts = existing_counts(admin, {tp.topic for tp in partitions})
+    return {tp for tp in partitions if tp.partition < counts.get(tp.topic, 0)}
 
 
 def _check_starts(

@@ -113,7 +113,7 @@ def test_topic_that_was_made_again_stops_the_query(
 ) -> None:
     assert len(strict.run()) == 5
     made(broker, admin, topic, values)
-    with pytest.raises(DataLossError, match=f"deleted and made again.*{topic}.*failOnDataLoss"):
+    with pytest.raises(DataLossError, match=f"deleted and created again.*{topic}.*failOnDataLoss"):
         strict.run()
 
 
@@ -137,7 +137,7 @@ def test_batch_that_was_planned_before_the_topic_was_made_again_is_not_read_from
     planned = query.plan()
     made(broker, admin, topic, 8)
     if fail:
-        with pytest.raises(DataLossError, match="deleted and made again"):
+        with pytest.raises(DataLossError, match="deleted and created again"):
             query.run(planned)
         return
     with caplog.at_level(logging.WARNING):

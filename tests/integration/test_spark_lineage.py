@@ -8,13 +8,17 @@ or an error must say what to do. Sources are Kafka topics and files; sinks are b
 from __future__ import annotations
 
 import itertools
+import logging
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from case_proxy import Action, Proxy
 from spark_world import (
+    DEADLINE_S,
     fill,
     finish,
     spark_session,
@@ -27,6 +31,9 @@ from spark_world import (
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, TopicPartition
+from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse
+from onceflow.sdk.protocol.api.produce import ProduceRequest
+from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.spark_integration import foreach_batch, partition_counts, route
 
 if TYPE_CHECKING:
@@ -403,6 +410,78 @@ def test_stopped_query_does_not_try_its_batch_again(world: World) -> None:
     assert world.visible() == []
     world.run()
     assert world.visible() == world.expected()
+
+
+class StopAtRetry(logging.Handler):
+    """Stops a query when its batch is about to be tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query: StreamingQuery | None = None
+        self.stopping: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "trying again" in record.getMessage():
+            wait_until(lambda: self.query is not None, "the query is known")
+            query = self.query
+            assert query is not None
+            self.stopping = threading.Thread(target=query.stop)
+            self.stopping.start()
+            wait_until(lambda: not query.isActive, "the query is stopped")
+
+
+def test_query_that_is_stopped_between_two_attempts_publishes_nothing(world: World) -> None:
+    """No job runs at that moment, so Spark has nothing to cancel."""
+    world.fill(4)
+    handler, over = StopAtRetry(), threading.Event()
+    source_logger = logging.getLogger("onceflow.spark_integration")
+    with Proxy(world.servers) as proxy:
+        options = world.options() | {"kafka.bootstrap.servers": proxy.bootstrap_servers}
+        publish = foreach_batch(**options)
+
+        def noting(batch: DataFrame, batch_id: int) -> None:
+            try:
+                publish(batch, batch_id)
+            finally:
+                over.set()
+
+        proxy.add(ProduceRequest, Action.ANSWER, times=1, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+        source_logger.addHandler(handler)
+        try:
+            writer = world.read().writeStream.foreachBatch(noting)
+            writer = writer.option("checkpointLocation", str(world.checkpoint))
+            handler.query = writer.start()
+            assert over.wait(DEADLINE_S)
+        finally:
+            source_logger.removeHandler(handler)
+    assert handler.stopping is not None
+    handler.stopping.join(DEADLINE_S)
+    assert world.visible() == []
+    world.run()
+    assert world.visible() == world.expected()
+
+
+def test_topic_column_costs_as_much_as_the_rows_have_topics(world: World, broker: Broker) -> None:
+    """No answer to the sink describes other topics, however many the cluster has."""
+    for number in range(30):
+        broker.create_topic(f"{world.target}-other-{number}", partitions=3)
+    world.fill(4)
+    described: set[str] = set()
+
+    def note(response: MetadataResponse) -> MetadataResponse:
+        described.update(str(topic.name) for topic in response.topics)
+        return response
+
+    with Proxy(world.servers) as proxy:
+        proxy.add(MetadataRequest, Action.EDIT, edit=note)
+        options = world.options() | {"kafka.bootstrap.servers": proxy.bootstrap_servers}
+        del options["topic"]
+        named = world.read().selectExpr("key", "value", f"'{world.target}' AS topic")
+        writer = named.writeStream.foreachBatch(foreach_batch(**options))
+        writer = writer.option("checkpointLocation", str(world.checkpoint))
+        finish(writer.trigger(availableNow=True).start())
+    assert world.visible() == world.expected()
+    assert described <= {world.source, world.target}
 
 
 def test_first_batch_of_a_query_that_begins_at_latest_keeps_its_start(world: World) -> None:

@@ -6,15 +6,19 @@ retries and the checks at registration are called with each kind of error and se
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from case_proxy import Action, Proxy
+from pyspark.errors import AnalysisException, PySparkAttributeError, PythonException
 
+from onceflow.broker_lite import Broker
 from onceflow.sdk import ProducerIdentity
 from onceflow.sdk.errors import (
     ConfigError,
@@ -22,10 +26,13 @@ from onceflow.sdk.errors import (
     RecordTooLargeError,
     RequestTimedOutError,
 )
+from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse
+from onceflow.spark_integration import OnceflowDataSource, foreach_batch
 from onceflow.spark_integration.batch_function import _check_stage, _may_pass
 from onceflow.spark_integration.options import SinkOptions, SourceOptions
 from onceflow.spark_integration.routing import _choose
 from onceflow.spark_integration.source import _check_worker_python, register
+from onceflow.spark_integration.topics import CountsLookup
 from onceflow.spark_integration.transaction import BatchWriteError
 
 SERVERS = {"kafka.bootstrap.servers": "b:9092"}
@@ -129,6 +136,52 @@ def test_speculation_is_refused() -> None:
     session = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: settings[name]))
     with pytest.raises(ConfigError, match=r"spark\.speculation"):
         register(session)
+
+
+class ConnectSession:
+    """What a session of Spark Connect answers."""
+
+    conf = SimpleNamespace(
+        get=lambda name, default: {"spark.master": "local[2]"}.get(name, default)
+    )
+
+    def __init__(self) -> None:
+        self.registered: list[object] = []
+        self.dataSource = SimpleNamespace(register=self.registered.append)
+
+    @property
+    def sparkContext(self) -> object:  # noqa: N802 - Spark's name
+        raise PySparkAttributeError(
+            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"}
+        )
+
+
+def test_spark_connect_has_the_source_and_no_foreach_batch(tmp_path: Path) -> None:
+    session = ConnectSession()
+    register(session)  # type: ignore[arg-type]
+    assert session.registered == [OnceflowDataSource]
+    publish = foreach_batch(topic="a", checkpointLocation=str(tmp_path), **SERVERS)
+    with pytest.raises(ConfigError, match=r"Spark Connect.*Nothing was written"):
+        publish(SimpleNamespace(sparkSession=session), 0)  # type: ignore[arg-type]
+
+
+def test_counts_are_asked_for_the_topics_of_the_rows_and_once_each() -> None:
+    with Broker() as broker, Proxy(broker.bootstrap_servers) as proxy:
+        for name, count in (("a", 2), ("b", 3), ("other", 1)):
+            broker.create_topic(name, partitions=count)
+        described: list[str] = []
+
+        def note(response: MetadataResponse) -> MetadataResponse:
+            described.extend(str(topic.name) for topic in response.topics)
+            return response
+
+        proxy.add(MetadataRequest, Action.EDIT, edit=note)
+        config = SinkOptions.parse({"kafka.bootstrap.servers": proxy.bootstrap_servers}).admin
+        lookup = pickle.loads(pickle.dumps(CountsLookup(config)))
+        assert lookup.of(["a", None, "a"]) == {"a": 2}
+        assert lookup.of(["a", "b"]) == {"a": 2, "b": 3}
+        assert sorted(described) == ["a", "b"]
+        assert lookup.of(["b", "missing"]) == {"a": 2, "b": 3}
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
