@@ -202,8 +202,13 @@ def end_txn(
     )
     deferred: Deferred[EndTxnResponse | None] = Deferred()
 
-    def tell(safe: bool) -> None:
-        deferred.complete(response if safe else None)
+    def tell(code: ErrorCode | None) -> None:
+        if code is None:
+            deferred.complete(None)
+        elif code is ErrorCode.NONE:
+            deferred.complete(response)
+        else:
+            deferred.complete(EndTxnResponse(error_code=code))
 
     marked_later = grant.error_code is ErrorCode.NONE and state.transactions.decided.when_marked(
         request.transactional_id, tell

@@ -41,6 +41,10 @@ _NO_REFUSALS = frozenset(
 WhenSafe = Callable[[Callable[[bool], None]], None]
 """Tells once everything written before is on the disk (True), or never can be (False)."""
 
+WhenMarked = Callable[[ErrorCode | None], None]
+"""Told how carrying out a decision went: NONE, CONCURRENT_TRANSACTIONS when a step failed and is
+tried again later, or None when it can never be known to be on the disk."""
+
 
 class DecidedTransactions:
     """Carries out what was decided.
@@ -84,7 +88,7 @@ class DecidedTransactions:
         self._producer_ids = producer_ids
         self._timers = timers
         self._when_safe = when_safe
-        self._undecided: dict[str, list[Callable[[bool], None]]] = {}
+        self._undecided: dict[str, list[WhenMarked]] = {}
         self._unmarked: dict[str, set[TopicPartition]] = {}
         self._marker_timers: dict[str, Timer] = {}
         self._attempts: dict[str, int] = {}
@@ -143,29 +147,34 @@ class DecidedTransactions:
         waiting = self._undecided.setdefault(transactional_id, [])
 
         def mark(safe: bool) -> None:
-            if safe and self._write_markers(transactional_id, now_ms):
+            if not safe:
+                tell(None)
+            elif self._write_markers(transactional_id, now_ms):
                 when_safe(complete)
             else:
-                tell(safe)
+                tell(ErrorCode.CONCURRENT_TRANSACTIONS)
 
         def complete(safe: bool) -> None:
-            if safe:
-                self._complete(transactional_id, now_ms)
-            tell(safe)
+            if not safe:
+                tell(None)
+            elif self._complete(transactional_id, now_ms):
+                tell(ErrorCode.NONE)
+            else:
+                tell(ErrorCode.CONCURRENT_TRANSACTIONS)
 
-        def tell(safe: bool) -> None:
+        def tell(code: ErrorCode | None) -> None:
             if self._undecided.pop(transactional_id, None) is waiting:
                 for callback in waiting:
-                    callback(safe)
+                    callback(code)
 
         when_safe(mark)
         return True
 
-    def when_marked(self, transactional_id: str, callback: Callable[[bool], None]) -> bool:
-        """Have somebody told once the markers of a decision were written, or never can be.
+    def when_marked(self, transactional_id: str, callback: WhenMarked) -> bool:
+        """Call back once a decision was carried out, or a step of that failed.
 
         Returns:
-            False when they are written already; then nobody is told.
+            False when it is carried out already; then the callback is not called.
         """
         waiting = self._undecided.get(transactional_id)
         if waiting is not None:

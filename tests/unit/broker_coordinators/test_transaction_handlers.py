@@ -5,6 +5,8 @@ Method: requests go through their bytes to a broker without sockets, answers com
 
 from __future__ import annotations
 
+import errno
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -13,6 +15,9 @@ from broker_requests import produce_request
 from broker_state import SocketlessBroker
 from broker_wire import batch
 
+from onceflow.broker_lite.log import MemoryStorage
+from onceflow.broker_lite.testing.faulty_storage import with_faults
+from onceflow.broker_lite.topics import TRANSACTION_TOPIC
 from onceflow.sdk.protocol.api.admin import CreateTopicsRequest
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.api.transactions import (
@@ -41,15 +46,23 @@ Topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
 Identity = tuple[int, int]
 
 
+RETRIED_WITHIN_MS = 60_000
+"""A marker or a completion that failed is written by then, once the disk takes it."""
+
+
 @pytest.fixture
 def broker() -> Iterator[SocketlessBroker]:
     broker = SocketlessBroker()
+    create_topic(broker)
+    yield broker
+    broker.close()
+
+
+def create_topic(broker: SocketlessBroker) -> None:
     topic = CreateTopicsRequest.CreatableTopic(
         name="out", num_partitions=2, replication_factor=1, assignments=[], configs=[]
     )
     broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
-    yield broker
-    broker.close()
 
 
 def ask(
@@ -276,6 +289,42 @@ class TestEnd:
         assert end(broker, identity, version).error_code == 0
         add(broker, identity, 3)
         assert end(broker, identity, version, committed=False).error_code == 0
+
+
+class TestEndOnAFailingDisk:
+    """What is not done is not answered as done, whatever the durability; it is done later."""
+
+    @pytest.mark.parametrize("durability", ["kafka", "group", "always"])
+    @pytest.mark.parametrize("version", [3, 5])
+    @pytest.mark.parametrize("failing", ["out", TRANSACTION_TOPIC])
+    def test_a_commit_that_is_not_through_is_asked_for_again(
+        self, durability: str, version: int, failing: str
+    ) -> None:
+        refused: list[str] = []
+        writes: Counter[str | None] = Counter()
+
+        def check(topic: str | None, partition: int | None) -> None:
+            writes[topic] += 1
+            # The coordinator's topic takes the decision, and not the completion after the marker.
+            if topic in refused and (topic == "out" or writes["out"]):
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+        storage = with_faults(MemoryStorage(), check)
+        broker = SocketlessBroker({"onceflow.durability": durability}, storage)
+        create_topic(broker)
+        identity = begin(broker)
+        add(broker, identity, 3)
+        assert produce(broker, identity, 11 if version == 3 else 12) == 0
+        writes.clear()
+        refused.append(failing)
+        assert end(broker, identity, version).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        refused.clear()
+        broker.advance(RETRIED_WITHIN_MS)
+        assert end(broker, identity, version).error_code == ErrorCode.NONE
+        log = broker.state.topics.partition("out", 0)
+        assert log is not None
+        assert log.last_stable_offset == log.high_watermark == 2
+        broker.close()
 
 
 class TestTxnOffsetCommit:
