@@ -142,4 +142,4 @@ def _fill(part: Part, format: Format, name: str) -> Fill:
         return lambda records: to_record_batch(data(records), format, part.schema, name)
     decode = part.decode
     assert decode is not None
-    return lambda records: [decode(value) for value in data(records)]
+    return lambda records: list(map(decode, data(records)))

@@ -79,13 +79,17 @@ class Results:
             SerializationError: A value cannot be encoded.
         """
         lane = self.lane
-        if lane is None or not all(type(row) in PLAIN for row in rows):
+        kinds = set(map(type, rows))
+        if lane is None or not kinds <= PLAIN:
             return False
-        encode = self.encode
-        data = [row if type(row) is bytes else encode(row) for row in rows]
+        data: Sequence[bytes | None] = (
+            cast("Sequence[bytes]", rows) if kinds == {bytes} else list(map(self.encode, rows))
+        )
         keys = [record.key for record in records]
-        for value, key in zip(data, keys, strict=True):
-            check_size(self._name, value, key, self.bytes_max)
+        most = max(map(len, filter(None, data)), default=0)
+        if most + max(map(len, filter(None, keys)), default=0) > self.bytes_max:
+            for value, key in zip(data, keys, strict=True):
+                check_size(self._name, value, key, self.bytes_max)
         lane.values += data
         lane.keys += keys
         lane.timestamps_ms += [record.timestamp_ms for record in records]

@@ -68,6 +68,9 @@ class ByteMap(Protocol):
     def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
         """Write values (None deletes) and marks in one atomic step."""
 
+    def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        """As ``apply``, for many values under one prefix, whose keys come without it."""
+
     def clear(self, prefix: bytes, marks: Marks) -> None:
         """Delete everything under a prefix, and write marks."""
 

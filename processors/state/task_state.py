@@ -208,10 +208,7 @@ class TaskState:
             offset=offset,
             topic_id=self._rules.topic_ids.get(self._specs[name].changelog, ""),
         )
-        self._open_map.apply(
-            {prefix + key: value for key, value in writes.items()},
-            replace(marks, stores={**marks.stores, name: mark}),
-        )
+        self._open_map.fill(prefix, writes, replace(marks, stores={**marks.stores, name: mark}))
 
     def wipe(self, name: str) -> None:
         """Forget the values of a state and how far they went."""

@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, TextIO, cast
 
 import lmdb
 import msgspec
@@ -31,6 +31,11 @@ logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 MAP_SIZE_START_BYTES = 64 * 1024 * 1024
 MAP_SIZE_GROWTH = 2
 MAP_SIZE_MAX_BYTES = 1 << 46
+
+GATHERED_WRITES = 5_000
+GATHERED_BYTES = 4 * 1024 * 1024
+"""Committed writes that are held in memory before they reach the file together. A process that is
+killed loses these, as it loses its last commit: the changelog is read again from the mark on."""
 
 LAYOUT = 2
 INFO_KEY: Final = b"\x00\x00info"
@@ -156,6 +161,9 @@ class LmdbMap:
         self.marks: Marks = Marks()
         self._path = path
         self._lock = lock
+        self._gathered: dict[bytes, bytes | None] = {}
+        self._writes_left = GATHERED_WRITES
+        self._bytes_left = GATHERED_BYTES
         self._environment: lmdb.Environment = lmdb.open(
             os.fspath(path),
             map_size=MAP_SIZE_START_BYTES,
@@ -222,6 +230,8 @@ class LmdbMap:
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None."""
+        if key in self._gathered:
+            return self._gathered[key]
         try:
             if len(key) > self._keys.plain_max:
                 data = self._reader.get(self._keys.fold(key))
@@ -235,6 +245,12 @@ class LmdbMap:
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Entries with ``start <= key < end`` in order of their keys."""
+        self._write_gathered()
+        return self._range(start, end, reverse)
+
+    def _range(
+        self, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield from self._keys.in_order(
                 self._raw_range(start, end, reverse), start, end, reverse
@@ -276,9 +292,25 @@ class LmdbMap:
     # Writing -------------------------------------------------------------------------------
 
     def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
-        """Write values and marks in one atomic step, growing the file if need be."""
-        puts, deletes = self._keys.folded(writes)
-        puts.append((MARKS_KEY, msgspec.msgpack.encode(marks)))
+        """Write values and marks in one atomic step.
+
+        The writes of several commits reach the file together, with the marks of the last one: each
+        is a whole number of pages, however few values it has. A range reads the file alone, so it
+        writes them first; marks without values are written at once.
+        """
+        self._gathered.update(writes)
+        self.marks = marks
+        self._writes_left -= len(writes)
+        self._bytes_left -= sum(map(len, filter(None, writes.values())))
+        if not writes or self._writes_left <= 0 or self._bytes_left <= 0:
+            self._write_gathered(marks_too=True)
+
+    def _write_gathered(self, *, marks_too: bool = False) -> None:
+        """Let what is gathered reach the file."""
+        if not (self._gathered or marks_too):
+            return
+        puts, deletes = self._keys.folded(self._gathered)
+        puts.append((MARKS_KEY, msgspec.msgpack.encode(self.marks)))
         puts.sort()  # Neighbours are written together.
 
         def write(transaction: lmdb.Transaction) -> None:
@@ -287,10 +319,33 @@ class LmdbMap:
             transaction.cursor().putmulti(puts)
 
         self._change(write)
+        self._gathered = {}
+        self._writes_left, self._bytes_left = GATHERED_WRITES, GATHERED_BYTES
+
+    def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        """Write many values under one prefix, and marks, in one atomic step.
+
+        Nothing is made for each value but its key: a restoration is bound by the processor.
+        """
+        longest = max(map(len, writes), default=0)
+        if len(prefix) + longest > self._keys.plain_max or None in writes.values():
+            self.apply({prefix + key: value for key, value in writes.items()}, marks)
+            return
+        self._write_gathered()
+        values = cast("Mapping[bytes, bytes]", writes)
+        keys = sorted(values)
+
+        def write(transaction: lmdb.Transaction) -> None:
+            stored = map(prefix.__add__, keys)
+            transaction.cursor().putmulti(zip(stored, map(values.__getitem__, keys), strict=True))
+            transaction.put(MARKS_KEY, msgspec.msgpack.encode(marks))
+
+        self._change(write)
         self.marks = marks
 
     def clear(self, prefix: bytes, marks: Marks) -> None:
         """Delete everything under a prefix, and write marks."""
+        self._write_gathered()
 
         def write(transaction: lmdb.Transaction) -> None:
             cursor = transaction.cursor()
@@ -336,6 +391,7 @@ class LmdbMap:
         """Sync, note the clean end, release files and the lock."""
         try:
             if self._info is not None:
+                self._write_gathered()
                 self._environment.sync(True)
                 self._reader.abort()
                 self._write_info(msgspec.structs.replace(self._info, closed_cleanly=True))

@@ -45,6 +45,10 @@ class MemoryMap:
                 values[key] = value
         self.marks = marks
 
+    def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        """Write values under a prefix, and marks."""
+        self.apply({prefix + key: value for key, value in writes.items()}, marks)
+
     def clear(self, prefix: bytes, marks: Marks) -> None:
         """Delete everything under a prefix, and write marks."""
         for key in [key for key in self._values if key.startswith(prefix)]:

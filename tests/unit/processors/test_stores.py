@@ -82,6 +82,17 @@ def test_ranges_against_a_sorted_list(either: ByteMap, seed: int) -> None:
     assert either.marks == marks(149)
 
 
+@pytest.mark.parametrize("key", [b"a", b"l" * 600], ids=["plain", "long"])
+@pytest.mark.parametrize("deletes", [False, True])
+def test_filling_is_applying_under_a_prefix(either: ByteMap, key: bytes, deletes: bool) -> None:
+    either.apply({b"kb": b"old", b"kgone": b"1", b"kept": b"1"}, marks(1))
+    gone: dict[bytes, bytes | None] = {b"gone": None} if deletes else {}
+    either.fill(b"k", {b"b": b"2", key: b"3", **gone}, marks(2))
+    rest = {} if deletes else {b"kgone": b"1"}
+    assert content(either) == {b"kb": b"2", b"k" + key: b"3", b"kept": b"1", **rest}
+    assert either.marks == marks(2)
+
+
 def test_clearing_a_prefix_keeps_the_rest(either: ByteMap) -> None:
     keys = [b"k\x01", b"k\x01a", b"k\x01" + b"x" * 600, b"k\x02", b"k\x02a"]
     either.apply(dict.fromkeys(keys, b"v"), marks(1))
@@ -150,6 +161,7 @@ def test_machine_that_went_down_empties_an_open_map(
     """The map is not synced at each commit; the changelog is the truth."""
     found = opened(tmp_path / "0")
     found.apply({b"k": b"1"}, marks(1))
+    found.apply({}, marks(1))  # To the file.
     close_as_killed(found)
     same_boot = opened(tmp_path / "0")
     assert same_boot.get(b"k") == b"1"
@@ -231,6 +243,7 @@ def test_damage_found_while_reading_is_no_fault_of_the_record(tmp_path: Path) ->
     """It ends the worker with the map's own error; the next start rebuilds the map."""
     found = opened(tmp_path / "0")
     found.apply({b"k": b"1"}, marks(1))
+    found.apply({}, marks(1))  # To the file.
 
     class Broken:
         def get(self, *args: object, **more: object) -> bytes:
@@ -244,6 +257,41 @@ def test_damage_found_while_reading_is_no_fault_of_the_record(tmp_path: Path) ->
     found.close()
     found = opened(tmp_path / "0")
     assert found.get(b"k") is None
+    found.close()
+
+
+def test_killed_process_loses_whole_commits_and_their_marks_together(tmp_path: Path) -> None:
+    """What is in the file is what its marks say; the changelog brings the rest."""
+    found = opened(tmp_path / "0")
+    found.apply({b"gone": b"1", b"k": b"1"}, marks(1))
+    assert [*found.range(b"a", b"z")] == [(b"gone", b"1"), (b"k", b"1")]
+    found.apply({b"k": b"2", b"gone": None}, marks(2))
+    found.apply({b"k" * 600: b"3"}, marks(3))
+    assert (found.get(b"k"), found.get(b"gone"), found.get(b"k" * 600)) == (b"2", None, b"3")
+    close_as_killed(found)
+    found = opened(tmp_path / "0")
+    assert (found.get(b"k"), found.get(b"gone"), found.get(b"k" * 600)) == (b"1", b"1", None)
+    assert found.marks == marks(1)
+    found.apply({b"k": b"2", b"gone": None}, marks(2))
+    found.close()
+    found = opened(tmp_path / "0")
+    assert [*found.range(b"a", b"z")] == [(b"k", b"2")]
+    assert found.marks == marks(2)
+    found.close()
+
+
+@pytest.mark.parametrize("by", ["count", "bytes"])
+def test_gathered_writes_are_bounded(tmp_path: Path, by: str) -> None:
+    """A replay after a kill is short: each write counts, also of a key that comes again."""
+    found = opened(tmp_path / "0")
+    writes, value = (lmdb_module.GATHERED_WRITES, b"1") if by == "count" else (4, bytes(1 << 20))
+    for number in range(writes):
+        found.apply({b"k": value}, marks(number))
+    found.apply({b"k": b"last"}, marks(writes))
+    close_as_killed(found)
+    found = opened(tmp_path / "0")
+    assert found.get(b"k") == value
+    assert found.marks == marks(writes - 1)
     found.close()
 
 
@@ -269,7 +317,8 @@ def test_opening_an_old_map_does_not_make_it_young(tmp_path: Path) -> None:
     close_as_killed(opened(tmp_path / "0", now_ms=20 * HOUR_MS))  # Died before it was restored.
     found = opened(tmp_path / "0", now_ms=40 * HOUR_MS)
     assert found.get(b"k") is None
-    found.apply({b"k": b"1"}, Marks(complete_ms=40 * HOUR_MS))
+    found.apply({b"k": b"1"}, found.marks)
+    found.apply({}, Marks(complete_ms=40 * HOUR_MS))
     close_as_killed(found)
     found = opened(tmp_path / "0", now_ms=60 * HOUR_MS)
     assert found.get(b"k") == b"1"
@@ -291,14 +340,15 @@ def test_full_disk_is_an_error_of_the_directory(
 
     found._environment = Full()  # type: ignore[assignment]
     monkeypatch.setattr(found, "_renew", lambda: None)
+    found.apply({b"k": b"1"}, marks(1))
     with pytest.raises(StateDirectoryError, match="No space left"):
-        found.apply({b"k": b"1"}, marks(1))
+        found.range(b"", None)
     found._environment = environment
     monkeypatch.setattr(found, "_write_info", full)
     with pytest.raises(StateDirectoryError, match="No space left"):
         found.close()
     again = opened(tmp_path / "0")  # The lock is free.
-    assert again.get(b"k") is None
+    assert again.get(b"k") == b"1"  # Committed, and written as soon as there was room.
     again.close()
 
 
