@@ -9,7 +9,7 @@ READY := .setup/ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo test check check-types check-rules fix conformance differential sim chaos image container-test bench dist release-check clean
+.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance differential sim chaos image container-test bench dist release-check clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,12 +30,16 @@ demo: $(READY) java ## exactly-once on 336,776 flights while processes are kille
 test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores (PLAIN=1: nothing compiled)
 	@$(if $(PLAIN),$(BIN)/python tools/plain_tree.py && ONCEFLOW_COMPILE=0 PYTHONPATH=$(CURDIR)/.setup/plain )$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
 
-check: $(READY) ## style, types, import contracts, one short simulation of each kind
+BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+check: $(READY) ## style, types, import contracts, the documentation's links, one short simulation of each kind
 	@$(MAKE) --no-print-directory -j 2 -O check-types check-rules
 
 check-types:
 	@$(BIN)/python tools/documented_programs.py
 	@MYPYPATH=.setup/programs:tests/typing $(BIN)/mypy -p onceflow -p examples -p documented -m typed_records -m processing_samples
+
+	@$(BUILD_SITE) >.setup/site.log 2>&1 || { cat .setup/site.log; exit 1; }
 
 check-rules:
 	@$(BIN)/ruff check .
@@ -43,6 +47,10 @@ check-rules:
 	@$(BIN)/python tools/blocking_faces.py --check
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/pytest -q tests/house tests/simulation/test_simulation_seeds.py -m "not slow and not spark" -p no:randomly
+
+docs: $(READY) ## the documentation as a site, in build/site
+	@$(BUILD_SITE)
+	@echo "open build/site/index.html"
 
 fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/ruff check --fix .
