@@ -28,12 +28,14 @@ class StoredRecord(NamedTuple):
         value: What a client sent.
         key: Its key.
         visible: Whether it is outside of transactions or in a committed one.
+        timestamp_ms: Its timestamp, -1 for none.
     """
 
     offset: int
     value: bytes
     key: bytes | None
     visible: bool
+    timestamp_ms: int = -1
 
 
 @dataclass

@@ -79,7 +79,8 @@ def stored_records(batches: Iterable[RawBatch]) -> list[StoredRecord]:
             seen = visible.get(batch.base_offset, True)
             for record in decode_batch(batch.data):
                 key = None if record.key is None else bytes(record.key)
-                found.append(StoredRecord(record.offset, bytes(record.value or b""), key, seen))
+                value, time_ms = bytes(record.value or b""), record.timestamp
+                found.append(StoredRecord(record.offset, value, key, seen, time_ms or -1))
     return found
 
 
@@ -102,21 +103,23 @@ def note_keys(sim: Simulation) -> None:
     sim.world.note("sim", "keys", "compact-0", newest)
 
 
-def group_is_at_end(sim: Simulation, group: str) -> bool:
-    """Whether no visible record of ``a`` is above the group's offsets, and none can appear."""
+def group_is_at_end(sim: Simulation, group: str, topic: str) -> bool:
+    """Whether no visible record of a topic is above the group's offsets, and none can appear."""
     state = sim.broker.state
     if state is None:
         return False
     committed = committed_offsets(sim, group)
     if committed is None:
         return False
-    for index in range(sim.partitions["a"]):
-        log = state.topics.partition("a", index)
-        if log is None or log.last_stable_offset < log.high_watermark:
+    found = state.topics.get(topic)
+    if found is None:
+        return False  # The application has yet to make it.
+    for index, log in enumerate(found.partitions):
+        if log.last_stable_offset < log.high_watermark:
             return False
-        upto = committed.get(f"a-{index}", 0)
+        upto = committed.get(f"{topic}-{index}", 0)
         if upto < log.last_stable_offset:
-            left = stored_records(raw_batches(sim.broker.disk, f"a-{index}"))
+            left = stored_records(raw_batches(sim.broker.disk, f"{topic}-{index}"))
             if any(record.visible and record.offset >= upto for record in left):
                 return False
     return True

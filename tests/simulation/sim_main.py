@@ -3,7 +3,8 @@
 ``SEED=n`` replays one run and prints the history around what went wrong (all of it with
 ``ARGS=--full``). ``SEEDS=n`` runs many in two processes (``ARGS="--processes 1"`` in one), from
 ``FROM`` on; the first seed is a number from the clock by default, so that every use looks at new
-ones. ``ARGS=--processors`` runs an application of processors in place of the other clients.
+ones. ``ARGS=--processors`` runs an application of processors in place of the other clients, and
+``ARGS="--processors --kind window"`` one of a kind.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import os
 import re
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from sim_processor_run import simulate_processors
-from sim_run import Result, simulate
+if TYPE_CHECKING:
+    from sim_run import Result
 
 PROCESSES = 2
 DEFAULT_SEEDS = 200
@@ -36,10 +38,22 @@ def fix_hash_seed() -> None:
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
-def replay(seed: int, *, full: bool, processors: bool = False) -> bool:
+def simulated(seed: int, processors: bool, kind: str | None) -> Result:
+    """Run one seed. What runs is imported here: the process may have to start a second time."""
+    if not processors:
+        from sim_run import simulate
+
+        return simulate(seed)
+    from sim_processor_run import simulate_processors
+    from sim_shapes import KINDS
+
+    return simulate_processors(seed, KINDS if kind is None else (kind,))
+
+
+def replay(seed: int, *, full: bool, processors: bool = False, kind: str | None = None) -> bool:
     """Run one seed and tell; True when all is well."""
     began_s = time.process_time()
-    result = simulate_processors(seed) if processors else simulate(seed)
+    result = simulated(seed, processors, kind)
     cpu_s = time.process_time() - began_s
     if full:
         print("\n".join(str(event) for event in result.history.events))
@@ -59,14 +73,21 @@ def _named_in(problems: list[str]) -> list[str]:
     return sorted(set(re.findall(r"[a-z]+\d+/\d+[.-]t?\d+|[a-z]+-\d+@\d+", text)))[:4]
 
 
-def run_one(seed: int, *, processors: bool) -> tuple[int, str, list[str], dict[str, int]]:
+def run_one(
+    seed: int, *, processors: bool, kind: str | None
+) -> tuple[int, str, list[str], dict[str, int]]:
     """One seed in a process of its own."""
-    result: Result = simulate_processors(seed) if processors else simulate(seed)
+    result = simulated(seed, processors, kind)
     return seed, result.digest, result.problems, result.counts
 
 
 def run_many(
-    first: int, count: int, processes: int = PROCESSES, *, processors: bool = False
+    first: int,
+    count: int,
+    processes: int = PROCESSES,
+    *,
+    processors: bool = False,
+    kind: str | None = None,
 ) -> bool:
     """Run seeds in parallel; True when all is well."""
     began_s = time.monotonic()
@@ -74,7 +95,7 @@ def run_many(
     totals: dict[str, int] = {}
     context = multiprocessing.get_context("spawn")
     seeds = range(first, first + count)
-    run = functools.partial(run_one, processors=processors)
+    run = functools.partial(run_one, processors=processors, kind=kind)
     with context.Pool(processes) as pool:
         for done, (seed, digest, problems, counts) in enumerate(
             pool.imap_unordered(run, seeds, chunksize=4), 1
@@ -85,6 +106,7 @@ def run_many(
                 failed.append(seed)
                 _clear_line()
                 how = " ARGS=--processors" if processors else ""
+                how = f' ARGS="--processors --kind {kind}"' if kind else how
                 print(f"seed {seed} ({digest}): make sim SEED={seed}{how}", flush=True)
                 for problem in problems[:SHOWN_PROBLEMS]:
                     print(f"  * {problem}")
@@ -122,12 +144,24 @@ def main() -> int:
     parser.add_argument("--from", type=int, dest="first", default=int(time.time()) % 10**9)
     parser.add_argument("--processes", type=int, default=PROCESSES, help="how many run at once")
     parser.add_argument("--processors", action="store_true", help="run an application")
+    parser.add_argument("--kind", help="kind of the application, with --processors")
     parser.add_argument("--full", action="store_true", help="print the whole history")
     options = parser.parse_args()
+    if options.kind is not None:
+        from sim_shapes import KINDS
+
+        if options.kind not in KINDS:
+            parser.error(f"--kind={options.kind}: must be one of {', '.join(sorted({*KINDS}))}")
     if options.seed is not None:
-        return not replay(options.seed, full=options.full, processors=options.processors)
+        return not replay(
+            options.seed, full=options.full, processors=options.processors, kind=options.kind
+        )
     return not run_many(
-        options.first, options.seeds, options.processes, processors=options.processors
+        options.first,
+        options.seeds,
+        options.processes,
+        processors=options.processors,
+        kind=options.kind,
     )
 
 

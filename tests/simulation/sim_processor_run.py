@@ -2,59 +2,126 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import cast
 
 import sim_ending
-import sim_processors
 from sim_broker import raw_batches
-from sim_processor_checker import Left, check
-from sim_processors import DEAD, GROUP, OUTPUT, ApplicationWorker, KeyedProducer, draw, draw_shape
+from sim_check_time import check_windows
+from sim_checker import StoredRecord
+from sim_processor_checker import Left, check_copies, check_counted, check_rekeyed
+from sim_processors import ApplicationWorker, KeyedProducer
 from sim_run import Result, Simulation, simulate
-from sim_setup import Setup
+from sim_shapes import (
+    DEAD,
+    GROUP,
+    KINDS,
+    LATE,
+    OUTPUT,
+    REPARTITION,
+    WINDOW_MS,
+    ProcessorSetup,
+    Shape,
+    draw,
+    new_key,
+)
 
+from onceflow.processors import worker
 from onceflow.processors.state.codec import ValueCodec
+from onceflow.processors.state.timed import split_window_row
 
-CHANGELOG = f"{GROUP}-step-seen-changelog"
+PURGED_S = 0.3
+"""How often repartition topics are purged, in place of the half minute that no run lasts."""
+
+Rows = Mapping[bytes, bytes]
+States = Mapping[int, Mapping[object, object]]
+
+
+def _counts(key: bytes, value: bytes) -> tuple[object, object]:
+    return key, ValueCodec(int, "look").decode(key, value)
+
+
+def _windows(row: bytes, value: bytes) -> tuple[object, object]:
+    key, start_ms, _ = split_window_row(row)
+    return (key, start_ms), ValueCodec(list[str], "look").decode(row, value)
+
+
+STATES: Mapping[str, tuple[str, Callable[[bytes, bytes], tuple[object, object]]]] = {
+    "count": ("step-seen", _counts),
+    "rekey": ("step-seen", _counts),
+    "window": ("step-windows", _windows),
+}
+"""By kind: the state that is looked at, and what a row of it says."""
+
+
+def check_of(shape: Shape) -> Callable[[Left], None]:
+    """What an application has to have done."""
+    return {
+        "copy": check_copies,
+        "count": check_counted,
+        "chain": check_counted,
+        "rekey": check_rekeyed(new_key),
+        "window": check_windows(WINDOW_MS, shape.grace_ms),
+    }[shape.kind]
 
 
 class ProcessorSimulation(Simulation):
-    """A run whose workers are those of an application."""
+    """A run whose workers are those of an application.
 
-    shape: sim_processors.Shape
+    Attributes:
+        shape: The application.
+        faults_began: Whether the time of faults has begun.
+    """
+
+    shape: Shape
+    faults_began = False
+
+    def inputs_of(self, group: str) -> tuple[str, ...]:
+        return self.shape.topics if group == GROUP else super().inputs_of(group)
 
     def make_workers(self) -> None:
-        self.shape = draw_shape(self.world.seed)
+        shape = cast(ProcessorSetup, self.setup).shape
+        assert shape is not None
+        self.shape = shape
+        marks = "!" if shape.kind == "window" else "!#"
         own = {
-            "input": lambda i: KeyedProducer(self, f"input{i}", self.setup.units),
-            "application": lambda i: ApplicationWorker(self, f"app{i}", self.shape),
+            "input": lambda i: KeyedProducer(self, f"input{i}", self.setup.units, "a", marks),
+            "application": lambda i: ApplicationWorker(self, f"app{i}", shape),
         }
         for kind, make in own.items():
             self.workers += [make(i) for i in range(self.setup.workers.pop(kind, 0))]
         super().make_workers()
 
+    def fill(self) -> None:
+        self.faults_began = True
+
     def _create_topics(self) -> None:
         state, process = self.broker.state, self.broker.process
         assert state is not None
         assert process is not None
-        for name in (OUTPUT, DEAD):
+        for name in (OUTPUT, DEAD, LATE):
             state.topics.create(name, 2, {}, process.wall_ms())
         super()._create_topics()
 
+    # What is left --------------------------------------------------------------------------
+
     def judge(self) -> list[str]:
-        return check(self.look())
+        left = self.look()
+        check_of(self.shape)(left)
+        return left.problems
+
+    def _records(self, topic: str) -> dict[int, list[StoredRecord]]:
+        state = self.broker.state
+        assert state is not None
+        found = state.topics.get(topic)
+        return {
+            number: sim_ending.stored_records(raw_batches(self.broker.disk, f"{topic}-{number}"))
+            for number in range(0 if found is None else len(found.partitions))
+        }
 
     def look(self) -> Left:
         """What the application left."""
-        shape, partitions = self.shape, self.partitions["a"]
-
-        def records(topic: str, count: int) -> dict[str, Any]:
-            return {
-                f"{topic}-{number}": sim_ending.stored_records(
-                    raw_batches(self.broker.disk, f"{topic}-{number}")
-                )
-                for number in range(count)
-            }
-
         found: list[dict[str, int]] = []
 
         def ask() -> bool:
@@ -63,25 +130,56 @@ class ProcessorSimulation(Simulation):
             return bool(found)
 
         self.world.run(ask, self.world.now_us + 60_000_000)
-        states = None
-        if shape.kind == "count":
-            codec = ValueCodec(int, "look")
-            states = {}
-            for number in range(partitions):
-                kept = states[f"a-{number}"] = {}
-                for record in records(CHANGELOG, partitions)[f"{CHANGELOG}-{number}"]:
-                    if record.visible:
-                        kept[record.key] = codec.decode(record.key, record.value)
+        offsets: dict[tuple[str, int], int] = {}
+        for place, offset in found[-1].items():
+            topic, _, number = place.rpartition("-")
+            offsets[topic, int(number)] = offset
+        states, times = self._states()
         return Left(
-            shape.kind != "copy",
-            records("a", partitions),
-            records(OUTPUT, 2),
-            records(DEAD, 2),
-            found[-1],
+            {topic: self._records(topic) for topic in self.shape.inputs},
+            self._records(OUTPUT),
+            self._records(DEAD),
+            self._records(LATE),
+            offsets,
+            self._starts(),
             states,
+            times,
         )
 
+    def _starts(self) -> dict[tuple[str, int], int]:
+        state = self.broker.state
+        assert state is not None
+        found = state.topics.get(REPARTITION)
+        logs = [] if found is None else found.partitions
+        return {(REPARTITION, n): log.log_start_offset for n, log in enumerate(logs)}
 
-def simulate_processors(seed: object, setup: Setup | None = None) -> Result:
-    """One run with an application; see ``simulate``."""
-    return simulate(seed, setup or draw(seed), kind=ProcessorSimulation)
+    def _states(self) -> tuple[States | None, dict[int, int]]:
+        """The rows of the changelogs, and stream time."""
+        if self.shape.kind not in STATES:
+            return None, {}
+        name, read = STATES[self.shape.kind]
+        states: dict[int, dict[object, object]] = {}
+        times: dict[int, int] = {}
+        for number, records in self._records(f"{GROUP}-{name}-changelog").items():
+            rows = {record.key: record.value for record in records if record.visible}
+            time = rows.pop(b"t", None)
+            if time is not None:
+                times[number] = cast(int, ValueCodec(int, "stream time").decode(b"t", time))
+            kept = [(key, value) for key, value in rows.items() if key is not None and value]
+            states[number] = dict(read(key, value) for key, value in kept)
+        return states, times
+
+
+@contextlib.contextmanager
+def _purged_often() -> Iterator[None]:
+    kept, worker.PURGED_S = worker.PURGED_S, PURGED_S
+    try:
+        yield
+    finally:
+        worker.PURGED_S = kept
+
+
+def simulate_processors(seed: object, kinds: tuple[str, ...] = KINDS) -> Result:
+    """One run with an application of one of these kinds; see ``simulate``."""
+    with _purged_often():
+        return simulate(seed, draw(seed, kinds), kind=ProcessorSimulation)

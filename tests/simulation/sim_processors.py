@@ -1,25 +1,21 @@
-"""Applications in the simulation: workers that process ``a``, with everything that interrupts them.
+"""Applications in the simulation: their workers, with everything that interrupts them.
 
 The worker is the product's, over the SDK's asyncio clients; only the local disk is replaced, by one
-that outlives processes and can be lost. What an application does is drawn from the seed, so that
-all workers of a run do the same: copy, count by key, or count in a chain of two functions with a
-map. Handlers fail for a while, for good, and after they have changed state.
+that outlives processes and can be lost. ``sim_shapes`` says what an application does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import sim_setup
-from sim_processor_checker import fails, is_refused
+from sim_shapes import GROUP, Handlers, Shape
 from sim_work import TIMES, IdempotentProducer, Sending, Worker, member_times
+from sim_world import EPOCH_US
 
-from onceflow.processors import App, Context, DeadLetterLimits, MapState, Retries, State, StoreKind
+from onceflow.processors import App, StoreKind
 from onceflow.processors.calls import Calls, InPlace
 from onceflow.processors.errors import SlotInUseError
 from onceflow.processors.kafka_services import Bytes, KafkaChangelogReader, KafkaTopicAdmin
@@ -39,88 +35,48 @@ from onceflow.sdk.errors import (
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
 
 if TYPE_CHECKING:
-    from sim_run import Simulation
+    from sim_processor_run import ProcessorSimulation as Simulation
     from sim_world import Process
 
-GROUP = "counts"
-OUTPUT, DEAD = "counted", "dead"
 KEYS = 5
-TOO_LARGE = 120_000
-"""Bytes of an output that no segment takes."""
+STEP_MS, DISORDER_MS = 50, 500
+"""Event time from one record of a producer to the next, and how far records are out of order."""
 
 EXPECTED = (SlotInUseError, NoBrokersAvailableError, RequestTimedOutError, RetriableError)
 """How a worker may end by itself while faults happen: it was replaced, or no broker answers its
 start. A supervisor starts it again."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the application of a run is like.
-
-    Attributes:
-        kind: ``copy``, ``count`` or ``chain``.
-        store: Where state lies.
-        is_async: Whether handlers are coroutines.
-        failing: Of a hundred records, how many fail for a while.
-        backoff_ms: First wait between attempts.
-        disk_is_lost: How often a start finds an empty disk.
-    """
-
-    kind: str
-    store: StoreKind
-    is_async: bool
-    failing: int
-    backoff_ms: int
-    disk_is_lost: float
-
-
-def draw_shape(seed: object) -> Shape:
-    """The application of a seed."""
-    rng = random.Random(f"{seed}/application")
-    return Shape(
-        rng.choice(("copy", "count", "count", "chain")),
-        rng.choice((StoreKind.LMDB, StoreKind.LMDB, StoreKind.MEMORY)),
-        rng.random() < 0.3,
-        rng.choice((0, 10, 30)),
-        rng.choice((1, 300, 2_000)),
-        rng.choice((0.0, 0.3)),
-    )
-
-
-def draw(seed: object) -> sim_setup.Setup:
-    """The surroundings of a seed: as in every run, but with applications."""
-    setup = sim_setup.draw(seed)
-    rng = random.Random(f"{seed}/processors")
-    setup.workers = {
-        **dict.fromkeys(setup.workers, 0),
-        "input": rng.choice((1, 1, 2)),
-        "transactional": rng.choice((0, 0, 1)),
-        "application": rng.choice((1, 2, 3, 3)),
-    }
-    setup.units = rng.choice((20, 40, 80))
-    setup.duration_us = rng.choice((3_000_000, 6_000_000))
-    setup.trouble_every_us = rng.choice((150_000, 400_000))
-    setup.segment_bytes = rng.choice((20_000, 100_000))  # A dead letter has to fit in.
-    setup.troubles += ["kill worker", "pause worker", "zombie", "cut"]
-    if setup.properties.get("onceflow.durability") == "kafka" and setup.power:
-        # Inputs may be gone and their outputs not, which no rule here could tell apart.
-        setup.properties["onceflow.durability"] = rng.choice(("group", "always"))
-    return setup
-
-
 class KeyedProducer(IdempotentProducer):
-    """Fills the input of the application."""
+    """Fills an input of the application.
+
+    Args:
+        sim: The run.
+        name: Its name.
+        left: Records to send.
+        topic: The input.
+        marks: Ends of values: ``!`` for those that fail, ``#`` for those whose output is refused.
+    """
 
     keys = KEYS
 
+    def __init__(self, sim: Simulation, name: str, left: int, topic: str, marks: str) -> None:
+        super().__init__(sim, name, left)
+        self.topic = topic
+        self.marks = marks
+
     def next_value(self, me: str) -> bytes:
         self.count += 1
-        kind = self.random.choice(("", "", "", "", "", "", "", "", "!", "#"))
-        return f"{me}.{self.count}{kind}".encode()
+        mark = self.random.choice(("",) * 8 + tuple(self.marks))
+        return f"{me}.{self.count}{mark}".encode()
 
     async def _send(self, me: str, sending: Sending) -> None:
-        await super()._send(me, sending)
-        if not self.sim.calm:
+        rng = self.random
+        key = f"k{rng.randrange(self.keys)}".encode()
+        time_ms = EPOCH_US // 1000 + self.count * STEP_MS - rng.randrange(DISORDER_MS)
+        value = self.next_value(me)
+        await sending.send(self.topic, value, key, None, timestamp_ms=time_ms)
+        if self.sim.faults_began and not self.sim.calm:
             await self.pause(150)  # Records come while all of it happens.
 
 
@@ -293,63 +249,5 @@ class ApplicationWorker(Worker):
                 "batch_size": rng.choice(sim.batch_sizes),
             },
         )
-        self._declare(app)
+        Handlers(self.shape, lambda: sim.calm).declare(app)
         return app
-
-    def _declare(self, app: App) -> None:
-        shape = self.shape
-        failed: dict[bytes, int] = {}
-
-        def trouble(value: bytes) -> None:
-            if fails(value):
-                raise ValueError("poison")
-            chance = random.Random(value)
-            if not self.sim.calm and chance.randrange(100) < shape.failing:
-                failed[value] = failed.get(value, 0) + 1
-                if failed[value] <= chance.randrange(1, 3):
-                    raise LookupError("for a while")
-
-        retries = Retries(3, backoff_ms=shape.backoff_ms, only=(LookupError,))
-        options = {
-            "dead_letter": DEAD,
-            "limits": DeadLetterLimits(10**6, 1.0),
-            "store": shape.store,
-            "retries": retries,
-        }
-
-        def shown(value: bytes, count: int) -> bytes:
-            text = b"%s:%d" % (value, count)
-            return text.rjust(TOO_LARGE) if is_refused(value) else text
-
-        def copy(value: bytes) -> bytes:
-            trouble(value)
-            return shown(value, 0)
-
-        def count(value: bytes, seen: State[int]) -> bytes:
-            seen.set(seen.get(0) + 1)
-            trouble(value)  # What it has set is taken back.
-            return shown(value, seen.get(0))
-
-        def add(value: bytes, seen: MapState[str, int], context: Context) -> bytes:
-            seen["n"] = seen.get("n", 0) + 1
-            trouble(value)
-            return shown(value, seen["n"])
-
-        async def pass_on(value: bytes) -> bytes:
-            await asyncio.sleep(0.002)
-            return value
-
-        async def count_async(value: bytes, seen: State[int]) -> bytes:
-            seen.set(seen.get(0) + 1)
-            await asyncio.sleep(0.005)
-            trouble(value)
-            return shown(value, seen.get(0))
-
-        if shape.kind == "copy":
-            app.processor("a", to=OUTPUT, name="step", **options)(copy)
-        elif shape.kind == "count":
-            function = count_async if shape.is_async else count
-            app.processor("a", to=OUTPUT, name="step", **options)(function)
-        else:
-            app.processor("a", name="step", **options)(add)
-            app.processor(add, to=OUTPUT, name="last", dead_letter=DEAD)(pass_on)

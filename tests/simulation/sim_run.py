@@ -126,8 +126,12 @@ class Simulation:
             if not isinstance(worker, Reader | Administrator | TopicOwner)
         )
 
+    def inputs_of(self, group: str) -> tuple[str, ...]:
+        """The topics that a group reads."""
+        return ("a",)
+
     def drained(self, group: str) -> bool:
-        """Whether a group has committed everything that ``a`` holds and ever will hold."""
+        """Whether a group has committed everything that its topics hold and ever will hold."""
         if not self.calm or not self.broker.is_up:
             return False
         looked_us, answer = self._drained.get(group, (-1_000_000, False))
@@ -135,7 +139,9 @@ class Simulation:
             return answer
         writers = (IdempotentProducer, TransactionalProducer)
         answer = all(w.finished for w in self.workers if isinstance(w, writers))
-        answer = answer and sim_ending.group_is_at_end(self, group)
+        answer = answer and all(
+            sim_ending.group_is_at_end(self, group, topic) for topic in self.inputs_of(group)
+        )
         self._drained[group] = (self.world.now_us, answer)
         return answer
 
@@ -167,15 +173,20 @@ class Simulation:
         world.run(lambda: self.broker.is_up, 5_000_000)
         self._create_topics()
         self.make_workers()
+        self.fill()
         rng = world.stream("starts")
         for worker in self.workers:
-            world.after(rng.randrange(400_000), worker.start)
+            if not worker.finished:
+                world.after(rng.randrange(400_000), worker.start)
         sim_trouble.begin(self)
         self._watch()
         world.run(lambda: self.calm, self.setup.duration_us + 60_000_000)
         end_us = world.now_us + CALM_LIMIT_US
         world.run(lambda: all(worker.finished for worker in self.workers), end_us)
         world.run(lambda: sim_ending.is_settled(self), world.now_us + CALM_LIMIT_US)
+
+    def fill(self) -> None:
+        """What workers do before anybody else begins, and before faults happen."""
 
     def judge(self) -> list[str]:
         """What a kind of run has to say beside the checker, once nothing moves any more."""

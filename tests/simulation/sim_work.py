@@ -134,11 +134,13 @@ class Sending:
         self.watchers: set[asyncio.Task[None]] = set()
 
     async def send(self, topic: str, value: bytes, key: bytes | None, partition: int | None,
-                   transaction: str = "") -> None:  # fmt: skip
+                   transaction: str = "", timestamp_ms: int | None = None) -> None:  # fmt: skip
         worker, me = self.worker, self.me
         worker.note(me, "send", value, topic, self.life, transaction, key)
         try:
-            delivery = await self.producer.send(topic, value, key=key, partition=partition)
+            delivery = await self.producer.send(
+                topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms
+            )
         except KafkaError as error:
             worker.note(me, "refused", value, type(error).__name__)
             raise

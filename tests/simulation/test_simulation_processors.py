@@ -2,33 +2,41 @@
 out of order or with another count; and each of these would be noticed.
 
 Method: workers of one application live through kills, pauses, zombies, rebalances, retries, broker
-restarts and lost disks on virtual time; what they leave is compared with a dictionary of counts.
-Then faults are put into the product in memory, one at a time, until the checker objects.
+restarts and lost disks on virtual time; what they leave is compared with a plain model. Then faults
+are put into the product in memory, one at a time, until the checker objects.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sim_processor_run import simulate_processors
+from sim_shapes import KINDS, PLAIN
 
 from onceflow.processors.assign import Tasks
+from onceflow.processors.frame import Frame
 from onceflow.processors.inbox import Inboxes
-from onceflow.processors.kafka_services import KafkaChangelogReader
+from onceflow.processors.kafka_services import KafkaChangelogReader, KafkaTopicAdmin
+from onceflow.processors.nodes.base import Stores
 from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.nodes.late import LateRecords
+from onceflow.processors.nodes.rekey import RekeyWork
 from onceflow.processors.notes import encode_note
 from onceflow.processors.state.faces import State
 from onceflow.processors.state.store import Layer, ValueStore
 from onceflow.processors.state.task_state import TaskState
+from onceflow.processors.state.timed import TimedStore
 from onceflow.processors.task import Task
+from onceflow.processors.windows import FixedFrames
 from onceflow.processors.worker import Worker
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 
 FIXED = range(1, 9)
+OF_EACH_KIND = range(1, 4)
 FRESH = 3
 SEEDS_MAX = 60
 
@@ -42,6 +50,13 @@ def problems(seeds: Sequence[int]) -> list[str]:
 @pytest.mark.sim
 def test_fixed_seeds() -> None:
     assert problems(FIXED) == []
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*PLAIN}))
+def test_seeds_of_each_kind(kind: str) -> None:
+    found = [simulate_processors(seed, (kind,)).problems for seed in OF_EACH_KIND]
+    assert found == [[] for _ in OF_EACH_KIND]
 
 
 @pytest.mark.sim
@@ -143,13 +158,67 @@ def _records_that_fail_are_passed_over(replace: Replace) -> None:
     replace(Failures, "give_up", lambda self, record, error, attempts: None)
 
 
+def _late_records_are_dropped(replace: Replace) -> None:
+    replace(LateRecords, "give", lambda self, frame, time_ms, now_ms: None)
+
+
+def _stream_time_is_not_logged(replace: Replace) -> None:
+    whole = TimedStore.collect
+    replace(
+        TimedStore,
+        "collect",
+        lambda self: {key: value for key, value in whole(self).items() if key != b"t"},
+    )
+
+
+def _restored_windows_are_not_due(replace: Replace) -> None:
+    replace(TimedStore, "with_index", lambda self, writes: dict(writes))
+
+
+def _results_of_windows_commit_no_offsets(replace: Replace) -> None:
+    replace(Worker, "_progress_of", lambda self, task: task.progress)
+
+
+def _windows_take_late_records(replace: Replace) -> None:
+    replace(FixedFrames, "closes_ms", lambda self, end_ms: end_ms + self.grace_ms + self.size_ms)
+
+
+def _what_is_not_committed_is_purged(replace: Replace) -> None:
+    whole = KafkaTopicAdmin.purge
+
+    async def purge(self: KafkaTopicAdmin, before: Mapping[TopicPartition, int]) -> None:
+        await whole(self, dict.fromkeys(before, -1))  # Up to the high watermark.
+
+    replace(KafkaTopicAdmin, "purge", purge)
+
+
+def _rekeyed_records_go_by_their_old_keys(replace: Replace) -> None:
+    whole = RekeyWork.call
+
+    def call(self: RekeyWork, frame: Frame, stores: Stores) -> None:
+        whole(self, frame, stores)
+        lane, value, _, *rest = frame.outputs[-1]
+        frame.outputs[-1] = (lane, value, frame.record.key, *rest)
+
+    replace(RekeyWork, "call", call)
+
+
 TWICE = ("processed twice", "wrong count", "ahead of offsets")
 
 
 @dataclass(frozen=True)
 class Fault:
+    """One way to break the product.
+
+    Attributes:
+        apply: Breaks it.
+        rules: Beginnings of problems, one of which must be found.
+        kinds: Applications that meet it.
+    """
+
     apply: Callable[[Replace], None]
     rules: tuple[str, ...]
+    kinds: tuple[str, ...] = PLAIN
 
 
 FAULTS = {
@@ -169,10 +238,29 @@ FAULTS = {
     "records that fail are passed over": Fault(
         _records_that_fail_are_passed_over, ("not processed", "dead letter")
     ),
+    "late records are dropped": Fault(_late_records_are_dropped, ("late",), ("window",)),
+    "stream time is not logged": Fault(_stream_time_is_not_logged, ("stream time",), ("window",)),
+    "restored windows are not due": Fault(
+        _restored_windows_are_not_due, ("wrong window", "state differs"), ("window",)
+    ),
+    "results of windows commit no offsets": Fault(
+        _results_of_windows_commit_no_offsets, ("wrong window", "state differs"), ("window",)
+    ),
+    "windows take late records": Fault(
+        _windows_take_late_records, ("late", "wrong window"), ("window",)
+    ),
+    "what is not committed is purged": Fault(
+        _what_is_not_committed_is_purged, ("stuck", "purged too early", "not processed"), ("rekey",)
+    ),
+    "re-keyed records go by their old keys": Fault(
+        _rekeyed_records_go_by_their_old_keys, ("wrong key",), ("rekey",)
+    ),
 }
 
 
 SLOW = (
+    "results of windows commit no offsets",
+    "what is not committed is purged",
     "offsets run ahead",
     "offsets of waiting tasks are left out",
     "tasks outlive their partitions",
@@ -185,7 +273,7 @@ def look_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault.apply(monkeypatch.setattr)
     seen: list[str] = []
     for seed in range(1, SEEDS_MAX + 1):
-        found = simulate_processors(seed).problems
+        found = simulate_processors(seed, fault.kinds).problems
         if any(problem.startswith(fault.rules) for problem in found):
             print(f"{name}: found by seed {seed}")
             return

@@ -1,0 +1,219 @@
+"""What an application of the simulation is like: drawn from the seed, declared for each worker.
+
+All workers of a run declare the same. Handlers fail for a while, for good, and after they have
+changed state. A kind names the functions of an application and the topics that it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sim_setup
+from sim_processor_checker import fails, is_refused
+
+from onceflow.processors import (
+    App,
+    Context,
+    DeadLetterLimits,
+    MapState,
+    Retries,
+    State,
+    StoreKind,
+    Tumbling,
+    milliseconds,
+)
+
+GROUP = "counts"
+OUTPUT, DEAD, LATE = "counted", "dead", "late"
+REPARTITION = f"{GROUP}-step-repartition"
+TOO_LARGE = 120_000
+"""Bytes of an output that no segment takes."""
+
+PLAIN = ("copy", "count", "count", "chain")
+KINDS = (*PLAIN, *PLAIN, "rekey", "rekey", "window", "window")
+"""Kinds of applications, with repetitions as weights."""
+
+NEW_KEYS = 4
+WINDOW_MS = 300
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the application of a run is like.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        store: Where state lies.
+        is_async: Whether handlers are coroutines.
+        failing: Of a hundred records, how many fail for a while.
+        backoff_ms: First wait between attempts.
+        disk_is_lost: How often a start finds an empty disk.
+        grace_ms: How long windows take late records.
+    """
+
+    kind: str
+    store: StoreKind
+    is_async: bool
+    failing: int
+    backoff_ms: int
+    disk_is_lost: float
+    grace_ms: int
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Topics that clients fill."""
+        return ("a",)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics whose offsets the group commits."""
+        return (*self.inputs, REPARTITION) if self.kind == "rekey" else self.inputs
+
+
+def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
+    """The application of a seed."""
+    rng = random.Random(f"{seed}/application")
+    return Shape(
+        rng.choice(kinds),
+        rng.choice((StoreKind.LMDB, StoreKind.LMDB, StoreKind.MEMORY)),
+        rng.random() < 0.3,
+        rng.choice((0, 10, 30)),
+        rng.choice((1, 300, 2_000)),
+        rng.choice((0.0, 0.3)),
+        rng.choice((0, 200, 1_000)),
+    )
+
+
+@dataclass
+class ProcessorSetup(sim_setup.Setup):
+    """A run's ingredients, with its application.
+
+    Attributes:
+        shape: The application.
+    """
+
+    shape: Shape | None = None
+
+
+def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
+    """The surroundings of a seed: as in every run, but with applications."""
+    setup = sim_setup.draw(seed)
+    shape = draw_shape(seed, kinds)
+    rng = random.Random(f"{seed}/processors")
+    setup.workers = {
+        **dict.fromkeys(setup.workers, 0),
+        "input": rng.choice((1, 1, 2)),
+        "transactional": rng.choice((0, 0, 1)),
+        "application": rng.choice((1, 2, 3, 3)),
+    }
+    setup.units = rng.choice((20, 40, 80))
+    setup.duration_us = rng.choice((3_000_000, 6_000_000))
+    setup.trouble_every_us = rng.choice((150_000, 400_000))
+    setup.segment_bytes = rng.choice((20_000, 100_000))  # A dead letter has to fit in.
+    setup.troubles += ["kill worker", "pause worker", "zombie", "cut"]
+    if setup.properties.get("onceflow.durability") == "kafka" and setup.power:
+        # Inputs may be gone and their outputs not, which no rule here could tell apart.
+        setup.properties["onceflow.durability"] = rng.choice(("group", "always"))
+    return ProcessorSetup(**vars(setup), shape=shape)
+
+
+def new_key(value: bytes) -> bytes:
+    """The key that a re-keyed record gets."""
+    return b"n%d" % (zlib.crc32(value) % NEW_KEYS)
+
+
+class Handlers:
+    """The functions of one worker's life, and how they fail.
+
+    Args:
+        shape: The application.
+        is_calm: Whether nothing fails for a while any more.
+    """
+
+    def __init__(self, shape: Shape, is_calm: Callable[[], bool]) -> None:
+        self.shape = shape
+        self._is_calm = is_calm
+        self._failed: dict[bytes, int] = {}
+
+    def declare(self, app: App) -> None:
+        """Declare the functions of the shape."""
+        getattr(self, f"_{self.shape.kind}")(app, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dead_letter": DEAD,
+            "limits": DeadLetterLimits(10**6, 1.0),
+            "store": self.shape.store,
+            "retries": Retries(3, backoff_ms=self.shape.backoff_ms, only=(LookupError,)),
+        }
+
+    def _trouble(self, value: bytes) -> None:
+        """Fail, for good or for a while."""
+        if fails(value):
+            raise ValueError("poison")
+        chance = random.Random(value)
+        if not self._is_calm() and chance.randrange(100) < self.shape.failing:
+            failed = self._failed[value] = self._failed.get(value, 0) + 1
+            if failed <= chance.randrange(1, 3):
+                raise LookupError("for a while")
+
+    def _counting(self) -> Callable[..., object]:
+        """Counts the records of a key."""
+
+        def count(value: bytes, seen: State[int]) -> bytes:
+            seen.set(seen.get(0) + 1)
+            self._trouble(value)  # What it has set is taken back.
+            return _shown(value, seen.get(0))
+
+        async def count_async(value: bytes, seen: State[int]) -> bytes:
+            seen.set(seen.get(0) + 1)
+            await asyncio.sleep(0.005)
+            self._trouble(value)
+            return _shown(value, seen.get(0))
+
+        return count_async if self.shape.is_async else count
+
+    # One method for each kind --------------------------------------------------------------
+
+    def _copy(self, app: App, options: dict[str, Any]) -> None:
+        @app.processor("a", to=OUTPUT, name="step", **options)
+        def copy(value: bytes) -> bytes:
+            self._trouble(value)
+            return _shown(value, 0)
+
+    def _count(self, app: App, options: dict[str, Any]) -> None:
+        app.processor("a", to=OUTPUT, name="step", **options)(self._counting())
+
+    def _chain(self, app: App, options: dict[str, Any]) -> None:
+        @app.processor("a", name="step", **options)
+        def add(value: bytes, seen: MapState[str, int], context: Context) -> bytes:
+            seen["n"] = seen.get("n", 0) + 1
+            self._trouble(value)
+            return _shown(value, seen["n"])
+
+        @app.processor(add, to=OUTPUT, name="last", dead_letter=DEAD)
+        async def pass_on(value: bytes) -> bytes:
+            await asyncio.sleep(0.002)
+            return value
+
+    def _rekey(self, app: App, options: dict[str, Any]) -> None:
+        app.processor("a", to=OUTPUT, key=new_key, name="step", **options)(self._counting())
+
+    def _window(self, app: App, options: dict[str, Any]) -> None:
+        window = Tumbling(milliseconds(WINDOW_MS), grace=milliseconds(self.shape.grace_ms))
+
+        @app.aggregate("a", window=window, to=OUTPUT, late=LATE, name="step", **options)
+        def collect(value: bytes, found: list[str] = []) -> list[str]:  # noqa: B006 - one a window
+            found.append(value.decode())
+            self._trouble(value)
+            return found
+
+
+def _shown(value: bytes, count: int) -> bytes:
+    text = b"%s:%d" % (value, count)
+    return text.rjust(TOO_LARGE) if is_refused(value) else text
