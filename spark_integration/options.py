@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from onceflow.sdk import (
     AdminConfig,
@@ -33,19 +34,39 @@ from onceflow.spark_integration.client_options import (
     read_options,
 )
 
+T = TypeVar("T")
 PartitionOffsets = dict[TopicPartition, int]
 """An offset (or a time in milliseconds) for each named partition."""
 
+POLL_TIMEOUT_MS: Final = 120_000
+"""Default of ``pollTimeoutMs``."""
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Default of ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
 
 NOT_OF_SOURCE: Final[Mapping[str, str]] = {
-    "group.id": "tasks read without a group; for startingOffsets=committed give groupId",
     "group.instance.id": "tasks read without a group; leave it out",
     "auto.offset.reset": "use startingOffsets, and failOnDataLoss",
     "enable.auto.commit": "the checkpoint keeps positions; leave it out",
+    "key.deserializer": "the columns are binary; leave it out, and cast or decode them in Spark",
+    "value.deserializer": "the columns are binary; leave it out, and cast or decode them in Spark",
+    "interceptor.classes": "Java's classes do not run here; leave it out",
 }
-NOT_OF_SINK: Final[Mapping[str, str]] = {"transactional.id": "use name"}
+NOT_OF_SINK: Final[Mapping[str, str]] = {
+    "transactional.id": "use name",
+    "key.serializer": "the sink writes strings and bytes as they are; leave it out",
+    "value.serializer": "the sink writes strings and bytes as they are; leave it out",
+    "interceptor.classes": "Java's classes do not run here; leave it out",
+    "partitioner.class": "Java's classes do not run here; give a column `partition`",
+    "retries": "sends are retried until kafka.delivery.timeout.ms is over; set that instead",
+}
+GROUP_ID: Final = "kafka.group.id"
+"""Option of Spark's own source that is taken as ``groupId``."""
+NO_EFFECT: Final = "groupIdPrefix"
+"""Option of Spark's own source that has nothing to act on: tasks read without a group."""
+_DELAY: Final = re.compile(r"([0-9]+)\s*(ms|s|m|min|h|d)?")
+_DELAY_UNITS_MS: Final = {
+    "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000
+}  # fmt: skip
 
 
 class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
@@ -83,6 +104,13 @@ class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
         'A time by partition, `{"t": {"0": 1600000000000}}`.',
         name="startingOffsetsByTimestamp",
     )
+    starting_offsets_by_timestamp_strategy: str = text(
+        "error",
+        "What a starting time does after a partition's last record: `error` ends the query, "
+        "`latest` starts at the end.",
+        choices=("error", "latest"),
+        name="startingOffsetsByTimestampStrategy",
+    )
     ending_offsets_by_timestamp: str | None = text(
         None, "The same for the end of a batch.", name="endingOffsetsByTimestamp"
     )
@@ -93,10 +121,31 @@ class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
         INT64_MAX,
         name="maxOffsetsPerTrigger",
     )
+    min_offsets_per_trigger: int | None = whole(
+        None,
+        "A micro-batch waits until there are so many offsets, or until `maxTriggerDelay` is over. "
+        "`Trigger.AvailableNow` does not wait.",
+        1,
+        INT64_MAX,
+        name="minOffsetsPerTrigger",
+    )
+    max_trigger_delay: str = text(
+        "15m",
+        "Longest wait for `minOffsetsPerTrigger`: a number with ms, s, m, h or d; without one it "
+        "is milliseconds.",
+        name="maxTriggerDelay",
+    )
     min_partitions: int | None = whole(
         None, "Splits large ranges into more tasks than there are partitions.", 1,
         name="minPartitions",
     )  # fmt: skip
+    max_records_per_partition: int | None = whole(
+        None,
+        "Splits ranges with more offsets than this into several tasks.",
+        1,
+        INT64_MAX,
+        name="maxRecordsPerPartition",
+    )
     fail_on_data_loss: bool = switch(
         True,
         "Expired or vanished offsets, and a topic that was deleted and made again, end the query; "
@@ -104,10 +153,29 @@ class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
         name="failOnDataLoss",
     )
     include_headers: bool = switch(False, "Adds the column `headers`.", name="includeHeaders")
-    group_id: str | None = text(None, "Group of `startingOffsets=committed`.", name="groupId")
-    poll_timeout_ms: int = whole(
-        120_000, "Longest wait of a task without progress.", 1, name="pollTimeoutMs"
+    group_id: str | None = text(
+        None,
+        "Group of `startingOffsets=committed`; `kafka.group.id` is another word for it.",
+        name="groupId",
     )
+    poll_timeout_ms: int | None = whole(
+        None,
+        "Longest wait of a task without progress; 120,000 unless it is set.",
+        1,
+        name="pollTimeoutMs",
+    )
+    consumer_poll_timeout_ms: int | None = whole(
+        None, "Another word for `pollTimeoutMs`.", 1, name="kafkaConsumer.pollTimeoutMs"
+    )
+    fetch_offset_num_retries: int = whole(
+        4,
+        "How often the driver asks again for offsets or partitions that an answer lacks.",
+        name="fetchOffset.numRetries",
+    )
+    fetch_offset_retry_interval_ms: int = whole(
+        100, "First wait before it asks again; each wait is twice the one before, up to 2 s.",
+        name="fetchOffset.retryIntervalMs",
+    )  # fmt: skip
 
 
 class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
@@ -265,13 +333,19 @@ class SourceOptions:
         subscription: What is read.
         starting: Where a new query starts (``latest`` for streams, ``earliest`` for batches).
         ending: Where a batch ends.
+        strict_times: Whether a starting time after a partition's last record is an error.
         max_offsets_per_trigger: Most offsets of one micro-batch, None without a limit.
+        min_offsets_per_trigger: Least offsets of one micro-batch, None without a limit.
+        max_trigger_delay_ms: Longest wait for them, in milliseconds.
         min_partitions: Least number of Spark tasks, None for one a Kafka partition.
+        max_records_per_partition: Most offsets of one Spark task, None without a limit.
         fail_on_data_loss: Whether expired or vanished offsets end the query (default true).
         include_headers: Whether the column ``headers`` is there (default false).
         group_id: Consumer group of ``startingOffsets=committed``.
         isolation_level: READ_COMMITTED unless ``kafka.isolation.level`` says otherwise.
         poll_timeout_ms: Longest wait for progress in a task, in milliseconds.
+        listing_retries: How often an answer of the cluster that lacks something is asked again.
+        listing_wait_ms: First wait before that, in milliseconds.
         consumer: Settings of the tasks' consumers.
         admin: Settings of the driver's admin client.
     """
@@ -279,13 +353,19 @@ class SourceOptions:
     subscription: Subscription
     starting: Bound
     ending: Bound
+    strict_times: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
     min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
     group_id: str | None
     isolation_level: IsolationLevel
     poll_timeout_ms: int
+    listing_retries: int
+    listing_wait_ms: int
     consumer: ConsumerConfig
     admin: AdminConfig
 
@@ -296,17 +376,26 @@ class SourceOptions:
         Raises:
             ConfigError: An option is unknown, missing or does not fit another.
         """
-        found = read_options(SourceSettings, options)
-        given = {name.lower() for name in options}
+        folded = {name.lower(): value for name, value in options.items()}
+        folded.pop(NO_EFFECT.lower(), None)
+        group_id = folded.pop(GROUP_ID, None)
+        found, given = read_options(SourceSettings, options), set(folded)
+        group_id = _one("groupId", found.group_id, GROUP_ID, group_id)
+        poll_timeout_ms = _one(
+            "pollTimeoutMs",
+            found.poll_timeout_ms,
+            "kafkaConsumer.pollTimeoutMs",
+            found.consumer_poll_timeout_ms,
+        )
         for setting in found.declared.values():
             if streaming and setting.name.startswith("ending") and setting.name.lower() in given:
                 raise ConfigError(setting.name, "...", "a stream has no end; use spark.read")
         starting = Bound.parse(found, "starting", "latest" if streaming else "earliest")
         if not streaming and starting.kind == "latest":
             raise ConfigError("startingOffsets", "latest", "a batch from latest is always empty")
-        if starting.kind == "committed" and found.group_id is None:
+        if starting.kind == "committed" and group_id is None:
             raise ConfigError("groupId", "", "startingOffsets=committed needs the group's name")
-        client = client_of(options, refused=NOT_OF_SOURCE)
+        client = client_of(folded, refused=NOT_OF_SOURCE)
         with named_as_options(options):
             consumer = client.reader(auto_offset_reset="none")
             admin = client.admin()
@@ -314,16 +403,46 @@ class SourceOptions:
             subscription=Subscription.parse(found),
             starting=starting,
             ending=Bound.parse(found, "ending", "latest"),
+            strict_times=found.starting_offsets_by_timestamp_strategy == "error",
             max_offsets_per_trigger=found.max_offsets_per_trigger,
+            min_offsets_per_trigger=_least_offsets(found),
+            max_trigger_delay_ms=_delay_ms(found.max_trigger_delay),
             min_partitions=found.min_partitions,
+            max_records_per_partition=found.max_records_per_partition,
             fail_on_data_loss=found.fail_on_data_loss,
             include_headers=found.include_headers,
-            group_id=found.group_id,
+            group_id=group_id,
             isolation_level=consumer.isolation,
-            poll_timeout_ms=found.poll_timeout_ms,
+            poll_timeout_ms=POLL_TIMEOUT_MS if poll_timeout_ms is None else poll_timeout_ms,
+            listing_retries=found.fetch_offset_num_retries,
+            listing_wait_ms=found.fetch_offset_retry_interval_ms,
             consumer=consumer,
             admin=admin,
         )
+
+
+def _one(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    """The value of an option that has two names."""
+    if value is not None and other is not None and value != other:
+        raise ConfigError(other_name, other, f"{name}={value} says otherwise; give one of them")
+    return other if value is None else value
+
+
+def _least_offsets(found: SourceSettings) -> int | None:
+    least, most = found.min_offsets_per_trigger, found.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            "minOffsetsPerTrigger", least, f"must not be above maxOffsetsPerTrigger={most}"
+        )
+    return least
+
+
+def _delay_ms(text: str) -> int:
+    """Read a time as Spark writes it: ``15m``, ``30 s``, ``500``."""
+    match = _DELAY.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError("maxTriggerDelay", text, "give a number with ms, s, m, h or d, as 15m")
+    return int(match[1]) * _DELAY_UNITS_MS[match[2] or "ms"]
 
 
 def _one_spelling(location: str) -> str:

@@ -79,18 +79,55 @@ def limit_offsets(
     return {tp: start.get(tp, latest[tp]) + share[tp] for tp in latest}
 
 
+@dataclass(slots=True)
+class BatchDelay:
+    """Whether a micro-batch waits for more records, as ``minOffsetsPerTrigger`` asks.
+
+    Attributes:
+        least: Offsets that it waits for.
+        delay_ms: Longest wait since the batch before.
+        last_ms: Time of the batch before, None for the first one, which does not wait.
+    """
+
+    least: int
+    delay_ms: int
+    last_ms: int | None = None
+
+    def waits(
+        self,
+        start: Mapping[TopicPartition, int],
+        latest: Mapping[TopicPartition, int],
+        now_ms: int,
+    ) -> bool:
+        """Whether the batch has to wait; if not, it counts as begun now.
+
+        Args:
+            start: First offset by partition.
+            latest: Offset after the last available one by partition.
+            now_ms: A clock that only goes forward, in milliseconds.
+        """
+        is_due = self.last_ms is None or now_ms - self.last_ms >= self.delay_ms
+        backlog = sum(max(0, end - start.get(tp, end)) for tp, end in latest.items())
+        if not is_due and backlog < self.least:
+            return True
+        self.last_ms = now_ms
+        return False
+
+
 def plan_ranges(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     min_partitions: int | None = None,
+    max_records: int | None = None,
 ) -> list[OffsetRange]:
-    """Cut a batch into ranges, one a partition or more where ``min_partitions`` asks for it.
+    """Cut a batch into ranges, one a partition or more where a limit asks for it.
 
     Args:
         start: First offset by partition; partitions that are only in ``end`` are an error here,
             their start has to be found before.
         end: Offset after the last one, by partition.
         min_partitions: Least number of ranges; large ranges are split in proportion.
+        max_records: Most offsets of a range.
 
     Returns:
         Ranges with at least one offset each, sorted by partition.
@@ -100,13 +137,14 @@ def plan_ranges(
         for tp, offset in sorted(end.items())
         if offset > start[tp]
     ]
-    if min_partitions is None or len(whole) >= min_partitions or not whole:
-        return whole
     total = sum(r.end - r.start for r in whole)
+    least = min_partitions if min_partitions is not None and len(whole) < min_partitions else 0
     pieces: list[OffsetRange] = []
     for r in whole:
         size = r.end - r.start
-        parts = max(1, min(size, round(size * min_partitions / total)))
+        parts = max(1, min(size, round(size * least / total)))
+        if max_records is not None:
+            parts = max(parts, -(-size // max_records))
         borders = [r.start + size * i // parts for i in range(parts + 1)]
         pieces += [
             OffsetRange(r.topic, r.partition, borders[i], borders[i + 1]) for i in range(parts)

@@ -26,26 +26,15 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 T = TypeVar("T")
-LISTING_ATTEMPTS_MAX = 5
-"""How often an answer that misses something is asked for again, with growing waits."""
+WAIT_S_MAX = 2
+"""Longest wait before an answer that lacks something is asked for again, in seconds."""
+
+
+STARTING = "startingOffsets"
 
 
 class MissingPartitionsError(Exception):
     """The cluster did not name partitions that the query reads."""
-
-
-def _retrying(call: Callable[[], T]) -> T:
-    retry = tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(LISTING_ATTEMPTS_MAX),
-        wait=tenacity.wait_exponential(multiplier=0.1, max=2) + tenacity.wait_random(0, 0.1),
-        retry=tenacity.retry_if_exception(
-            lambda e: (
-                isinstance(e, MissingPartitionsError) or (isinstance(e, KafkaError) and e.retriable)
-            )
-        ),
-        reraise=True,
-    )
-    return retry(call)
 
 
 class PositionFinder:
@@ -60,9 +49,26 @@ class PositionFinder:
         self._options = options
         self._admin = admin
 
+    def _retrying(self, call: Callable[[], T]) -> T:
+        """Ask again, with growing waits, when an answer lacks something."""
+        wait_s = self._options.listing_wait_ms / 1000
+        retry = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(self._options.listing_retries + 1),
+            wait=tenacity.wait_exponential(multiplier=wait_s, max=max(WAIT_S_MAX, wait_s))
+            + tenacity.wait_random(0, wait_s),
+            retry=tenacity.retry_if_exception(
+                lambda e: (
+                    isinstance(e, MissingPartitionsError)
+                    or (isinstance(e, KafkaError) and e.retriable)
+                )
+            ),
+            reraise=True,
+        )
+        return retry(call)
+
     def cluster_id(self) -> str:
         """Id of the cluster that is read."""
-        return _retrying(lambda: self._admin.describe_cluster().cluster_id)
+        return self._retrying(lambda: self._admin.describe_cluster().cluster_id)
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions that the subscription names now, sorted.
@@ -75,14 +81,14 @@ class PositionFinder:
         subscription = self._options.subscription
         if subscription.partitions:
             return sorted(subscription.partitions)
-        return _retrying(lambda: self._described(self._topics(subscription)))
+        return self._retrying(lambda: self._described(self._topics(subscription)))
 
     def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that the cluster knows now."""
         wanted = set(partitions)
         names = set(self._admin.list_topics())
         topics = sorted({tp.topic for tp in wanted if tp.topic in names})
-        return wanted.intersection(_retrying(lambda: self._described(topics)))
+        return wanted.intersection(self._retrying(lambda: self._described(topics)))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Ids of those of the topics that exist; a topic that is made again gets another id."""
@@ -99,7 +105,7 @@ class PositionFinder:
             # Brokers older than Kafka 2.8 have no ids of topics.
             return {name: str(d.topic_id) for name, d in described.items() if d.topic_id.int}
 
-        return _retrying(ask)
+        return self._retrying(ask)
 
     def _described(self, topics: list[str]) -> list[TopicPartition]:
         described = self._admin.describe_topics(topics) if topics else {}
@@ -142,7 +148,7 @@ class PositionFinder:
                 )
             return {tp: answer.offset for tp, answer in found.items()}
 
-        return _retrying(ask)
+        return self._retrying(ask)
 
     def resolve(
         self, bound: Bound, partitions: list[TopicPartition], name: str
@@ -155,7 +161,9 @@ class PositionFinder:
             name: Option that gave offsets, for errors.
 
         Raises:
-            ConfigError: Given offsets leave out a partition, or name one that is not read.
+            ConfigError: Given offsets leave out a partition, or name one that is not read; or a
+                starting time is after a partition's last record, unless
+                ``startingOffsetsByTimestampStrategy`` allows it.
             DataLossError: A given offset lies beyond its log's end, and ``failOnDataLoss`` is set.
         """
         if bound.kind == "earliest":
@@ -164,11 +172,12 @@ class PositionFinder:
             return self.latest(partitions)
         if bound.kind == "committed":
             return self._committed(partitions)
+        strict = self._options.strict_times and name == STARTING
         if bound.timestamp_ms is not None:
-            return self._at_times(dict.fromkeys(partitions, bound.timestamp_ms))
+            return self._at_times(dict.fromkeys(partitions, bound.timestamp_ms), strict)
         self._check_complete(bound, partitions)
         if bound.kind == "timestamps":
-            return self._at_times(bound.values)
+            return self._at_times(bound.values, strict)
         special = {
             tp: "earliest" for tp, offset in bound.values.items() if offset == EARLIEST_TIMESTAMP
         }
@@ -206,9 +215,17 @@ class PositionFinder:
                 "name every partition that is read, and no other",
             )
 
-    def _at_times(self, times: Mapping[TopicPartition, int]) -> PartitionOffsets:
+    def _at_times(self, times: Mapping[TopicPartition, int], strict: bool) -> PartitionOffsets:
         found = self._listed(times)
-        none = [tp for tp, offset in found.items() if offset < 0]
+        none = sorted(tp for tp, offset in found.items() if offset < 0)
+        if none and strict:
+            told = ", ".join(f"{tp}: {times[tp]}" for tp in none)
+            raise ConfigError(
+                "starting time",
+                told,
+                "no record is as late as that; set startingOffsetsByTimestampStrategy=latest to "
+                "start such partitions at their end",
+            )
         return {**found, **self.latest(none)}
 
     def _committed(self, partitions: list[TopicPartition]) -> PartitionOffsets:

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from onceflow.spark_integration.options import PartitionOffsets, SourceOptions
 from onceflow.spark_integration.planning import (
     MARK,
+    BatchDelay,
     DataLossError,
     OffsetRange,
     check_data_loss,
@@ -30,7 +31,7 @@ from onceflow.spark_integration.planning import (
     log_skipped,
     plan_ranges,
 )
-from onceflow.spark_integration.positions import MissingPartitionsError, PositionFinder
+from onceflow.spark_integration.positions import STARTING, MissingPartitionsError, PositionFinder
 
 if TYPE_CHECKING:
     from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
@@ -177,6 +178,13 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
                 )
 
 
+def _cut(
+    options: SourceOptions, start: PartitionOffsets, end: PartitionOffsets
+) -> list[RangePartition]:
+    ranges = plan_ranges(start, end, options.min_partitions, options.max_records_per_partition)
+    return [RangePartition(range_) for range_ in ranges]
+
+
 class OnceflowReader(DataSourceReader):
     """A bounded read: ``spark.read.format("onceflow")``.
 
@@ -195,12 +203,12 @@ class OnceflowReader(DataSourceReader):
         with Admin(config=options.admin) as admin:
             finder = PositionFinder(options, admin)
             partitions = finder.partitions()
-            start = finder.resolve(options.starting, partitions, "startingOffsets")
+            start = finder.resolve(options.starting, partitions, STARTING)
             end = finder.resolve(options.ending, partitions, "endingOffsets")
             earliest = finder.earliest(partitions)
         end = {tp: max(offset, start[tp]) for tp, offset in end.items()}
         start = check_data_loss(start, end, earliest, fail=options.fail_on_data_loss)
-        return [RangePartition(r) for r in plan_ranges(start, end, options.min_partitions)]
+        return _cut(options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range in a task; Spark names none when there was nothing to plan."""
@@ -221,6 +229,8 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._client: Admin | None = None
         self._target: PartitionOffsets | None = None
         self._cluster_id: str | None = None
+        least = options.min_offsets_per_trigger
+        self._delay = None if least is None else BatchDelay(least, options.max_trigger_delay_ms)
 
     def _finder(self) -> PositionFinder:
         if self._client is None:
@@ -235,9 +245,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> OffsetDict:  # noqa: N802 - Spark's name
         """Where a new query starts."""
         finder = self._finder()
-        first = to_dict(
-            finder.resolve(self._options.starting, finder.partitions(), "startingOffsets")
-        )
+        first = to_dict(finder.resolve(self._options.starting, finder.partitions(), STARTING))
         return self._marked(first, first, finder.topic_ids(first))
 
     def _marked(
@@ -271,6 +279,9 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = {
                 tp: min(offset, self._target.get(tp, begin[tp])) for tp, offset in latest.items()
             }
+        # A query that ends where the topics ended must not end before that, so it does not wait.
+        elif self._delay and self._delay.waits(begin, latest, int(time.monotonic() * 1000)):
+            return start
         if isinstance(limit, ReadMaxRows):
             latest = limit_offsets(begin, latest, limit.max_rows)
         # A partition without an end keeps its place, in case that it comes back.
@@ -331,7 +342,7 @@ class OnceflowStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         earliest = finder.earliest(sorted(stop))
         begin = {tp: known.get(tp, earliest[tp]) for tp in stop}
         begin = check_data_loss(begin, stop, earliest, fail=self._options.fail_on_data_loss)
-        return [RangePartition(r) for r in plan_ranges(begin, stop, self._options.min_partitions)]
+        return _cut(self._options, begin, stop)
 
     def _without_renewed(
         self, known: PartitionOffsets, before: Mapping[str, str], now: Mapping[str, str]

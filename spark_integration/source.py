@@ -7,10 +7,12 @@ where they are needed, so that a reading worker does not load what writes.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkAttributeError
@@ -115,10 +117,12 @@ def register(spark: SparkSession) -> None:
     """
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise ConfigError("spark.speculation", "true", "turn it off for exactly-once output")
-    try:
-        program: str | None = spark.sparkContext.pythonExec
-    except PySparkAttributeError:
-        program = None  # Spark Connect: the server chooses it.
+    program: str | None = None
+    # Spark Connect has no such thing: the server chooses its Python.
+    with contextlib.suppress(PySparkAttributeError):
+        context = spark.sparkContext
+        program = context.pythonExec
+        _warn_of_tokens(name for name, _ in context.getConf().getAll())
     if program is not None and str(spark.conf.get("spark.master", "")).startswith("local"):
         _check_worker_python(program)
     elif spark.conf.get("spark.stage.maxConsecutiveAttempts", "4") != "1":
@@ -127,6 +131,17 @@ def register(spark: SparkSession) -> None:
             "that Spark repeats after the loss of an executor must not write twice"
         )
     spark.dataSource.register(OnceflowDataSource)
+
+
+def _warn_of_tokens(settings: Iterable[str]) -> None:
+    """Tell that Spark's settings of delegation tokens have no effect here."""
+    ours = sorted(name for name in settings if name.startswith("spark.kafka.clusters."))
+    if ours:
+        logger.warning(
+            "%s: Spark gets delegation tokens for its own Kafka connector only; "
+            'give format("onceflow") the options kafka.sasl.* or a file of settings (client)',
+            ", ".join(ours),
+        )
 
 
 def _check_worker_python(program: str) -> None:

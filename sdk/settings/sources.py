@@ -50,6 +50,7 @@ _SECTIONS: Final = ("client", "security", "producer", "consumer", "admin")
 _JAAS: Final = re.compile(
     r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""", re.S
 )
+_JAAS_TOKEN: Final = re.compile(r"""\btokenauth\s*=\s*["']?true""", re.I)
 _JAAS_ESCAPE: Final = re.compile(r"\\(?:([0-3][0-7]{0,2}|[4-7][0-7]?)|(.))", re.S)
 _JAAS_LETTERS: Final = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
 
@@ -515,6 +516,9 @@ def _check_section(name: str, where: str) -> None:
 def _read_jaas(name: str, value: object, where: str) -> Iterator[tuple[str, object]]:
     quoted = ((m[1], m[2] or m[3] or "") for m in _JAAS.finditer(str(value)))
     found = {key: _JAAS_ESCAPE.sub(_meant, text) for key, text in quoted}
+    if _JAAS_TOKEN.search(str(value)):
+        remedy = "tokenauth=true: delegation tokens are not supported; give a user and a password"
+        raise ConfigError(name, "***", f"{remedy}{where}")
     if set(found) != {"username", "password"}:
         raise ConfigError(name, "***", f'it must hold username="..." and password="..."{where}')
     yield "sasl_username", found["username"]

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_world import fill, finish, spark_session, stream, unavailable_reason
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, NewTopic, OffsetAndMetadata, Producer, TopicPartition
+from onceflow.spark_integration.options import SourceOptions
+from onceflow.spark_integration.reader import OnceflowStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -178,11 +181,45 @@ def test_batch_by_time(spark: SparkSession, cluster: str, topic: str) -> None:
     assert texts(by_partition) == rows((0, 4, 5), (1, 1, 5))
 
 
-def test_time_after_the_last_record_starts_at_the_end(
+def test_time_after_the_last_record_is_an_error_or_starts_at_the_end(
     spark: SparkSession, cluster: str, topic: str
 ) -> None:
-    df = batch(spark, cluster, subscribe=topic, startingTimestamp="1700000000000")
+    late = "1700000000000"
+    with pytest.raises(Exception, match=r"starting time.*startingOffsetsByTimestampStrategy"):
+        batch(spark, cluster, subscribe=topic, startingTimestamp=late).collect()
+    df = batch(
+        spark,
+        cluster,
+        subscribe=topic,
+        startingTimestamp=late,
+        startingOffsetsByTimestampStrategy="latest",
+    )
     assert texts(df) == []
+
+
+def test_stream_waits_for_enough_offsets(cluster: str, topic: str) -> None:
+    reader = OnceflowStreamReader(
+        SourceOptions.parse(
+            {
+                "kafka.bootstrap.servers": cluster,
+                "subscribe": topic,
+                "startingOffsets": "earliest",
+                "minOffsetsPerTrigger": "3",
+            },
+            streaming=True,
+        )
+    )
+    limit = ReadAllAvailable()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    fill(cluster, topic, [b"x", b"y"])
+    assert reader.latestOffset(first, limit) == first
+    fill(cluster, topic, [b"z"])
+    assert reader.latestOffset(first, limit)[topic]["0"] == first[topic]["0"] + 3
+    fill(cluster, topic, [b"last"])
+    reader.prepareForTriggerAvailableNow()
+    again = reader.latestOffset(reader.latestOffset(first, limit), limit)
+    assert again[topic]["0"] == first[topic]["0"] + 4
+    reader.stop()
 
 
 def test_assign_and_pattern_choose_partitions_and_topics(

@@ -23,6 +23,7 @@ from onceflow.spark_integration.options import (
     parse_partition_map,
     partition_map_text,
 )
+from onceflow.spark_integration.source import _warn_of_tokens
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 SOURCE = {**BASE, "subscribe": "a, b"}
@@ -60,12 +61,143 @@ def test_names_are_read_whatever_their_case() -> None:
         ({"endingoffsets": "latest"}, "endingOffsets"),
         ({"kafka.isolation.level": "dirty"}, "kafka.isolation.level"),
         ({"kafka.bootstrap.servers": " "}, "kafka.bootstrap.servers"),
-        ({"kafka.group.id": "g"}, "kafka.group.id"),
+        ({"kafka.group.id": "g", "groupid": "h"}, "kafka.group.id"),
+        ({"polltimeoutms": "5", "kafkaconsumer.polltimeoutms": "6"}, "kafkaConsumer.pollTimeoutMs"),
+        ({"startingoffsetsbytimestampstrategy": "none"}, "startingOffsetsByTimestampStrategy"),
+        ({"maxtriggerdelay": "soon"}, "maxTriggerDelay"),
+        ({"minoffsetspertrigger": "9", "maxoffsetspertrigger": "8"}, "minOffsetsPerTrigger"),
+        ({"maxrecordsperpartition": "0"}, "maxRecordsPerPartition"),
     ],
 )
 def test_wrong_source_option_is_named(extra: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         SourceOptions.parse({**SOURCE, **extra}, streaming=True)
+
+
+JAAS = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p"'
+# An example of each option that the documentation of Spark's connector lists, and of those
+# properties that its users set most.
+EXAMPLES = {
+    "source": {
+        "kafka.bootstrap.servers": "b:1",
+        "assign": '{"t": [0]}',
+        "subscribe": "t",
+        "subscribePattern": "t.*",
+        "startingTimestamp": "1000",
+        "startingOffsetsByTimestamp": '{"t": {"0": 1000}}',
+        "startingOffsetsByTimestampStrategy": "latest",
+        "startingOffsets": "earliest",
+        "endingTimestamp": "1000",
+        "endingOffsetsByTimestamp": '{"t": {"0": 1000}}',
+        "endingOffsets": "latest",
+        "failOnDataLoss": "false",
+        "kafkaConsumer.pollTimeoutMs": "1000",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "1000",
+        "maxOffsetsPerTrigger": "10",
+        "minOffsetsPerTrigger": "10",
+        "maxTriggerDelay": "15m",
+        "minPartitions": "10",
+        "maxRecordsPerPartition": "10",
+        "groupIdPrefix": "spark-kafka-source",
+        "kafka.group.id": "g",
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_uncommitted",
+        "kafka.max.poll.records": "10",
+        "kafka.session.timeout.ms": "45000",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": f"{JAAS};",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.password": "p",
+        "kafka.auto.offset.reset": "earliest",
+        "kafka.key.deserializer": "x.ByteArrayDeserializer",
+        "kafka.value.deserializer": "x.ByteArrayDeserializer",
+        "kafka.enable.auto.commit": "true",
+        "kafka.interceptor.classes": "x.Interceptor",
+    },
+    "sink": {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "includeHeaders": "true",
+        "kafka.acks": "all",
+        "kafka.enable.idempotence": "true",
+        "kafka.retries": "3",
+        "kafka.sasl.jaas.config": f"{JAAS};",
+        "kafka.ssl.truststore.location": "/ca.pem",
+        "kafka.ssl.truststore.password": "p",
+        "kafka.key.serializer": "x.ByteArraySerializer",
+        "kafka.value.serializer": "x.ByteArraySerializer",
+    },
+}
+PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+SECURITY = {
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "SCRAM-SHA-512",
+    "kafka.sasl.jaas.config": f"{JAAS};",
+}
+
+
+def parse_side(side: str, options: dict[str, str]) -> None:
+    if side == "sink":
+        SinkOptions.parse({**BASE, **options})
+        return
+    ways = ("subscribe", "subscribePattern", "assign")
+    given = options if any(way in options for way in ways) else {**options, "subscribe": "t"}
+    is_batch = any(name.startswith("ending") for name in given)
+    SourceOptions.parse({**BASE, **given}, streaming=not is_batch)
+
+
+def test_page_tells_of_each_option_of_sparks_connector_what_the_code_does() -> None:
+    part = PAGE.read_text().partition("<!-- spark's own options -->")[2].partition("<!-- end -->")
+    rows = re.findall(r"^\| (source|sink) \| `([^`]+)` \| (taken|refused)", part[0], re.M)
+    assert [(side, name) for side, name, _ in rows] == [
+        (side, name) for side, examples in EXAMPLES.items() for name in examples
+    ]
+    for side, name, verdict in rows:
+        secured = (
+            SECURITY if name.startswith(("kafka.security.", "kafka.sasl.", "kafka.ssl.")) else {}
+        )
+        given = {**secured, name: EXAMPLES[side][name]}
+        if verdict == "taken":
+            parse_side(side, given)
+        else:
+            with pytest.raises(ConfigError, match=re.escape(name)):
+                parse_side(side, given)
+
+
+def test_options_of_sparks_connector_have_their_effect() -> None:
+    given = {
+        "kafkaconsumer.polltimeoutms": "5",
+        "kafka.group.id": "g",
+        "fetchoffset.numretries": "2",
+        "fetchoffset.retryintervalms": "3",
+        "minoffsetspertrigger": "4",
+        "maxtriggerdelay": "2 h",
+        "maxrecordsperpartition": "6",
+        "startingoffsets": "committed",
+    }
+    found = SourceOptions.parse({**SOURCE, **given}, streaming=True)
+    assert (found.poll_timeout_ms, found.group_id) == (5, "g")
+    assert (found.listing_retries, found.listing_wait_ms) == (2, 3)
+    assert (found.min_offsets_per_trigger, found.max_trigger_delay_ms) == (4, 7_200_000)
+    assert found.max_records_per_partition == 6
+    assert found.strict_times
+
+
+def test_delegation_token_is_refused() -> None:
+    token = {"kafka.sasl.jaas.config": f"{JAAS} tokenauth=true;"}
+    with pytest.raises(ConfigError, match=r"kafka\.sasl\.jaas\.config.*delegation tokens"):
+        SinkOptions.parse({**BASE, **SECURITY, **token})
+
+
+def test_settings_of_delegation_tokens_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    _warn_of_tokens(["spark.kafka.clusters.a.auth.bootstrap.servers", "spark.master"])
+    assert "spark.kafka.clusters.a.auth.bootstrap.servers" in caplog.text
+    caplog.clear()
+    _warn_of_tokens(["spark.master"])
+    assert not caplog.text
 
 
 def test_assign_and_offsets_are_read_from_json() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from onceflow.sdk import TopicPartition
 from onceflow.spark_integration.planning import (
+    BatchDelay,
     DataLossError,
     OffsetRange,
     check_data_loss,
@@ -70,6 +71,29 @@ def test_min_partitions_splits_the_large_ones() -> None:
     pieces = plan_ranges({A0: 0, A1: 0}, {A0: 900, A1: 100}, 10)
     assert len(pieces) == 10
     assert sum(r.topic_partition == A0 for r in pieces) == 9
+
+
+def test_ranges_hold_at_most_so_many_offsets() -> None:
+    ranges = plan_ranges({A0: 0, B0: 10}, {A0: 25, B0: 14}, max_records=10)
+    assert [(r.topic_partition, r.start, r.end) for r in ranges] == [
+        (A0, 0, 8), (A0, 8, 16), (A0, 16, 25), (B0, 10, 14)
+    ]  # fmt: skip
+
+
+def test_both_limits_of_ranges_hold_together() -> None:
+    ranges = plan_ranges({A0: 0, B0: 0}, {A0: 100, B0: 10}, min_partitions=4, max_records=10)
+    assert len(ranges) >= 4
+    assert all(0 < r.end - r.start <= 10 for r in ranges)
+    assert sum(r.end - r.start for r in ranges) == 110
+
+
+def test_batch_waits_for_enough_offsets_or_for_its_time() -> None:
+    delay = BatchDelay(least=5, delay_ms=1_000)
+    assert not delay.waits({A0: 0}, {A0: 1}, now_ms=10), "the first batch does not wait"
+    assert delay.waits({A0: 1, B0: 0}, {A0: 3, B0: 2}, now_ms=500)
+    assert not delay.waits({A0: 1, B0: 0}, {A0: 4, B0: 2}, now_ms=600), "enough"
+    assert delay.waits({A0: 4}, {A0: 5}, now_ms=1_599)
+    assert not delay.waits({A0: 4}, {A0: 5}, now_ms=1_600), "the time is over"
 
 
 def test_expired_offsets_are_an_error_that_names_partition_and_remedy() -> None:
