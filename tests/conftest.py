@@ -1,4 +1,4 @@
-"""What every area's tests share: their order, and Apache Kafka, started once a run when asked for.
+"""What every area's tests share: their order, and servers that a run starts once when asked for.
 
 Properties have no deadline for a single example: how long one takes depends on what else the
 machine does, and a test that hangs meets pytest's limit.
@@ -16,6 +16,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
+import postgres_server
 import pytest
 import real_kafka
 import suite_order
@@ -87,6 +88,17 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_kafk
     folder = tmp_path_factory.mktemp("apache-kafka")
     with real_kafka.ApacheKafka(folder, settings=real_kafka.ANYBODY_MAY) as kafka:
         yield kafka
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[postgres_server.PostgresServer]:
+    """A running PostgreSQL; skipped, with the reason, only where its programs are missing."""
+    if reason := postgres_server.unavailable_reason():
+        if os.environ.get("ONCEFLOW_REQUIRE_POSTGRES"):
+            pytest.fail(f"PostgreSQL is required here: {reason}")
+        pytest.skip(f"PostgreSQL cannot run here: {reason}")
+    with postgres_server.postgres_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,9 @@
 
 Method: the python blocks of each section are taken together as one program and run in a process of
 its own, section by section, beside one in-process broker for the page and a served fake of a schema
-registry, whose addresses replace those that the pages show; blocks that begin with a file name
-become that file, and test files are run by pytest. The ``text`` blocks of the section, in order,
-are what must be printed.
+registry or a PostgreSQL, whose addresses replace those that the pages show; blocks that begin with
+a file name become that file, and test files are run by pytest. The ``text`` blocks of the section,
+in order, are what must be printed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import house_rules
 import pytest
+from postgres_server import PostgresServer
 from schema_registry_fake import FakeRegistry
 
 from onceflow.broker_lite import Broker
@@ -41,6 +42,7 @@ PAGES = (
 )
 ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"
+DATABASE = "postgresql://localhost:5432/shop"
 DEADLINE_S = 280
 OTHERS = re.compile(r"^from (kafka|aiokafka|confluent_kafka) ", re.M)
 FILE_NAME = re.compile(r"\A# (\w+\.py)\n")
@@ -117,6 +119,11 @@ def needs_spark(section: Section) -> bool:
     return "pyspark" in section.program
 
 
+def needs_postgres(section: Section) -> bool:
+    """Whether a section's program connects to PostgreSQL."""
+    return DATABASE in section.program
+
+
 def run(command: list[str], folder: Path) -> str:
     """Run to the end; gives what was printed."""
     done = subprocess.run(
@@ -167,8 +174,19 @@ def test_programs_of_a_page_print_what_is_shown_when_read_from_top_to_bottom(
     with Broker() as broker, FakeRegistry() as registry:
         addresses = {ADDRESS: broker.bootstrap_servers, REGISTRY: registry.url}
         for number, section in enumerate(sections(page)):
-            if not needs_spark(section):
+            if not needs_spark(section) and not needs_postgres(section):
                 check(section, addresses, tmp_path / str(number))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", sorted({s.page for s in ALL if needs_postgres(s)}))
+def test_programs_for_postgres_print_what_is_shown(
+    page: str, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with Broker() as broker:
+        addresses = {ADDRESS: broker.bootstrap_servers, DATABASE: postgres.schema()}
+        for number, section in enumerate(filter(needs_postgres, sections(page))):
+            check(section, addresses, tmp_path / str(number))
 
 
 @pytest.mark.spark

@@ -1,8 +1,9 @@
 """Goal: a session with a sink stores the rows of each record once, whatever is lost or replaced.
 
 Method: the in-process broker and an SQLite file; sessions die, lose answers, are replaced in the
-sink by another owner, share a group with another session, sleep past their session timeout in a
-process of their own, and the group's offsets are changed behind them.
+sink by another owner, share a group with another session, and the group's offsets are changed
+behind them. In processes of their own and with every sink, they sleep past their session timeout
+and are killed.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import contextlib
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from processor_processes import Workers, wait_for, workers_in
+from postgres_server import execute, rows_of
+from processor_processes import Worker, Workers, wait_for, workers_in
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Admin, Consumer, Producer, TopicPartition
@@ -33,11 +36,11 @@ DEADLINE_S = 30
 IN = TopicPartition("in", 0)
 MEMBER = """
 import sys, time
-from onceflow.transactions.sinks import SinkSession, Sqlite
+from onceflow.transactions import sinks
 
 bootstrap, path, slot, pause = sys.argv[1:5]
-with SinkSession(
-    Sqlite(path, "rows"), topics=["in"], bootstrap_servers=bootstrap, group_id="g", slot=slot,
+with sinks.SinkSession(
+    SINK, topics=["in"], bootstrap_servers=bootstrap, group_id="g", slot=slot,
     session_timeout_ms=2_000, transaction_timeout_ms=2_000, max_poll_interval_ms=6_000,
     revoke_budget_ms=1_000, consumer_settings={"heartbeat_interval_ms": 200},
 ) as session:
@@ -210,23 +213,72 @@ def step(session: SinkSession, count: int) -> None:
             session.write({"text": (record.value or b"").decode()}, of=record)
 
 
+@dataclass
+class Target:
+    """Where members of their own processes write.
+
+    Attributes:
+        sink: The expression that makes the sink of ``path``.
+        path: Path or address.
+        stored: What a reader sees.
+    """
+
+    sink: str
+    path: str
+    stored: Callable[[], list[str]]
+
+    def start(self, workers: Workers, broker: Broker, slot: int, pause: float) -> Worker:
+        program = MEMBER.replace("SINK", self.sink)
+        arguments = (broker.bootstrap_servers, self.path, str(slot), str(pause))
+        return workers.start(program, *arguments)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def target(request: pytest.FixtureRequest) -> Target:
+    if request.param == "sqlite":
+        path = request.getfixturevalue("path")
+        return Target("sinks.Sqlite(path, 'rows')", str(path), lambda: stored(path))
+    dsn = request.getfixturevalue("postgres").schema()
+    execute(dsn, "CREATE TABLE rows (text text NOT NULL)")
+    return Target(
+        "sinks.Postgres(path, 'rows')",
+        dsn,
+        lambda: [str(text) for (text,) in rows_of(dsn, "SELECT text FROM rows")],
+    )
+
+
 def test_a_zombie_that_wakes_up_stores_nothing(
-    broker: Broker, path: Path, workers: Workers
+    broker: Broker, target: Target, workers: Workers
 ) -> None:
     """Stopped past its session timeout with rows in hand; another member stores them."""
     first = [f"{number}" for number in range(40)]
     fill(broker, *first)
-    zombie = workers.start(MEMBER, broker.bootstrap_servers, str(path), "0", "2")
+    zombie = target.start(workers, broker, 0, 2)
     wait_for(lambda: "processed" in zombie.output(), "first batch")
     zombie.signal(signal.SIGSTOP)
-    workers.start(MEMBER, broker.bootstrap_servers, str(path), "1", "0")
-    wait_for(lambda: len(stored(path)) == 40, "the other member did all")
+    target.start(workers, broker, 1, 0)
+    wait_for(lambda: len(target.stored()) == 40, "the other member did all")
     zombie.signal(signal.SIGCONT)
     wait_for(lambda: "was replaced" in zombie.output(), "the zombie was refused")
     more = [f"more {number}" for number in range(20)]
     fill(broker, *more)
-    wait_for(lambda: len(stored(path)) >= 60, "work goes on")
-    assert sorted(stored(path)) == sorted(first + more)
+    wait_for(lambda: len(target.stored()) >= 60, "work goes on")
+    assert sorted(target.stored()) == sorted(first + more)
+
+
+def test_kills_at_any_moment_store_each_row_once(
+    broker: Broker, target: Target, workers: Workers
+) -> None:
+    values = [f"{number}" for number in range(400)]
+    fill(broker, *values)
+    slot = 0
+    for goal in (1, 100, 200):
+        member = target.start(workers, broker, slot, 0.01)
+        wait_for(lambda: len(target.stored()) >= goal, f"{goal} rows")  # noqa: B023 - at once
+        member.kill()
+    target.start(workers, broker, slot, 0)
+    wait_for(lambda: len(target.stored()) >= len(values), "all rows")
+    assert sorted(target.stored()) == sorted(values)
 
 
 def test_what_was_not_committed_is_read_again(broker: Broker, path: Path) -> None:

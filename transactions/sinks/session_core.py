@@ -217,10 +217,18 @@ class SinkSessionCore:
     async def _claim_in_sink(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Entry]:
-        """Claim partitions of topics that are still those whose offsets are stored."""
+        """Claim partitions of topics that are still those whose offsets are stored.
+
+        Raises:
+            SinkUnavailableError: The sink cannot be reached, or its answer was lost; a claim that
+                nobody knows of does no harm, the next one follows it.
+        """
         topics = sorted({partition.topic for partition in partitions})
         topic_ids = await settle(self._clients.topic_ids(self.config, topics))
-        return dict(self._sink.claim(partitions, self.owner, topic_ids))
+        try:
+            return dict(self._sink.claim(partitions, self.owner, topic_ids))
+        except SinkOutcomeUnknownError as error:
+            raise SinkUnavailableError(f"a claim got no answer: {error}") from error
 
     async def _start(
         self, new: Sequence[TopicPartition], claimed: dict[TopicPartition, Entry]
@@ -344,7 +352,11 @@ class SinkSessionCore:
         self._abort(error)
         if not await self._may_claim():
             return False
-        claimed = await self._claim_in_sink(sorted(batch.moves))
+        try:
+            claimed = await self._claim_in_sink(sorted(batch.moves))
+        except SinkUnavailableError as unavailable:
+            logger.warning("session %s: the next poll claims: %s", self.owner, unavailable)
+            return False
         if any(entry.epoch != before[tp].epoch + 1 for tp, entry in claimed.items()):
             # Somebody claimed in between; the next poll reads from wherever they got.
             return False

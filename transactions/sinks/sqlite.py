@@ -139,11 +139,28 @@ class Sqlite:
             for name in self._key:
                 if name not in columns:
                     raise ConfigError("key", name, f"table {self._table} has no such column")
+            if self._key:
+                self._check_key(connection)
             connection.execute(_LEDGER)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_key(self, connection: sqlite3.Connection) -> None:
+        """Plan an insert, by which SQLite looks for the unique index, and run nothing.
+
+        Raises:
+            ConfigError: There is none over these columns.
+        """
+        text = self._insert_text(self._key)
+        try:
+            connection.execute(f"EXPLAIN {text}", [None] * len(self._key)).close()
+        except sqlite3.OperationalError as error:
+            if _is_passing(error):
+                raise
+            remedy = f"needs a unique index of {self._table} over exactly these columns ({error})"
+            raise ConfigError("key", list(self._key), remedy) from error
 
     def claim(
         self,
@@ -217,7 +234,7 @@ class Sqlite:
         for columns, run in itertools.groupby(rows, key=tuple):
             try:
                 connection.executemany(self._insert_text(columns), [tuple(r.values()) for r in run])
-            except (sqlite3.Error, OverflowError) as error:
+            except (sqlite3.Error, OverflowError, ValueError) as error:
                 if _is_passing(error):
                     raise
                 raise SinkRowError(

@@ -71,6 +71,7 @@ class BreakableSink(Sqlite):
         self.limits: list[int | None] = []
         self.failures: list[Exception] = []
         self.after = False
+        self.lost_claims: list[Exception] = []
         self.claims = 0
 
     def claim(
@@ -80,7 +81,10 @@ class BreakableSink(Sqlite):
         topic_ids: Mapping[str, str] = {},
     ) -> Mapping[TopicPartition, Entry]:
         self.claims += 1
-        return super().claim(partitions, owner, topic_ids)
+        claimed = super().claim(partitions, owner, topic_ids)
+        if self.lost_claims:
+            raise self.lost_claims.pop(0)
+        return claimed
 
     def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
         self.limits.append(timeout_ms)
@@ -209,6 +213,18 @@ def test_a_commit_that_finds_no_sink_is_told_and_read_again(world: World) -> Non
         world.session.commit()
     assert world.step() == ["a", "b"]
     assert world.session.commit()
+    assert world.rows() == ["a", "b"]
+
+
+def test_a_claim_whose_answer_is_lost_is_made_again(world: World) -> None:
+    world.sink.lost_claims = [SinkOutcomeUnknownError("no answer")]
+    with pytest.raises(SinkUnavailableError, match="claim got no answer"):
+        world.step()
+    assert world.step() == ["a", "b"]
+    world.sink.failures, world.sink.after = [SinkOutcomeUnknownError("no answer")], True
+    world.sink.lost_claims = [SinkUnavailableError("gone")]
+    assert world.session.commit() is False
+    assert world.step() == []
     assert world.rows() == ["a", "b"]
 
 

@@ -116,6 +116,7 @@ def test_with_a_key_the_last_row_wins(path: Path) -> None:
         ({"id": 2, "colour": "red"}, "colour"),
         ({"id": 2, "text": None}, "NOT NULL"),
         ({"id": 2**70, "text": "large"}, "too large"),
+        ({"id": 2, "text": "surrogate \ud800"}, "surrogates"),
         ({"text": "no key"}, "lacks id"),
         ({}, "lacks"),
     ],
@@ -180,6 +181,8 @@ def test_what_cannot_work_is_told_when_it_is_opened(path: Path) -> None:
         Sqlite(path, "orders").open("g")
     with pytest.raises(ConfigError, match="no such column"):
         Sqlite(path, "rows", key=["name"]).open("g")
+    with pytest.raises(ConfigError, match="unique index"):
+        Sqlite(path, "rows", key=["text"]).open("g")
     with pytest.raises(ConfigError, match="memory"):
         Sqlite(":memory:", "rows")
     with pytest.raises(ConfigError, match=r"timeout_ms.*positive"):

@@ -1,0 +1,348 @@
+"""Goal: the PostgreSQL sink stores rows and offsets together, and tells what it cannot store.
+
+Method: the conformance kit on a schema of its own for each test, rows read over a second
+connection; then a process that is killed at each step, rows and tables that do not fit, and a
+server that waits for locks, refuses, stops answering or crashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+
+import psycopg
+import pytest
+from postgres_server import PostgresServer, execute, postgres_server, rows_of, unavailable_reason
+from psycopg.types.json import Jsonb
+
+from onceflow.sdk.errors import ConfigError
+from onceflow.transactions.sinks import (
+    Batch,
+    Move,
+    Postgres,
+    SinkFencedError,
+    SinkOutcomeUnknownError,
+    SinkRowError,
+    SinkUnavailableError,
+)
+from onceflow.transactions.sinks.testing import FIRST, SECOND, SinkConformance
+
+TABLE = "CREATE TABLE rows (id integer PRIMARY KEY, text text NOT NULL)"
+
+KILLED = """
+import os, signal, sys
+from onceflow.transactions.sinks import Batch, Move, Postgres
+from onceflow.transactions.sinks.testing import FIRST
+
+dsn, moment, key = sys.argv[1:]
+armed = False
+
+def observe(found):
+    if armed and found == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sink = Postgres(dsn, "rows", key=[key] if key else (), observer=observe)
+sink.open("g")
+entry = sink.claim([FIRST], "a")[FIRST]
+armed = True
+sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, [{"id": 1, "text": "x"}]))
+"""
+
+
+@pytest.fixture
+def dsn(postgres: PostgresServer) -> str:
+    dsn = postgres.schema()
+    execute(dsn, TABLE)
+    return dsn
+
+
+def found(dsn: str) -> list[dict[str, object]]:
+    return [
+        {"id": number, "text": text}
+        for number, text in rows_of(dsn, "SELECT id, text FROM rows ORDER BY id")
+    ]
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
+class TestPostgres(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _target(self, dsn: str, key: Sequence[str]) -> None:
+        self.dsn, self.key = dsn, key
+
+    def make(self, observer=None) -> Postgres:  # type: ignore[no-untyped-def]
+        return Postgres(self.dsn, "rows", key=self.key, observer=observer)
+
+    def rows(self) -> Sequence[dict[str, object]]:
+        return found(self.dsn)
+
+
+STEPS = ("begin", "offsets read", "rows", "offsets", "commit")
+
+
+@pytest.mark.parametrize("key", ["", "id"], ids=["insert", "upsert"])
+@pytest.mark.parametrize("moment", [f"{when} {s}" for s in STEPS for when in ("before", "after")])
+def test_a_killed_process_leaves_all_or_nothing(dsn: str, moment: str, key: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, dsn, moment, key], check=False)
+    assert done.returncode == -signal.SIGKILL
+    sink = Postgres(dsn, "rows")
+    sink.open("g")
+    stored = moment == "after commit"
+    assert sink.claim([FIRST], "b")[FIRST].offset == (5 if stored else None)
+    assert len(found(dsn)) == (1 if stored else 0)
+    sink.close()
+
+
+def written(dsn: str, key: Sequence[str], *rows: dict[str, object], table: str = "rows") -> None:
+    sink = Postgres(dsn, table, key=key)
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        upto = (entry.offset or 0) + 1
+        sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, upto)}, rows))
+
+
+def test_with_a_key_the_last_row_wins(dsn: str) -> None:
+    execute(dsn, "ALTER TABLE rows ADD COLUMN colour text DEFAULT 'grey'")
+    written(
+        dsn,
+        ["id"],
+        {"id": 1, "text": "a"},
+        {"id": 1, "text": "b"},
+        {"id": 1, "text": "b", "colour": "red"},
+        {"text": "c", "id": 1},
+        {"id": 2, "text": "d"},
+    )
+    written(dsn, ["id"], {"id": 2, "text": "e"})
+    shown = rows_of(dsn, "SELECT id, text, colour FROM rows ORDER BY id")
+    assert shown == [(1, "c", "red"), (2, "e", "grey")]
+
+
+def test_the_database_says_which_keys_are_equal(dsn: str) -> None:
+    """A collation for which "A" and "a" are one key would refuse two of them in one statement."""
+    execute(
+        dsn,
+        "CREATE COLLATION folded (provider = icu, locale = 'und-u-ks-level2',"
+        " deterministic = false);"
+        "CREATE TABLE names (name text COLLATE folded PRIMARY KEY, seen integer)",
+    )
+    written(dsn, ["name"], {"name": "A", "seen": 1}, {"name": "a", "seen": 2}, table="names")
+    assert rows_of(dsn, "SELECT seen FROM names") == [(2,)]
+
+
+def test_values_of_many_types_and_a_table_with_its_schema(dsn: str) -> None:
+    execute(
+        dsn,
+        'CREATE SCHEMA IF NOT EXISTS "Shop"; DROP TABLE IF EXISTS "Shop".many;'
+        'CREATE TABLE "Shop".many (id bigint PRIMARY KEY, "a ""b" numeric, c jsonb, d bytea,'
+        " e integer[], f text)",
+    )
+    row = {"id": 2**40, 'a "b': Decimal("1.50"), "c": Jsonb({"x": [1]}), "d": b"\0\xff"}
+    try:
+        written(dsn, ["id"], {**row, "e": [1, 2], "f": "tab\tline\n\\."}, table="Shop.many")
+        shown = rows_of(dsn, 'SELECT * FROM "Shop".many')
+        assert shown == [(2**40, Decimal("1.50"), {"x": [1]}, b"\0\xff", [1, 2], "tab\tline\n\\.")]
+        assert rows_of(dsn, 'SELECT next_offset FROM "Shop".onceflow_offsets') == [(1,)]
+    finally:
+        execute(dsn, 'DROP SCHEMA "Shop" CASCADE')
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"id": 2, "colour": "red"}, "colour"),
+        ({"id": 2, "text": None}, "null value"),
+        ({"id": "two", "text": "x"}, "invalid input syntax"),
+        ({"id": 2**70, "text": "large"}, "out of range"),
+        ({"id": 2, "text": "nul \0"}, "NUL"),
+        ({"id": 2, "text": "surrogate \ud800"}, "surrogates"),
+        ({"id": 2, "text": {"a": 1}}, "Jsonb"),
+        ({}, "lacks"),
+    ],
+)
+def test_a_row_that_does_not_fit_stores_nothing(
+    dsn: str, row: dict[str, object], told: str, key: Sequence[str]
+) -> None:
+    with pytest.raises(SinkRowError, match=told):
+        written(dsn, key, {"id": 1, "text": "good"}, row)
+    assert found(dsn) == []
+    written(dsn, key, {"id": 1, "text": "good"})
+    assert found(dsn) == [{"id": 1, "text": "good"}]
+
+
+def test_a_row_without_its_key_or_that_is_there_already_stores_nothing(dsn: str) -> None:
+    with pytest.raises(SinkRowError, match="lacks id"):
+        written(dsn, ["id"], {"text": "no key"})
+    written(dsn, [], {"id": 1, "text": "first"})
+    with pytest.raises(SinkRowError, match="duplicate key"):
+        written(dsn, [], {"id": 2, "text": "second"}, {"id": 1, "text": "again"})
+    assert found(dsn) == [{"id": 1, "text": "first"}]
+
+
+def test_a_constraint_that_is_checked_at_commit_stores_nothing(dsn: str) -> None:
+    execute(dsn, "ALTER TABLE rows ADD UNIQUE (text) DEFERRABLE INITIALLY DEFERRED")
+    with pytest.raises(SinkRowError, match=r"duplicate key.*at COMMIT"):
+        written(dsn, [], {"id": 1, "text": "x"}, {"id": 2, "text": "x"})
+    assert found(dsn) == []
+    written(dsn, [], {"id": 1, "text": "x"})
+
+
+def test_what_cannot_work_is_told_when_it_is_made_or_opened(
+    postgres: PostgresServer, dsn: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"dsn.*postgresql://") as refused:
+        Postgres("host=localhost password=secret user", "rows")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match="sequence"):
+        Postgres(dsn, "rows", key="id")
+    with pytest.raises(ConfigError, match=r"timeout_ms.*positive"):
+        Postgres(dsn, "rows", timeout_ms=0)
+    for name in ("", "a.b.c", "a."):
+        with pytest.raises(ConfigError, match=r"table.*shop\.orders"):
+            Postgres(dsn, name)
+    with pytest.raises(ConfigError, match="no such table"):
+        Postgres(dsn, "orders").open("g")
+    for key in ("name", "text"):
+        with pytest.raises(ConfigError, match="unique index"):
+            Postgres(dsn, "rows", key=[key]).open("g")
+    with pytest.raises(SinkUnavailableError, match="connection"):
+        Postgres("host=127.0.0.1 port=1 user=x dbname=y", "rows").open("g")
+
+
+def test_a_role_without_rights_is_told(postgres: PostgresServer, dsn: str) -> None:
+    schema = dsn.rpartition("=")[2].rstrip("'")
+    execute(
+        dsn,
+        f"CREATE ROLE visitor_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO visitor_{schema};"
+        f"GRANT INSERT ON rows TO visitor_{schema}",
+    )
+    visitor = dsn.replace("user=onceflow", f"user=visitor_{schema}")
+    with pytest.raises(ConfigError, match=r"permission denied.*rights"):
+        Postgres(visitor, "rows").open("g")
+    execute(dsn, f"DROP OWNED BY visitor_{schema}; DROP ROLE visitor_{schema}")
+
+
+def test_two_sessions_make_the_ledger_at_once(dsn: str) -> None:
+    program = (
+        "import sys; from onceflow.transactions.sinks import Postgres\n"
+        "sink = Postgres(sys.argv[1], 'rows'); sys.stdin.readline(); sink.open('g'); sink.close()"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, dsn], stdin=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("own_limit", [True, False])
+def test_a_write_waits_for_locks_within_its_limit(dsn: str, own_limit: bool) -> None:
+    sink = Postgres(dsn, "rows", timeout_ms=100 if own_limit else 60_000)
+    sink.open("g")
+    with contextlib.closing(sink), psycopg.connect(dsn) as other:
+        entry = sink.claim([FIRST], "a")[FIRST]
+        batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
+        other.execute("LOCK TABLE rows")
+        with pytest.raises(SinkUnavailableError, match=r"limit 100 ms.*timeout_ms"):
+            sink.write(batch, None if own_limit else 100)
+        other.rollback()
+        sink.write(Batch("a", {FIRST: Move(sink.claim([FIRST], "a")[FIRST].epoch, None, 1)}))
+    assert found(dsn) == []
+
+
+def test_a_claim_waits_for_the_write_that_holds_the_offsets(dsn: str) -> None:
+    """The claim must see what a write stored that was under way when it came."""
+    moments: list[str] = []
+
+    def observe(moment: str) -> None:
+        if moment == "before commit":
+            claimer = Postgres(dsn, "rows", timeout_ms=200)
+            claimer.open("g")
+            with pytest.raises(SinkUnavailableError):
+                claimer.claim([SECOND, FIRST], "b")
+            claimer.close()
+            moments.append(moment)
+
+    sink = Postgres(dsn, "rows", observer=observe)
+    other = Postgres(dsn, "rows")
+    sink.open("g")
+    other.open("g")
+    with contextlib.closing(sink), contextlib.closing(other):
+        moves = {tp: Move(e.epoch, None, 9) for tp, e in other.claim([FIRST], "a").items()}
+        sink.write(Batch("a", moves, [{"id": 1, "text": "x"}]))
+        assert moments == ["before commit"]
+        claimed = other.claim([SECOND, FIRST], "b")
+        assert (claimed[FIRST].offset, claimed[FIRST].epoch) == (9, 2)
+
+
+@pytest.mark.parametrize("moment", ["before rows", "before commit"])
+def test_a_server_that_stops_answering_is_given_up(moment: str) -> None:
+    """Its own timeout says nothing then: the connection is cut."""
+    if reason := unavailable_reason():
+        pytest.skip(f"PostgreSQL cannot run here: {reason}")
+    with postgres_server() as server:
+        dsn = server.schema()
+        execute(dsn, TABLE)
+        stopped: list[int] = []
+
+        def observe(found: str) -> None:
+            if found == moment and armed:
+                assert sink._connection is not None
+                stopped.append(sink._connection.info.backend_pid)
+                os.kill(stopped[0], signal.SIGSTOP)
+
+        armed = False
+        sink = Postgres(dsn, "rows", timeout_ms=2_000, observer=observe)
+        sink.open("g")
+        with contextlib.closing(sink):
+            entry = sink.claim([FIRST], "a")[FIRST]
+            armed = True
+            batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
+            kind = SinkUnavailableError if moment == "before rows" else SinkOutcomeUnknownError
+            try:
+                with pytest.raises(kind):
+                    sink.write(batch, 300)
+                armed = False
+                with pytest.raises(SinkUnavailableError):
+                    sink.claim([FIRST], "b")  # its predecessor's transaction holds the offsets
+            finally:
+                os.kill(stopped[0], signal.SIGCONT)
+            claimed = sink.claim([FIRST], "b")[FIRST]
+            sent = moment == "before commit"  # the server reads it when it wakes up
+            assert claimed.offset in ((None, 1) if sent else (None,))
+            assert len(found(dsn)) == (claimed.offset or 0)
+
+
+def test_a_crashed_server_has_all_or_nothing() -> None:
+    if reason := unavailable_reason():
+        pytest.skip(f"PostgreSQL cannot run here: {reason}")
+    with postgres_server() as server:
+        dsn = server.schema()
+        execute(dsn, TABLE)
+        sink = Postgres(dsn, "rows", key=["id"])
+        sink.open("g")
+        entry = sink.claim([FIRST], "a")[FIRST]
+        batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
+        sink.write(batch)
+        server.stop(signal.SIGQUIT)
+        with pytest.raises(SinkUnavailableError):
+            sink.write(Batch("a", {FIRST: Move(entry.epoch, 1, 2)}))
+        with pytest.raises(SinkUnavailableError):
+            sink.claim([FIRST], "a")
+        port = server.port
+        server.start()
+        after = Postgres(dsn.replace(f"port={port}", f"port={server.port}"), "rows")
+        after.open("g")
+        assert after.claim([FIRST], "b")[FIRST].offset == 1
+        with pytest.raises(SinkFencedError):
+            after.write(Batch("a", {FIRST: Move(entry.epoch, 1, 2)}))
+        after.close()
+        sink.close()

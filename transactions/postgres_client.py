@@ -1,0 +1,122 @@
+"""Connections to PostgreSQL as the sink, the outbox and the inbox use them.
+
+The one module that imports psycopg; it says what to install where that is missing. It decides which
+errors pass by themselves and bounds a call by cutting its connection; it knows no tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from onceflow.sdk.errors import ConfigError
+
+try:
+    import psycopg
+    from psycopg.rows import TupleRow
+    from psycopg.sql import SQL, Composed, Identifier, Literal
+except ImportError as _missing:
+    raise ImportError("psycopg is missing: pip install 'onceflow[postgres]'") from _missing
+
+__all__ = ["SQL", "Composed", "Identifier", "Literal", "psycopg"]
+
+PostgresConnection: TypeAlias = psycopg.Connection[TupleRow]
+
+# Classes of SQLSTATE: connection, transaction rollback, resources, object state (a lock that is not
+# available), operator intervention (a timeout or a shutdown), system, internal.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_PASSING = ("08", "40", "53", "55", "57", "58", "XX")
+
+
+def checked_dsn(dsn: str) -> str:
+    """Return the address of a database if libpq can read it.
+
+    Raises:
+        ConfigError: It cannot. The message does not hold the address, which may hold a password.
+    """
+    try:
+        psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise ConfigError(
+            "dsn",
+            "(hidden)",
+            "libpq cannot read it; write postgresql://user@host:5432/database or "
+            "'host=... user=... dbname=...'",
+        ) from None
+    return dsn
+
+
+def identifier(field: str, name: str) -> Identifier:
+    """Return a name for use in a statement; a dot parts schema and table.
+
+    Args:
+        field: Where the name was given, for the error.
+        name: The name.
+
+    Raises:
+        ConfigError: A part is empty, or there are more than two.
+    """
+    parts = name.split(".")
+    if "" in parts or len(parts) > 2:
+        raise ConfigError(field, name, "must be a name such as orders or shop.orders")
+    return Identifier(*parts)
+
+
+def connected(dsn: str, timeout_ms: int) -> PostgresConnection:
+    """Return a connection without implied transactions: BEGIN and COMMIT are statements.
+
+    Args:
+        dsn: The address.
+        timeout_ms: Bound of connecting; libpq counts whole seconds and takes 2 at least.
+    """
+    given = psycopg.conninfo.conninfo_to_dict(dsn)
+    defaults: dict[str, str | int] = {
+        "connect_timeout": max(2, timeout_ms // 1000),
+        "fallback_application_name": "onceflow",
+    }
+    missing = {name: value for name, value in defaults.items() if name not in given}
+    text = psycopg.conninfo.make_conninfo(dsn, **missing)
+    return psycopg.connect(text, autocommit=True)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error may pass by itself: it is about server or connection, not about a row."""
+    state = getattr(error, "sqlstate", None)
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return str(state)[:2] in _PASSING
+
+
+@contextlib.contextmanager
+def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
+    """Cut a connection when the time is over.
+
+    ``statement_timeout`` bounds a server that works. One that is stopped, or a network that loses
+    everything, would be waited for without end.
+
+    Args:
+        connection: The connection.
+        limit_ms: When to cut it.
+    """
+    if connection.closed:
+        yield
+        return
+    handle = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def cut() -> None:
+        with contextlib.suppress(OSError):
+            handle.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(limit_ms / 1000, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        handle.close()

@@ -1,0 +1,386 @@
+"""A sink that copies rows into a table of PostgreSQL, with the offsets in the same database.
+
+Each batch is one transaction. It locks the ledger's rows first (``SELECT ... FOR UPDATE``), so that
+a claim waits for the end of a write that holds them, and a write after the claim finds another
+owner. Rows go by ``COPY``, with a key into a temporary table and from there by ``ON CONFLICT``.
+Needs psycopg 3 (``pip install 'onceflow[postgres]'``).
+
+https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.postgres_client import (
+    SQL,
+    Composed,
+    Identifier,
+    Literal,
+    PostgresConnection,
+    checked_dsn,
+    connected,
+    cut_after,
+    identifier,
+    is_passing,
+    psycopg,
+)
+from onceflow.transactions.sinks import ledger
+from onceflow.transactions.sinks.errors import (
+    SinkOutcomeUnknownError,
+    SinkRowError,
+    SinkUnavailableError,
+)
+from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries, Entry, Row
+from onceflow.transactions.sinks.sink import Observer, Steps
+
+_LEDGER = """
+CREATE TABLE IF NOT EXISTS {ledger} (
+    group_id text NOT NULL, topic text NOT NULL, "partition" integer NOT NULL,
+    next_offset bigint, owner text NOT NULL, epoch bigint NOT NULL, topic_id text NOT NULL,
+    PRIMARY KEY (group_id, topic, "partition")
+)
+"""
+_WANTED = 'unnest(%s::text[], %s::integer[]) AS wanted (topic, "partition")'
+_READ = f"""
+SELECT topic, "partition", owner, epoch, next_offset, topic_id
+FROM {{ledger}} AS stored JOIN {_WANTED} USING (topic, "partition") WHERE group_id = %s
+"""
+_LOCK = _READ + 'ORDER BY topic, "partition" FOR UPDATE OF stored'
+_ADD = f"""
+INSERT INTO {{ledger}} SELECT %s, topic, "partition", NULL, '', 0, ''
+FROM {_WANTED} ORDER BY topic, "partition" ON CONFLICT DO NOTHING
+"""
+_STORE = """
+UPDATE {ledger} AS stored SET next_offset = new.next_offset, owner = new.owner, epoch = new.epoch,
+    topic_id = new.topic_id
+FROM unnest(%s::text[], %s::integer[], %s::bigint[], %s::text[], %s::bigint[], %s::text[])
+    AS new (topic, "partition", next_offset, owner, epoch, topic_id)
+WHERE stored.group_id = %s AND (stored.topic, stored."partition") = (new.topic, new."partition")
+"""
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}"
+_STAGE = "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS SELECT * FROM {} WITH NO DATA"
+_STAGED = Identifier("pg_temp", "onceflow_rows")
+# The last row of a key wins: in a table that was just filled, ctid rises with the order of rows.
+_UPSERT = """
+INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {stage}
+ORDER BY {key}, ctid DESC ON CONFLICT ({key}) DO {action}
+"""
+
+
+class Postgres:
+    """Rows into a table of PostgreSQL, once each.
+
+    The table must exist; offsets are kept in the table ``onceflow_offsets`` of its schema. The role
+    needs INSERT on the table (with a key SELECT and UPDATE too, and TEMPORARY on the database), and
+    CREATE on the schema where ``onceflow_offsets`` does not exist yet. Connect directly or through
+    a pool in session mode: temporary tables belong to a connection.
+
+    Args:
+        dsn: Address of the database, as a URI or as ``key=value`` pairs of libpq.
+        table: Table that takes the rows, such as ``orders`` or ``shop.orders``.
+        key: Columns of a unique key: a row replaces the other columns of one with the same key.
+            Without it rows are only inserted.
+        timeout_ms: Bound of each claim and write, the wait for other transactions included.
+        observer: Called at each step, for tests.
+
+    Raises:
+        ConfigError: The address cannot be read, a name is empty, the key is a string, or the
+            timeout is not positive.
+        ImportError: psycopg is not installed.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        key: Sequence[str] = (),
+        timeout_ms: int = 5_000,
+        observer: Observer | None = None,
+    ) -> None:
+        if isinstance(key, str):
+            raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
+        if timeout_ms <= 0:
+            raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
+        if "" in key:
+            raise ConfigError("key", list(key), "the name of a column must not be empty")
+        self._dsn = checked_dsn(dsn)
+        self._name = table
+        self._table = identifier("table", table)
+        schema = table.rpartition(".")[0]
+        self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
+        self._key = tuple(key)
+        self._timeout_ms = timeout_ms
+        self._steps = Steps(observer)
+        self._group_id = ""
+        self._connection: PostgresConnection | None = None
+
+    # Life ----------------------------------------------------------------------------------
+
+    def open(self, group_id: str) -> None:
+        """Connect, and make the ledger's table.
+
+        Args:
+            group_id: The consumer group.
+
+        Raises:
+            ConfigError: The database has no such table, the table no such key, or the role may
+                not use them.
+            SinkUnavailableError: The database cannot be reached.
+        """
+        self._group_id = group_id
+        connection = self._connect()
+        try:
+            with self._told(connection, self._timeout_ms):
+                self._check_table(connection)
+                self._make_ledger(connection)
+                self._make_stage(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> PostgresConnection:
+        self.close()
+        try:
+            self._connection = connected(self._dsn, self._timeout_ms)
+        except psycopg.OperationalError as error:
+            raise SinkUnavailableError(f"{self._name}: {error}; nothing was stored") from error
+        return self._connection
+
+    def _check_table(self, connection: PostgresConnection) -> None:
+        """Plan an insert, by which PostgreSQL checks table and key, and run nothing.
+
+        Raises:
+            ConfigError: They do not fit.
+        """
+        text = SQL("EXPLAIN INSERT INTO {} DEFAULT VALUES").format(self._table)
+        if self._key:
+            text += SQL(" ON CONFLICT ({}) DO NOTHING").format(_listed(self._key))
+        try:
+            connection.execute(text)
+        except psycopg.errors.UndefinedTable as error:
+            remedy = "the database has no such table; make it, or name its schema"
+            raise ConfigError("table", self._name, f"{remedy} ({_line(error)})") from error
+        except psycopg.errors.ProgrammingError as error:
+            if is_passing(error) or not self._key:
+                raise
+            remedy = f"must be columns of {self._name} with a unique index over exactly them"
+            raise ConfigError("key", list(self._key), f"{remedy} ({_line(error)})") from error
+
+    def _make_ledger(self, connection: PostgresConnection) -> None:
+        name = self._ledger.as_string(connection)
+        found = connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()
+        if found is None or found[0] is None:
+            # Without the lock, two sessions that make the table at once collide in the catalog.
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
+                connection.execute(self._text(_LEDGER))
+
+    def _make_stage(self, connection: PostgresConnection) -> None:
+        """Make the temporary table of this connection, which each transaction leaves empty."""
+        if self._key:
+            with self._told(connection, self._timeout_ms):
+                connection.execute(SQL(_STAGE).format(_STAGED, self._table))
+
+    def close(self) -> None:
+        """See ``Sink.close``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # Claims and writes ---------------------------------------------------------------------
+
+    def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> Entries:
+        """See ``Sink.claim``."""
+        # A new connection: the server ends the old one's transaction, and the lock below waits
+        # until it has, so that what is read tells how that transaction ended.
+        self._make_stage(self._connect())
+        with self._transaction(self._timeout_ms) as connection:
+            topics, numbers = _columns(partitions)
+            connection.execute(self._text(_ADD), (self._group_id, topics, numbers))
+            claimed = ledger.claim(
+                self._read(connection, _LOCK, partitions), partitions, owner, topic_ids
+            )
+            self._store(connection, claimed)
+        return claimed
+
+    def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
+        """See ``Sink.stored``."""
+        connection = self._connected()
+        with self._told(connection, self._timeout_ms):
+            return self._read(connection, _READ, partitions)
+
+    def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
+        """See ``Sink.write``."""
+        limit_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
+        with self._transaction(limit_ms) as connection:
+            with self._steps("offsets read"):
+                found = self._read(connection, _LOCK, list(batch.moves))
+                advanced = ledger.advance(found, batch)
+            with self._steps("rows"):
+                self._insert(connection, batch.rows)
+            with self._steps("offsets"):
+                self._store(connection, advanced)
+
+    @contextlib.contextmanager
+    def _transaction(self, limit_ms: int) -> Iterator[PostgresConnection]:
+        connection = self._connected()
+        with cut_after(connection, limit_ms):
+            with self._told(connection, limit_ms):
+                with self._steps("begin"):
+                    connection.execute(SQL(_BEGIN).format(Literal(limit_ms)))
+                yield connection
+            try:
+                with self._steps("commit"):
+                    done = connection.execute("COMMIT").statusmessage
+            except Exception as error:
+                raise self._commit_failure(connection, error) from error
+        if done != "COMMIT":
+            raise SinkUnavailableError(f"{self._name}: the server answered {done} to COMMIT")
+
+    def _commit_failure(self, connection: PostgresConnection, error: Exception) -> Exception:
+        """Return the error for a COMMIT that failed: the server refused it, or did not answer."""
+        state = getattr(error, "sqlstate", None)
+        if isinstance(error, psycopg.errors.IntegrityError):
+            return SinkRowError(
+                f"table {self._name}: {_line(error)} at COMMIT. Mend the rows or the table; "
+                "nothing of the batch was written"
+            )
+        if state is not None and state[:2] not in ("08", "57"):
+            self._undo(connection)
+            return self._unavailable(error, self._timeout_ms)
+        return SinkOutcomeUnknownError(f"{self._name}: COMMIT failed: {_line(error)}")
+
+    @contextlib.contextmanager
+    def _told(self, connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
+        """Undo the transaction after an error, and tell errors of the driver by ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            self._undo(connection)
+            if is_passing(error):
+                raise self._unavailable(error, limit_ms) from error
+            raise ConfigError(
+                "table",
+                self._name,
+                f"PostgreSQL refuses what the sink does beside it: {_line(error)}. Give the role "
+                "its rights, or mend onceflow_offsets",
+            ) from error
+        except Exception:
+            self._undo(connection)
+            raise
+
+    def _undo(self, connection: PostgresConnection) -> None:
+        with contextlib.suppress(psycopg.Error):
+            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                connection.execute("ROLLBACK")
+
+    def _unavailable(self, error: Exception, limit_ms: int) -> SinkUnavailableError:
+        return SinkUnavailableError(
+            f"{self._name}: {_line(error)} (limit {limit_ms} ms); nothing was stored. If other "
+            "transactions hold the table for long, raise timeout_ms, or revoke_budget_ms for "
+            "commits within a rebalance"
+        )
+
+    # Rows ----------------------------------------------------------------------------------
+
+    def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
+        for columns, run in itertools.groupby(rows, key=tuple):
+            missing = [name for name in self._key if name not in columns]
+            if missing or not columns:
+                raise SinkRowError(
+                    f"table {self._name}: a row has the columns {list(columns)} and lacks "
+                    f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
+                )
+            try:
+                self._copy(connection, columns, run)
+            except (psycopg.Error, ValueError, OverflowError) as error:
+                if is_passing(error):
+                    raise
+                raise SinkRowError(
+                    f"table {self._name}, columns {', '.join(columns)}: {_line(error)}. Mend the "
+                    "rows or the table (a dictionary needs psycopg's Json or Jsonb around it); "
+                    "nothing of the batch was written"
+                ) from error
+
+    def _copy(
+        self, connection: PostgresConnection, columns: Sequence[str], rows: Iterable[Row]
+    ) -> None:
+        target = _STAGED if self._key else self._table
+        text = SQL("COPY {} ({}) FROM STDIN").format(target, _listed(columns))
+        with connection.cursor() as cursor, cursor.copy(text) as copy:
+            for row in rows:
+                copy.write_row(tuple(row.values()))
+        if self._key:
+            connection.execute(self._upsert(columns))
+            connection.execute(SQL("TRUNCATE {}").format(_STAGED))
+
+    def _upsert(self, columns: Sequence[str]) -> Composed:
+        others = [name for name in columns if name not in self._key]
+        change = [SQL("{0} = EXCLUDED.{0}").format(Identifier(name)) for name in others]
+        action = SQL("UPDATE SET {}").format(SQL(", ").join(change)) if others else SQL("NOTHING")
+        return SQL(_UPSERT).format(
+            table=self._table,
+            columns=_listed(columns),
+            key=_listed(self._key),
+            stage=_STAGED,
+            action=action,
+        )
+
+    # Ledger --------------------------------------------------------------------------------
+
+    def _read(
+        self, connection: PostgresConnection, text: str, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Entry]:
+        place = (*_columns(partitions), self._group_id)
+        found = connection.execute(self._text(text), place).fetchall()
+        return {TopicPartition(topic, number): Entry(*rest) for topic, number, *rest in found}
+
+    def _store(self, connection: PostgresConnection, entries: Entries) -> None:
+        topics, numbers = _columns(entries)
+        stored = list(entries.values())
+        changed = connection.execute(
+            self._text(_STORE),
+            (
+                topics,
+                numbers,
+                [entry.offset for entry in stored],
+                [entry.owner for entry in stored],
+                [entry.epoch for entry in stored],
+                [entry.topic_id for entry in stored],
+                self._group_id,
+            ),
+        ).rowcount
+        assert changed == len(entries), f"{changed} of {len(entries)} offsets were stored"
+
+    def _text(self, text: str) -> Composed:
+        return SQL(text).format(ledger=self._ledger)
+
+    def _connected(self) -> PostgresConnection:
+        if self._connection is None:
+            raise IllegalStateError("the PostgreSQL sink is not open; call open() first")
+        return self._connection
+
+
+def _listed(names: Iterable[str]) -> Composed:
+    return SQL(", ").join(map(Identifier, names))
+
+
+def _columns(partitions: Iterable[TopicPartition]) -> tuple[list[str], list[int]]:
+    found = list(partitions)
+    return [tp.topic for tp in found], [tp.partition for tp in found]
+
+
+def _line(error: Exception) -> str:
+    """Return the text of an error in one line."""
+    return " ".join(str(error).split())
