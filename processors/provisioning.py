@@ -10,7 +10,7 @@ is an error with a remedy, and not an endless wait.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -300,6 +300,46 @@ async def _warn_of_loss(
                 topic,
                 ", ".join(wanting),
             )
+
+
+def misfits(
+    topology: Topology, settings: AppSettings, facts: Mapping[str, TopicFacts]
+) -> Iterator[tuple[str, str]]:
+    """Say what ``provision`` would refuse, from facts alone: nothing is asked or created.
+
+    Args:
+        topology: The application.
+        settings: Its settings.
+        facts: The topics that exist.
+
+    Yields:
+        A topic, and what is wrong with it.
+    """
+    made_here = {*topology.output_topics, *topology.repartition_topics}
+    inputs = [*topology.input_topics, *(table.topic for table in topology.global_tables)]
+    missing = [topic for topic in dict.fromkeys(inputs) if topic not in facts]
+    if not settings.create_inputs:
+        for topic in missing:
+            if topic not in made_here:
+                yield topic, "this input does not exist; create it, or set create_inputs=True"
+    if inputs and not missing:
+        try:
+            _check_wish({topic: facts[topic] for topic in inputs}, settings.partitions)
+        except TopicSetupError as error:
+            yield inputs[0], str(error)
+    for part in topology.sub_topologies:
+        if any(topic in missing for topic in part.input_topics):
+            continue
+        try:
+            partitions = _common_count(part, facts)
+        except TopicSetupError as error:
+            yield part.input_topics[0], str(error)
+            continue
+        for state in part.states:
+            found = facts.get(state.changelog)
+            if found is not None and found.partitions != partitions:
+                grown = _grown(part, partitions, state.changelog, found.partitions)
+                yield state.changelog, str(grown)
 
 
 async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> dict[str, int]:

@@ -9,6 +9,7 @@ import enum
 from typing import NamedTuple
 from uuid import UUID
 
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.model.partitions import PartitionInfo, TopicPartition
 
 __all__ = [
@@ -78,12 +79,14 @@ class TopicDescription(NamedTuple):
         topic_id: The topic's id; a topic that is deleted and made again gets a new one.
         partitions: Its partitions in ascending order.
         is_internal: Whether it is one of Kafka's own.
+        authorized_operations: What this client may do with it (KIP-430); None unless asked for.
     """
 
     name: str
     topic_id: UUID
     partitions: tuple[PartitionInfo, ...]
     is_internal: bool = False
+    authorized_operations: frozenset[AclOperation] | None = None
 
     @property
     def partition_count(self) -> int:
@@ -137,7 +140,8 @@ class MemberDescription(NamedTuple):
 class GroupDescription(NamedTuple):
     """A group: state, assignment protocol or assignor, members.
 
-    `type` is "Classic", or "Consumer" for the protocol of KIP-848.
+    `type` is "Classic", or "Consumer" for the protocol of KIP-848. `authorized_operations` is what
+    this client may do with the group (KIP-430), None unless asked for.
     """
 
     group_id: str
@@ -146,6 +150,7 @@ class GroupDescription(NamedTuple):
     protocol_name: str
     members: tuple[MemberDescription, ...]
     type: str = "Classic"
+    authorized_operations: frozenset[AclOperation] | None = None
 
 
 class ProducerState(NamedTuple):

@@ -25,7 +25,7 @@ class CommandLine:
     def call(
         self,
         *arguments: str,
-        status: int = 0,
+        status: int | None = 0,
         input: str | bytes | None = None,
         environ: Mapping[str, str | None] | None = None,
     ) -> Result:
@@ -33,7 +33,7 @@ class CommandLine:
 
         Args:
             arguments: The command's words.
-            status: Exit status that is expected.
+            status: Exit status that is expected; None for any.
             input: Standard input.
             environ: Environment variables besides the address.
         """
@@ -43,7 +43,7 @@ class CommandLine:
         )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        assert result.exit_code == status, result.output
+        assert status in (None, result.exit_code), result.output
         return result
 
     def json(self, *arguments: str) -> Any:

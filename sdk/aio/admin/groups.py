@@ -9,7 +9,7 @@ from onceflow.sdk.core.admin import groups as admin_groups
 from onceflow.sdk.core.admin.arguments import member_ids, name_list
 from onceflow.sdk.core.admin.groups import MemberToRemove
 from onceflow.sdk.core.admin.topics import Outcomes
-from onceflow.sdk.core.arguments import check_text
+from onceflow.sdk.core.arguments import check_flag, check_text
 from onceflow.sdk.core.flow import Coordinator
 from onceflow.sdk.errors import KafkaError, UnknownMemberIdError
 from onceflow.sdk.model.admin import (
@@ -43,18 +43,24 @@ class AsyncGroupCalls(AsyncAdminBase):
         return sorted(listing for part in found for listing in part)
 
     async def describe_groups(
-        self, groups: Iterable[str], *, timeout_ms: int | None = None
+        self,
+        groups: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, GroupDescription]:
         """Return state and members of groups of both protocols; an unknown group is Dead.
 
         Args:
             groups: Group names.
+            include_authorized_operations: Also ask what this client may do with them (KIP-430).
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
+        check_flag("include_authorized_operations", include_authorized_operations)
         return await self._asker.ask_coordinators(
             name_list("groups", groups),
             CoordinatorType.GROUP,
-            admin_groups.describe_group,
+            lambda key: admin_groups.describe_group(key, include_authorized_operations),
             timeout_ms,
         )
 

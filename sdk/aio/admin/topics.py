@@ -17,6 +17,7 @@ from onceflow.sdk.core.admin.arguments import (
 from onceflow.sdk.core.admin.topics import Outcomes
 from onceflow.sdk.core.arguments import check_flag
 from onceflow.sdk.core.flow import Flow
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.model.admin import TopicDescription
 from onceflow.sdk.model.partitions import (
     NewTopic,
@@ -146,24 +147,34 @@ class AsyncTopicCalls(AsyncAdminBase):
         )
 
     async def describe_topics(
-        self, topics: Iterable[str], *, timeout_ms: int | None = None
+        self,
+        topics: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, TopicDescription]:
         """Return partitions, leaders and id of topics.
 
         Args:
             topics: Topic names.
+            include_authorized_operations: Also ask what this client may do with them (KIP-430).
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
             BrokerError: Another refusal.
         """
+        check_flag("include_authorized_operations", include_authorized_operations)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, TopicDescription]:
             try:
                 view = await self._pool.refresh_metadata(names, timeout_ms=left_ms)
             finally:
                 self._pool.forget_topics(names)
+            operations: dict[str, frozenset[AclOperation] | None] = {}
+            if include_authorized_operations:
+                flow = admin_topics.topic_operations(names, await self._asker.controller())
+                operations = await self._pool.run(flow, timeout_ms=left_ms)
             found: Outcomes[str, TopicDescription] = {}
             for name in names:
                 topic = view.topics.get(name)
@@ -172,7 +183,9 @@ class AsyncTopicCalls(AsyncAdminBase):
                     found[name] = error_for(code, f"topic {name!r}")
                     continue
                 infos = tuple(view.partition_infos(name))
-                found[name] = TopicDescription(name, topic.topic_id, infos, topic.is_internal)
+                found[name] = TopicDescription(
+                    name, topic.topic_id, infos, topic.is_internal, operations.get(name)
+                )
             return found
 
         return await self._asker.complete(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, outcome
+from onceflow.sdk.core.admin.topics import Outcomes, fill_missing, operations_of, outcome
 from onceflow.sdk.core.consume.offset_lookup import commit_offsets
 from onceflow.sdk.core.flow import Coordinator, Flow, ask
 from onceflow.sdk.core.group.consumer_protocol import decode_assignment
@@ -87,13 +87,20 @@ def list_groups(
     ]
 
 
-def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
-    """State and members of one group of either protocol; an unknown one is in the state Dead."""
-    found = yield from _describe_classic(group_id)
+def describe_group(
+    group_id: str, operations: bool = False
+) -> Flow[Outcomes[str, GroupDescription]]:
+    """State and members of one group of either protocol; an unknown one is in the state Dead.
+
+    Args:
+        group_id: The group.
+        operations: Whether to ask what this client may do with it (KIP-430).
+    """
+    found = yield from _describe_classic(group_id, operations)
     description = found[group_id]
     if isinstance(description, GroupDescription) and description.state == "Dead":
         try:  # So a coordinator also speaks of groups of the other protocol.
-            other = yield from _describe_consumer(group_id)
+            other = yield from _describe_consumer(group_id, operations)
         except UnsupportedVersionError:
             return found
         # Kafka 3.8 and 3.9 announce the request, and refuse it where the protocol is switched off.
@@ -101,8 +108,8 @@ def describe_group(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
     return found
 
 
-def _describe_classic(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
-    request = DescribeGroupsRequest(groups=[group_id])
+def _describe_classic(group_id: str, operations: bool) -> Flow[Outcomes[str, GroupDescription]]:
+    request = DescribeGroupsRequest(groups=[group_id], include_authorized_operations=operations)
     reply = yield from ask(request, DescribeGroupsResponse, group_coordinator(group_id))
     found: Outcomes[str, GroupDescription] = {}
     for group in reply.groups:
@@ -112,15 +119,22 @@ def _describe_classic(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
             continue
         members = tuple(_member(group.protocol_type, member) for member in group.members)
         description = GroupDescription(
-            group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
+            group.group_id,
+            group.group_state,
+            group.protocol_type,
+            group.protocol_data,
+            members,
+            authorized_operations=operations_of(group.authorized_operations),
         )
         name = f"group {group.group_id!r}"
         found[group.group_id] = outcome(code, group.error_message, name, description)
     return fill_missing([group_id], found)
 
 
-def _describe_consumer(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
-    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+def _describe_consumer(group_id: str, operations: bool) -> Flow[Outcomes[str, GroupDescription]]:
+    request = ConsumerGroupDescribeRequest(
+        group_ids=[group_id], include_authorized_operations=operations
+    )
     reply = yield from ask(request, ConsumerGroupDescribeResponse, group_coordinator(group_id))
     found: Outcomes[str, GroupDescription] = {}
     for group in reply.groups:
@@ -148,6 +162,7 @@ def _describe_consumer(group_id: str) -> Flow[Outcomes[str, GroupDescription]]:
             group.assignor_name,
             members,
             "Consumer",
+            operations_of(group.authorized_operations),
         )
         name = f"group {group.group_id!r}"
         found[group.group_id] = outcome(group.error_code, group.error_message, name, description)

@@ -6,12 +6,13 @@ it, made with the item's name. Which errors are worth another try is decided by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
 from onceflow.sdk.core.flow import Flow, ask
 from onceflow.sdk.errors import KafkaError, RemoteProtocolError, UnsupportedVersionError
+from onceflow.sdk.model.acl_enums import AclOperation
 from onceflow.sdk.model.admin import (
     BrokerNode,
     ClusterDescription,
@@ -35,6 +36,7 @@ from onceflow.sdk.protocol.api.admin import (
     IncrementalAlterConfigsResponse,
 )
 from onceflow.sdk.protocol.api.cluster import (
+    NOT_REQUESTED,
     DescribeClusterRequest,
     DescribeClusterResponse,
     MetadataRequest,
@@ -66,6 +68,30 @@ def fill_missing(items: Iterable[K], found: Outcomes[K, V]) -> Outcomes[K, V]:
         if item not in found:
             found[item] = RemoteProtocolError(f"the broker's answer leaves out {item}")
     return found
+
+
+def operations_of(bits: int) -> frozenset[AclOperation] | None:
+    """Return the operations that an answer's bits stand for (KIP-430); None if it has none."""
+    if bits == NOT_REQUESTED:
+        return None
+    return frozenset(each for each in AclOperation if bits & 1 << each)
+
+
+def topic_operations(
+    names: Collection[str], target: int | None
+) -> Flow[dict[str, frozenset[AclOperation] | None]]:
+    """What this client may do with topics; those that the broker does not show are left out."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    reply = yield from ask(request, MetadataResponse, target)
+    return {
+        topic.name: operations_of(topic.topic_authorized_operations)
+        for topic in reply.topics
+        if topic.name is not None and topic.error_code == ErrorCode.NONE
+    }
 
 
 def create_topics(

@@ -38,15 +38,26 @@ class GroupCalls:
         )
 
     def describe_groups(
-        self, groups: Iterable[str], *, timeout_ms: int | None = None
+        self,
+        groups: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, GroupDescription]:
         """Return state and members of groups of both protocols; an unknown group is Dead.
 
         Args:
             groups: Group names.
+            include_authorized_operations: Also ask what this client may do with them (KIP-430).
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
-        return self._portal.call(lambda: self._async.describe_groups(groups, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.describe_groups(
+                groups,
+                include_authorized_operations=include_authorized_operations,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def delete_groups(self, groups: Iterable[str], *, timeout_ms: int | None = None) -> None:
         """Delete groups with their committed offsets.

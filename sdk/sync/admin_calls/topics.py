@@ -104,19 +104,30 @@ class TopicCalls:
         )
 
     def describe_topics(
-        self, topics: Iterable[str], *, timeout_ms: int | None = None
+        self,
+        topics: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, TopicDescription]:
         """Return partitions, leaders and id of topics.
 
         Args:
             topics: Topic names.
+            include_authorized_operations: Also ask what this client may do with them (KIP-430).
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Raises:
             UnknownTopicOrPartitionError: One does not exist.
             BrokerError: Another refusal.
         """
-        return self._portal.call(lambda: self._async.describe_topics(topics, timeout_ms=timeout_ms))
+        return self._portal.call(
+            lambda: self._async.describe_topics(
+                topics,
+                include_authorized_operations=include_authorized_operations,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "users": ("onceflow.cli.users", "List users with SCRAM passwords, set and remove passwords."),
     "quotas": ("onceflow.cli.quotas", "Show and change quotas of users, clients and addresses."),
     "dlq": ("onceflow.cli.dlq", "List, show and replay dead letters."),
+    "doctor": ("onceflow.cli.doctor.command", "Look for known faults of a cluster, app or group."),
     "log": ("onceflow.cli.log", "Dump and verify the files of a data folder, without a broker."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }

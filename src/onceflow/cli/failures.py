@@ -19,6 +19,14 @@ UNREACHABLE: Final = 4
 NOT_ALLOWED: Final = 5
 NEEDS_CONSENT: Final = 6
 
+NOT_AUTHORIZED: Final = (
+    errors.TopicAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailedError,
+)
+"""The broker refused because this user needs an ACL."""
+
 _KINDS: Final[tuple[tuple[tuple[type[KafkaError], ...], int, str], ...]] = (
     ((ConfigError,), WRONG_CALL, ""),
     (
@@ -34,16 +42,7 @@ _KINDS: Final[tuple[tuple[tuple[type[KafkaError], ...], int, str], ...]] = (
         NOT_ALLOWED,
         "check security settings in --config FILE, --profile NAME or ONCEFLOW_* variables",
     ),
-    (
-        (
-            errors.TopicAuthorizationFailedError,
-            errors.GroupAuthorizationFailedError,
-            errors.ClusterAuthorizationFailedError,
-            errors.TransactionalIdAuthorizationFailedError,
-        ),
-        NOT_ALLOWED,
-        "this user needs an ACL for it",
-    ),
+    (NOT_AUTHORIZED, NOT_ALLOWED, "this user needs an ACL for it"),
     (
         (errors.NoBrokersAvailableError, errors.BrokerConnectionError),
         UNREACHABLE,

@@ -54,6 +54,21 @@ def partition_of(text: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
+def duration_ms(text: str) -> int:
+    """Return a length of time in milliseconds.
+
+    Args:
+        text: Such as ``500ms``, ``90s``, ``15m``, ``2h`` or ``7d``.
+
+    Raises:
+        BadParameter: It is something else.
+    """
+    found = _AGO.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r}: must be a number with a unit, such as 90s or 15m")
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
 def time_ms(text: str) -> int:
     """Return a point in time in milliseconds since 1970.
 
