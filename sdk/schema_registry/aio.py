@@ -1,4 +1,4 @@
-"""AsyncSchemaRegistry: the same calls for asyncio, carried out without holding up the loop."""
+"""AsyncSchemaRegistry: the calls of ``SchemaRegistry`` as coroutines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from onceflow.sdk.schema_registry.model import Compatibility, RegisteredSchema, 
 
 
 class AsyncSchemaRegistry:
-    """A client of a schema registry for asyncio; see ``SchemaRegistry`` for what is raised.
+    """A client of a schema registry for asyncio; it raises what ``SchemaRegistry`` raises.
 
-    Each request runs in a thread of its own that ends with it. Serdes take the ``blocking``
-    client: what they remember is shared, and clients look up without blocking either way.
+    Each request runs in its own short-lived thread. Serdes use the ``blocking`` client and so share
+    its caches; producers and consumers run their requests without blocking the loop.
     """
 
     def __init__(
@@ -24,24 +24,16 @@ class AsyncSchemaRegistry:
         url: str | Sequence[str] = "http://localhost:8081",
         **settings: Unpack[SchemaRegistryKeywords],
     ) -> None:
-        """Make a client; nothing is sent.
-
-        Args:
-            url: Address of the registry, or several.
-            **settings: Fields of ``SchemaRegistryConfig``.
-
-        Raises:
-            ConfigError: A setting is unknown or has a value that cannot work.
-        """
+        """Make a client, as ``SchemaRegistry``; no request is sent."""
         self._blocking = SchemaRegistry(url, **settings)
 
     @property
     def blocking(self) -> SchemaRegistry:
-        """The client that does the work."""
+        """The blocking client that sends the requests."""
         return self._blocking
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        """Do nothing: the client holds no connection between calls."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""A bounded cache, and one shared request for concurrent callers of the same answer.
+"""A bounded cache, and requests that concurrent callers share.
 
 Needs cachetools (``pip install 'onceflow[registry]'``).
 """
@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 class BoundedCache(Generic[T]):
-    """A cache by key: the least recently used entry makes room, and entries may expire.
-
-    Safe to use from several threads; cachetools keeps the entries.
-    """
+    """A thread-safe cache that drops the least recently used entry when it is full."""
 
     def __init__(
         self,
@@ -37,8 +34,8 @@ class BoundedCache(Generic[T]):
 
         Args:
             capacity: Most entries.
-            ttl_ms: How long an entry is valid; None for ever.
-            clock: Seconds, for the age of entries.
+            ttl_ms: How long an entry is valid; None means without limit.
+            clock: Returns the time in seconds, for the age of entries.
         """
         self._entries: cachetools.Cache[Hashable, T] = (
             cachetools.LRUCache(capacity)
@@ -51,12 +48,12 @@ class BoundedCache(Generic[T]):
         return len(self._entries)
 
     def get(self, key: Hashable) -> T | None:
-        """Return the value, None if it is not known or too old."""
+        """Return the value; None if there is none or it has expired."""
         with self._lock:
             return self._entries.get(key)
 
     def put(self, key: Hashable, value: T) -> None:
-        """Remember a value."""
+        """Store a value."""
         with self._lock:
             self._entries[key] = value
 
@@ -67,26 +64,26 @@ class BoundedCache(Generic[T]):
                 self._entries.pop(key, None)
 
     def after_fork(self) -> None:
-        """Take a fresh lock in a forked child: a thread of the parent may have held the old one."""
+        """In a forked child, make a new lock: a thread of the parent may have held the old one."""
         self._lock = threading.Lock()
 
 
 class SingleFlight:
-    """Lets threads that want the same answer share one request for it."""
+    """Lets threads that need the same answer share one request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._flights: dict[Hashable, Future[object]] = {}
 
     def run(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Do the work, or wait for the thread that is doing it.
+        """Send the request, or wait for the thread that has sent the same one.
 
         Args:
-            key: What is asked for.
-            work: Asks for it.
+            key: Identifies the request.
+            work: Sends the request.
 
         Returns:
-            What the work returned; what it raises is raised by all that wait.
+            The answer. An error of `work` is raised in all waiting threads.
         """
         with self._lock:
             flight = self._flights.get(key)
@@ -108,25 +105,24 @@ class SingleFlight:
                 self._flights.pop(key, None)
 
     def after_fork(self) -> None:
-        """Forget requests of the parent's threads, in a forked child."""
+        """In a forked child, forget the requests of the parent's threads."""
         self._lock = threading.Lock()
         self._flights = {}
 
 
 class Forkable(Protocol):
-    """An object with locks that a fork may leave locked."""
+    """An object whose locks a fork may leave locked."""
 
     def after_fork(self) -> None:
-        """In a forked child: take fresh locks."""
+        """In a forked child, make new locks."""
 
 
 _FORKED: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
 def mend_after_fork(*parts: Forkable) -> None:
-    """Give these parts fresh locks in every child that is forked from now on."""
-    for part in parts:
-        _FORKED.add(part)
+    """Call ``after_fork`` of these objects in every child that is forked from now on."""
+    _FORKED.update(parts)
 
 
 def _after_fork() -> None:

@@ -1,8 +1,7 @@
 """SchemaRegistry: registers and reads schemas, and caches answers.
 
-What is final (the schema of an id, the id of a schema under a subject) is remembered until it has
-to make room; what may change (the latest version, that an id is unknown) only for a while. How
-values are written with a schema is decided by the serdes.
+Answers that never change (the schema of an id, the id of a schema under a subject) stay cached
+until the cache is full. Answers that may change (the latest version, an unknown id) expire.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ T = TypeVar("T")
 
 
 class SchemaRegistry:
-    """A client of a schema registry that speaks Confluent's HTTP interface, with blocking calls.
+    """A blocking client of a schema registry with Confluent's HTTP interface.
 
-    Thread-safe; holds no connection between calls, so that it needs no closing and survives a
-    fork. Every call may raise:
+    It is thread-safe. It holds no connection between calls, so that it needs no closing and
+    survives a fork. Every call may raise:
 
     - ``SchemaRegistryUnavailableError``: no address answered, after ``max_retries`` repetitions.
-    - ``SchemaNotFoundError``: there is no such subject or version; of an id its retriable subclass
-      ``SchemaIdNotFoundError``.
-    - ``SchemaRegistryError``: the registry refuses; the message names the subject and what to do.
+    - ``SchemaNotFoundError``: the subject or version does not exist; for an id its retriable
+      subclass ``SchemaIdNotFoundError``.
+    - ``SchemaRegistryError``: the registry refused; the message names the subject and what to do.
     """
 
     def __init__(
@@ -50,14 +49,14 @@ class SchemaRegistry:
         url: str | Sequence[str] = "http://localhost:8081",
         **settings: Unpack[SchemaRegistryKeywords],
     ) -> None:
-        """Make a client; nothing is sent.
+        """Make a client; no request is sent.
 
         Args:
             url: Address of the registry, or several.
             **settings: Fields of ``SchemaRegistryConfig``.
 
         Raises:
-            ConfigError: A setting is unknown or has a value that cannot work.
+            ConfigError: A setting is unknown or has an invalid value.
         """
         self._config = SchemaRegistryConfig(url=url, **settings)
         self._http = RegistryHttp(self._config)
@@ -81,7 +80,7 @@ class SchemaRegistry:
         return self._config
 
     def close(self) -> None:
-        """Do nothing: the client holds no connection. It exists as the other clients have it."""
+        """Do nothing: the client holds no connection between calls."""
 
     def __enter__(self) -> Self:
         return self
@@ -97,18 +96,15 @@ class SchemaRegistry:
     # schemas
 
     def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
-        """Register a schema under a subject; for a registered one, return its id.
+        """Register a schema under a subject, if it is not registered yet, and return its id.
 
         Args:
             subject: Subject.
             schema: Schema.
-            normalize: Let the registry treat schemas as equal that differ in form only.
-
-        Returns:
-            The schema's id.
+            normalize: Let the registry ignore differences of form, such as the order of properties.
 
         Raises:
-            IncompatibleSchemaError: It breaks the subject's compatibility rule.
+            IncompatibleSchemaError: The schema breaks the subject's compatibility rule.
             SchemaRegistryError: See the class.
         """
         key = (subject, schema, normalize)
@@ -135,7 +131,7 @@ class SchemaRegistry:
             normalize: As for ``register``.
 
         Raises:
-            SchemaNotFoundError: It is not registered there.
+            SchemaNotFoundError: The schema is not registered under the subject.
             SchemaRegistryError: See the class.
         """
         key = (subject, schema, normalize)
@@ -157,12 +153,12 @@ class SchemaRegistry:
         """Return the schema of an id.
 
         Args:
-            schema_id: Id, as it stands in the bytes of a value.
+            schema_id: Id, as in the prefix of a value.
             serialized: Ask for a Protobuf schema as a FileDescriptorProto in base64.
 
         Raises:
-            SchemaIdNotFoundError: There is no such id, or not yet; it is asked for again after
-                ``missing_id_cache_ttl_ms``.
+            SchemaIdNotFoundError: The registry does not know the id, or not yet. The client asks
+                again ``missing_id_cache_ttl_ms`` later.
             SchemaRegistryError: See the class.
         """
         key = (schema_id, serialized)
@@ -190,7 +186,7 @@ class SchemaRegistry:
     # versions
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """Return the newest version of a subject, at most ``cache_latest_ttl_ms`` old.
+        """Return the newest version of a subject, cached for ``cache_latest_ttl_ms``.
 
         Args:
             subject: Subject.
@@ -217,7 +213,7 @@ class SchemaRegistry:
             version: Number, from 1.
 
         Raises:
-            SchemaNotFoundError: There is no such subject or version.
+            SchemaNotFoundError: The subject or version does not exist.
             SchemaRegistryError: See the class.
         """
         key = (subject, version)
@@ -248,7 +244,7 @@ class SchemaRegistry:
         return _list(self._http.request("GET", path, about=about), int, about)
 
     def subjects(self) -> list[str]:
-        """All subjects.
+        """Return the names of all subjects.
 
         Raises:
             SchemaRegistryError: See the class.
@@ -257,14 +253,11 @@ class SchemaRegistry:
         return _list(self._http.request("GET", "/subjects", about=about), str, about)
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> list[int]:
-        """Delete a subject; its schemas stay readable by id unless it is for good.
+        """Delete a subject and return the deleted versions; their schemas stay readable by id.
 
         Args:
             subject: Subject.
-            permanent: Delete for good what was deleted before.
-
-        Returns:
-            The versions that were deleted.
+            permanent: Remove for ever a subject that is deleted already, with its schemas.
 
         Raises:
             SchemaRegistryError: See the class.
@@ -280,12 +273,13 @@ class SchemaRegistry:
     # compatibility
 
     def is_compatible(self, subject: str, schema: Schema, version: int | None = None) -> bool:
-        """Whether a schema could be registered under a subject.
+        """Whether a schema is compatible with a subject's versions.
 
         Args:
             subject: Subject.
             schema: Schema.
-            version: Version to compare with; None compares with those that the rule names.
+            version: Version to compare with; None compares with those that the subject's
+                compatibility rule requires.
 
         Raises:
             SchemaRegistryError: See the class.
@@ -303,7 +297,7 @@ class SchemaRegistry:
             subject: Subject; None asks for the registry's rule.
 
         Raises:
-            SchemaNotFoundError: The subject has no rule of its own.
+            SchemaNotFoundError: No rule is set for the subject; the registry's applies.
             SchemaRegistryError: See the class.
         """
         about = f"reading the compatibility rule of {subject or 'the registry'!r}"
@@ -355,7 +349,7 @@ def _field(answer: object, name: str, kind: type[T], about: str) -> T:
 def _schema_id(answer: object, about: str) -> int:
     schema_id = _field(answer, "id", int, about)
     if not 0 < schema_id <= SCHEMA_ID_MAX:
-        raise SchemaRegistryError(f"{about}: {schema_id} cannot be a schema id", 200)
+        raise SchemaRegistryError(f"{about}: the answer's id {schema_id} is invalid", 200)
     return schema_id
 
 
@@ -370,7 +364,9 @@ def _schema(answer: object, about: str) -> Schema:
     assert isinstance(answer, Mapping)
     schema_type = answer.get("schemaType", "AVRO")
     if schema_type not in ("AVRO", "JSON", "PROTOBUF"):
-        raise SchemaRegistryError(f"{about}: schemas of type {schema_type!r} are not known here")
+        raise SchemaRegistryError(
+            f"{about}: schema type {schema_type!r} is not supported; only AVRO, JSON and PROTOBUF"
+        )
     references = tuple(
         SchemaReference(
             _field(entry, "name", str, about),

@@ -11,11 +11,11 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.settings.declare import FUNCTION, Settings, instance, secret, text, whole
 
 TokenFunction = Callable[[], str]
-"""Gives the bearer token of a request; called for each, from any thread."""
+"""Returns the bearer token; called for each request, from any thread."""
 
 
 class SchemaRegistryConfig(Settings):
-    """How to reach a schema registry, and how much of it to remember.
+    """Address, credentials, limits and caches of a schema registry client.
 
     Names are those of Confluent's clients.
     """
@@ -23,13 +23,13 @@ class SchemaRegistryConfig(Settings):
     url: str | Sequence[str] = text(
         "http://localhost:8081",
         "One address or several, asked in turn until one answers; `https://user:password@host` "
-        "is understood.",
+        "is accepted.",
         accepts=(Sequence,),
         kafka="schema.registry.url",
     )
     basic_auth_user_info: str | None = secret(None, "`user:password`.")
     bearer_auth_token: str | TokenFunction | None = secret(
-        None, "The token, or a function that gives it.", accepts=(FUNCTION,)
+        None, "The token, or a function that returns it.", accepts=(FUNCTION,)
     )
     ssl_context: ssl.SSLContext | None = instance(
         None, "A ready context; wins over the files below.", ssl.SSLContext, kafka=""
@@ -42,38 +42,38 @@ class SchemaRegistryConfig(Settings):
     )
     ssl_keyfile: str | None = text(None, "PEM file of the client's key.", kafka="ssl.key.location")
     timeout_ms: int = whole(
-        10_000, "Limit of one HTTP exchange; Confluent's is in seconds.", 1, kafka="timeout"
+        10_000,
+        "Time for one request and its answer; Confluent's is in seconds.",
+        1,
+        kafka="timeout",
     )
     max_retries: int = whole(
         3,
-        "How often a request is repeated when the registry does not answer, or answers that it "
-        "cannot at the moment.",
+        "Retries of a request that the registry does not answer, or answers with a temporary "
+        "failure.",
     )
     retries_wait_ms: int = whole(
-        200, "First wait before a repetition; doubled each time, with jitter."
+        200, "Wait before the first retry; doubled each time, with jitter."
     )
-    retries_max_wait_ms: int = whole(5_000, "Longest wait before a repetition.")
+    retries_max_wait_ms: int = whole(5_000, "Longest wait before a retry.")
     cache_capacity: int = whole(
-        1_000,
-        "Schemas remembered of each kind; the one that was not used for longest is forgotten "
-        "first.",
-        1,
+        1_000, "Entries of each cache; a full one drops the least recently used.", 1
     )
     cache_latest_ttl_ms: int = whole(
         60_000,
-        "How long the latest version of a subject is believed; Confluent's is in seconds, and has "
-        "no limit by default.",
+        "How long a subject's latest version stays cached; Confluent's is in seconds, and has no "
+        "limit by default.",
         1,
         kafka="cache.latest.ttl.sec",
     )
     missing_id_cache_ttl_ms: int = whole(
         1_000,
-        "How long it is believed that an id does not exist; then the registry is asked again. "
-        "Confluent's is in seconds.",
+        "How long an unknown id stays cached; then the client asks again. Confluent's is in "
+        "seconds.",
         1,
         kafka="missing.id.cache.ttl.sec",
     )
-    max_response_bytes: int = whole(16_777_216, "Bytes of the largest answer taken.", 1, kafka="")
+    max_response_bytes: int = whole(16_777_216, "Largest answer accepted.", 1, kafka="")
 
     def _check(self) -> None:
         endpoints = self.endpoints
@@ -81,14 +81,14 @@ class SchemaRegistryConfig(Settings):
             raise ConfigError("basic_auth_user_info", "***", "must be user:password")
         if self.basic_auth_user_info is not None and self.bearer_auth_token is not None:
             raise ConfigError(
-                "bearer_auth_token", "***", "set basic_auth_user_info or a token, not both"
+                "bearer_auth_token", "***", "excludes basic_auth_user_info; set one of the two"
             )
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("ssl_keyfile", self.ssl_keyfile, "needs ssl_certfile as well")
         uses_files = self.ssl_context or self.ssl_cafile or self.ssl_certfile
         if uses_files and not any(endpoint.secure for endpoint in endpoints):
             raise ConfigError(
-                "url", self._shown_url, "TLS settings are only used with an https:// address"
+                "url", self._shown_url, "must be an https:// address, as TLS settings are given"
             )
 
     @property
@@ -100,10 +100,10 @@ class SchemaRegistryConfig(Settings):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The addresses, taken apart.
+        """The parsed addresses.
 
         Raises:
-            ConfigError: There is none, or one is not an ``http://`` or ``https://`` address.
+            ConfigError: The list is empty, or an entry is not an ``http://`` or ``https://`` URL.
         """
         given = [self.url] if isinstance(self.url, str) else list(self.url)
         found = [part.strip() for entry in given for part in entry.split(",") if part.strip()]
@@ -117,11 +117,11 @@ class Endpoint:
     """One address of a registry.
 
     Attributes:
-        secure: Whether it is reached by TLS.
+        secure: Whether to use TLS.
         host: Name or address.
         port: TCP port.
-        path: What stands before the registry's own paths, without a slash at its end.
-        user_info: ``user:password`` of the address, None without.
+        path: Prefix of the registry's paths, without a slash at its end.
+        user_info: ``user:password`` in the address, or None.
     """
 
     secure: bool

@@ -1,8 +1,8 @@
-"""Requests to a schema registry over HTTP: addresses in turn, credentials, limits, retries.
+"""Sends requests to a schema registry over HTTP: addresses in turn, credentials, limits, retries.
 
-It decides which failures to retry and which error an answer becomes. The client decides what
-requests mean. No connection is kept: answers are cached, so that a steady program asks nothing, and
-nothing has to be closed or minded after a fork.
+It decides which failures to retry and which error to raise for an answer. Each request has its own
+connection: the client caches answers and so asks rarely, and no connection needs closing or care
+after a fork.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log: logging.Logger = logging.getLogger("onceflow.schema_registry")
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of a registry that may answer otherwise in a moment."""
+"""Statuses that are worth a retry."""
 _CHUNK_BYTES: Final = 65_536
 
 
@@ -61,20 +61,20 @@ class RegistryHttp:
     def request(
         self, method: str, path: str, body: Mapping[str, object] | None = None, *, about: str
     ) -> object:
-        """Ask the registry, again and at its other addresses where that may help.
+        """Send a request to each address in turn until one answers, with retries.
 
         Args:
             method: HTTP method.
             path: Path behind the address, quoted.
-            body: Sent as JSON.
-            about: What the request is about, such as a subject, for messages.
+            body: Content, sent as JSON.
+            about: What the request does, for messages.
 
         Returns:
             The answer's JSON.
 
         Raises:
-            SchemaRegistryUnavailableError: No address answered, or none was able to.
-            SchemaRegistryError: The registry refuses; the subclass tells why.
+            SchemaRegistryUnavailableError: No address answered, or each with a temporary failure.
+            SchemaRegistryError: The registry refused; the subclass tells why.
         """
         config = self._config
         attempts = tenacity.Retrying(
@@ -116,7 +116,7 @@ class RegistryHttp:
                 )
                 response = connection.getresponse()
                 found = self._read(response)
-            if limit.reached:  # a cut within the headers looks like their end
+            if limit.reached:  # the HTTP library takes a cut within the headers for their end
                 raise TimeoutError
         except (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError) as error:
             cause = TimeoutError("the answer did not end in time") if limit.reached else error
@@ -132,8 +132,8 @@ class RegistryHttp:
             # Following it would send credentials and schemas to another host.
             place = f" to {_shown(target)}" if target else ""
             raise SchemaRegistryError(
-                f"{about}: it redirects{place}, which is not followed; if that is the registry, "
-                "give its address as url",
+                f"{about}: it redirects{place}, and redirects are not followed; if that is the "
+                "registry, set url to its address",
                 status,
             )
         return _read_answer(status, found, about)
@@ -168,10 +168,10 @@ class RegistryHttp:
 
 
 class _TimeLimit:
-    """Cuts a connection when its exchange takes too long as a whole.
+    """Cuts a connection when request and answer together take too long.
 
-    The socket's own limit begins again with each byte, so that a registry that sends one now and
-    then would hold its reader for ever.
+    A socket's timeout starts again with each byte, so that a registry that sends one byte now and
+    then would block its reader for ever.
 
     Attributes:
         reached: Whether the connection was cut.
@@ -187,7 +187,7 @@ class _TimeLimit:
         self.reached = True
         sock = self._connection.sock
         if sock is not None:
-            # Not the method of a TLS socket, which takes the session from under its reader.
+            # SSLSocket.shutdown would drop the TLS session that the reading thread still uses.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
@@ -199,21 +199,21 @@ class _TimeLimit:
 
 
 def _shown(target: str) -> str:
-    """An address for messages, without credentials and of bounded length."""
+    """Return an address for messages, shortened and without credentials."""
     try:
         parts = urlsplit(target)
     except ValueError:
-        return "somewhere that is no address"
+        return "an invalid address"
     return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]
 
 
 def _token(given: str | TokenFunction) -> str:
-    """The token; neither it nor what its function says reaches a message."""
+    """Return the token; no message repeats it or the text of its function's error."""
     try:
         token: object = given if isinstance(given, str) else given()
     except Exception as error:  # the user's code
         raise SchemaRegistryUnavailableError(
-            f"bearer_auth_token failed: {type(error).__name__}"
+            f"the function bearer_auth_token raised {type(error).__name__}"
         ) from error
     if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
         raise ConfigError("bearer_auth_token", "***", "must be a token of visible ASCII characters")
@@ -225,13 +225,14 @@ def _make_context(config: SchemaRegistryConfig) -> ssl.SSLContext | None:
         return None
     if config.ssl_context is not None:
         return config.ssl_context
+    setting, path = "ssl_cafile", config.ssl_cafile
     try:
-        context = ssl.create_default_context(cafile=config.ssl_cafile)
+        context = ssl.create_default_context(cafile=path)
         if config.ssl_certfile is not None:
-            context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
+            setting, path = "ssl_certfile", config.ssl_certfile
+            context.load_cert_chain(path, config.ssl_keyfile)
     except OSError as error:
-        where = config.ssl_cafile or config.ssl_certfile
-        raise ConfigError("ssl_cafile", where, f"cannot load: {error}") from error
+        raise ConfigError(setting, path, f"cannot load: {error}") from error
     return context
 
 
@@ -263,20 +264,22 @@ def _refusal(status: int, code: int, message: str, about: str) -> SchemaRegistry
         )
     if status == 409:
         return IncompatibleSchemaError(
-            f"{said}; change the schema so that it fits the versions before it, or the subject's "
-            "compatibility level",
+            f"{said}; make the schema compatible with the versions before it, or change the "
+            "subject's compatibility level",
             status,
             code,
         )
     if status in (401, 403):
         return SchemaRegistryError(
-            f"{said}; check basic_auth_user_info or bearer_auth_token and what it may do",
+            f"{said}; check basic_auth_user_info or bearer_auth_token and its permissions",
             status,
             code,
         )
     if status == 422:
         return SchemaRegistryError(
-            f"{said}; the registry cannot read the schema or the argument", status, code
+            f"{said}; correct the schema or the argument that the registry cannot read",
+            status,
+            code,
         )
     if status in _PASSING:
         return SchemaRegistryUnavailableError(f"{said}; try again later", status, code)

@@ -1,7 +1,7 @@
-"""JSON Schema with a registry; needs jsonschema (``pip install 'onceflow[json-schema]'``).
+"""The JSON Schema serde; needs jsonschema (``pip install 'onceflow[json-schema]'``).
 
 A schema without ``$schema`` is draft 7, as at the registry. Names of references resolve against the
-``$id`` of the schema that uses them; nothing is ever fetched from an address.
+``$id`` of the schema that uses them. No schema is ever fetched by its URL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ except ImportError as _missing:
     raise ImportError("jsonschema is missing: pip install 'onceflow[json-schema]'") from _missing
 
 GENERATED_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-"""Dialect in which msgspec and pydantic describe types."""
+"""Dialect of the schemas that msgspec and pydantic generate."""
 _DRAFTS: Final = {
     "draft-03": validators.Draft3Validator,
     "draft-04": validators.Draft4Validator,
@@ -63,15 +63,15 @@ def json_schema_serde(
     use_latest_version: bool = False,
     normalize: bool = False,
 ) -> RegistrySerde:
-    """A serde for JSON with registered JSON Schemas, in Confluent's layout.
+    """Return a serde for JSON values with registered JSON Schemas, in Confluent's layout.
 
     Args:
-        registry: Where schemas are.
-        schema: Schema to write with; draft 7 unless ``$schema`` says otherwise. None takes that of
-            `kind`, or with neither only reads, or writes with the newest version.
+        registry: Client of the schema registry.
+        schema: Schema to write with; draft 7 unless ``$schema`` says otherwise. None generates it
+            from `kind`; without `kind` the serde only reads, unless `use_latest_version` is set.
         kind: Type of the values: a dataclass, ``msgspec`` struct, pydantic model ...; None means
-            what JSON has.
-        validate: Whether values are checked against their schema, both ways.
+            JSON's own types.
+        validate: Whether to check values against their schema when they are written and read.
         subject_name_strategy: "topic", "record" (the schema's title), "topic-record", or a
             function of topic, field and record name.
         auto_register: Register the schema if its subject lacks it (``auto.register.schemas``);
@@ -125,7 +125,7 @@ def _validator_class(loaded: Any) -> Any:
 
 
 def _dialect(loaded: Any) -> Any:
-    """The validator of the draft that a schema names; draft 7 where it names none that is known."""
+    """Return the validator of the draft in ``$schema``; draft 7 if it is missing or unknown."""
     named = loaded.get("$schema") if isinstance(loaded, dict) else None
     draft = re.match(r"https?://json-schema\.org/(draft[-/][\d-]+)/", str(named))
     return _DRAFTS.get(draft[1] if draft else "", validators.Draft7Validator)
@@ -138,7 +138,7 @@ def _resource(loaded: Any) -> Any:
 
 
 def _validator(registry: SchemaRegistry, schema: Schema) -> Callable[[object], None]:
-    """A function that raises for what the schema does not allow. Nothing is fetched by URL."""
+    """Return a function that raises SerializationError for a value that breaks the schema."""
     loaded = json.loads(schema.text)
     known: dict[str, Any] = {}
 
@@ -194,13 +194,15 @@ class _JsonSerializer(RegistrySerializer):
                 _check_plain(value)
             data = to_json(value)
             if check is not None:
-                check(json.loads(data))  # as its readers will
+                check(json.loads(data))  # readers check the decoded JSON too
             return data
 
         return encode
 
 
 class _JsonDeserializer(PayloadDeserializer):
+    _schema_type = "JSON"
+
     def __init__(
         self,
         registry: SchemaRegistry | AsyncSchemaRegistry,
@@ -211,12 +213,7 @@ class _JsonDeserializer(PayloadDeserializer):
         self._convert = convert
         self._validate = validate
 
-    def _decoder(self, schema_id: int) -> Decode:
-        schema = self._registry.schema(schema_id)
-        if schema.schema_type != "JSON":
-            raise SerializationError(
-                f"schema id {schema_id} is of type {schema.schema_type}, not JSON; use its serde"
-            )
+    def _decoder(self, schema: Schema) -> Decode:
         check = _validator(self._registry, schema) if self._validate else None
 
         def decode(data: bytes) -> object:
@@ -229,21 +226,21 @@ class _JsonDeserializer(PayloadDeserializer):
 
 
 def _check_plain(value: object) -> None:
-    """Refuse what JSON would change: keys that are not text, bytes, sets ..."""
+    """Refuse values that JSON would change: keys that are not strings, bytes, sets ..."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise SerializationError(f"the key {key!r} must be text: JSON has no other keys")
+                raise SerializationError(f"the key {key!r} must be a string, as JSON requires")
             _check_plain(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_plain(inner)
     elif value is not None and not isinstance(value, str | int | float):
         raise SerializationError(
-            f"JSON has no {type(value).__name__}; convert it, or give the whole value a type that "
-            "says how (a dataclass, struct or pydantic model)"
+            f"JSON has no {type(value).__name__}; convert it, or make the whole value an object of "
+            "a dataclass, msgspec struct or pydantic model"
         )
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise SerializationError(f"{word} is not JSON")
+    raise SerializationError(f"{word} is not allowed in JSON")

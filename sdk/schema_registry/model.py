@@ -1,7 +1,4 @@
-"""Values that a schema registry deals in: schemas, references between them, and what is stored.
-
-Nothing here knows HTTP or how a schema's text is read.
-"""
+"""Data classes of the schema registry: schemas, references between them, registered versions."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ Compatibility = Literal[
 
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """A schema that another one uses, by the name that the other calls it.
+    """A reference from one schema to another.
 
     Attributes:
-        name: Name within the using schema: a full name in Avro, a ``$ref`` in JSON Schema, an
-            import path in Protobuf.
-        subject: Subject under which the used schema is registered.
-        version: Its version under that subject.
+        name: Name that the referencing schema uses: a full name in Avro, a ``$ref`` in JSON
+            Schema, an import path in Protobuf.
+        subject: Subject under which the referenced schema is registered.
+        version: Version of the referenced schema under that subject.
     """
 
     name: str
@@ -46,7 +43,7 @@ class Schema:
         text: The schema in its own language; for Protobuf either ``.proto`` text or a
             FileDescriptorProto in base64.
         schema_type: AVRO, JSON or PROTOBUF.
-        references: Schemas that it uses.
+        references: Schemas that it references.
     """
 
     text: str
@@ -56,12 +53,12 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with the names under which the registry knows it.
+    """A schema with its id, subject and version in the registry.
 
     Attributes:
         schema: The schema.
         schema_id: Its id, the same under every subject.
-        subject: Subject that was asked for.
+        subject: Subject of the request.
         version: Version under that subject, counted from 1.
     """
 

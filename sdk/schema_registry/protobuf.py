@@ -1,10 +1,10 @@
-"""Protobuf with a schema registry; needs protobuf (``pip install 'onceflow[protobuf]'``).
+"""The Protobuf serde; needs protobuf (``pip install 'onceflow[protobuf]'``).
 
-A file's descriptor goes to the registry in base64, which every registry of Confluent's interface
-takes; files that it imports are registered under their import path and referenced. A value begins
-with the place of its message in the file that the registry keeps under the id, which may be another
-than the program's: a registry normalizes, and the newest version may have more messages. A reader
-finds the message, and by that its name, by the same place.
+The serializer registers a file's descriptor in base64, which every registry with Confluent's
+interface accepts, and each imported file under its import path. A value begins with the place of
+its message in the file that the registry stores under the id. That file may differ from the
+program's: a registry normalizes, and the newest version may have more messages. So both serializer
+and deserializer look the place up in the stored file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ except ImportError as _missing:
     raise ImportError("protobuf is missing: pip install 'onceflow[protobuf]'") from _missing
 
 BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
-"""Beginnings of import paths that every registry has (``skip.known.types``)."""
+"""Prefixes of import paths that every registry knows (``skip.known.types``)."""
 
 _WIRE_FORMS: Final = {
     kind: form
@@ -53,7 +53,7 @@ _WIRE_FORMS: Final = {
     }.items()
     for kind in (getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{k}") for k in kinds.split())
 }
-"""What the types of a field are read as: those of one form read each other's bytes."""
+"""Encoding of each field type: types with the same encoding can read each other's bytes."""
 
 
 def protobuf_serde(
@@ -65,17 +65,16 @@ def protobuf_serde(
     use_latest_version: bool = False,
     normalize: bool = False,
 ) -> RegistrySerde:
-    """A serde for Protobuf messages with registered schemas, in Confluent's layout.
+    """Return a serde for Protobuf messages with registered schemas, in Confluent's layout.
 
     Args:
-        registry: Where schemas are.
-        message_type: Class that values are read into; a value whose writer meant another message
-            is refused. None makes a class from the writer's schema. Writing takes any message.
+        registry: Client of the schema registry.
+        message_type: Class of the messages that are read; a value of another message is refused.
+            None makes the class from the writer's schema. The serializer takes any message.
         subject_name_strategy: "topic", "record", "topic-record", or a function of topic, field
             and record name.
         auto_register: Register the schema, and those it imports, if their subjects lack them
-            (``auto.register.schemas``);
-            None means so, unless `use_latest_version`.
+            (``auto.register.schemas``); None does so unless `use_latest_version`.
         use_latest_version: Write with the id of the subject's newest schema
             (``use.latest.version``).
         normalize: ``normalize.schemas``.
@@ -150,23 +149,26 @@ class _ProtobufSerializer(RegistrySerializer):
 
 def _descriptor(value: object) -> Any:
     if not isinstance(value, message.Message):
-        raise SerializationError(f"must be a Protobuf message, not {type(value).__name__}")
+        raise SerializationError(
+            f"the value must be a Protobuf message, not {type(value).__name__}"
+        )
     return value.DESCRIPTOR
 
 
 def _check_alike(own: Any, stored: Any, seen: set[str]) -> None:
-    """Refuse a message whose bytes a reader of the stored schema would take for something else."""
+    """Refuse a message whose bytes a reader with the stored schema would read as other values."""
     if own.full_name in seen:
         return
     seen.add(own.full_name)
     for each in own.fields:
         known = stored.fields_by_number.get(each.number)
         if known is None:
-            continue  # kept by readers as an unknown field
+            continue  # readers keep it as an unknown field
         if _WIRE_FORMS[each.type] != _WIRE_FORMS[known.type]:
             raise SerializationError(
-                f"field {each.number} ({each.name}) of {own.full_name} is a "
-                f"{_WIRE_FORMS[each.type]}, in the newest schema a {_WIRE_FORMS[known.type]}"
+                f"field {each.number} ({each.name}) of {own.full_name} is encoded as "
+                f"{_WIRE_FORMS[each.type]}, but the subject's newest schema has "
+                f"{_WIRE_FORMS[known.type]}; give the changed field a new number"
             )
         if each.message_type is not None:
             _check_alike(each.message_type, known.message_type, seen)
@@ -174,30 +176,30 @@ def _check_alike(own: Any, stored: Any, seen: set[str]) -> None:
 
 @dataclass(slots=True)
 class _Outline:
-    """Names of the messages of a file, or of one message, in the order of their places.
+    """The nested message names of a file, or of one message.
 
     Attributes:
         name: Package of a file, name of a message.
-        inner: The messages within.
+        inner: Messages within, in the order in which the file declares them.
     """
 
     name: str
     inner: list[_Outline] = field(default_factory=list)
 
     def place_of(self, full_name: str) -> tuple[int, ...] | None:
-        """The place of a message in this file; None if it has no such message."""
+        """Return the place of a message in this file; None if the file lacks it."""
         return next((place for place, name in self._all() if name == full_name), None)
 
     def names(self) -> list[str]:
-        """Full names of all messages of this file."""
+        """Return the full names of all messages of this file."""
         return [name for _, name in self._all()]
 
     def name_at(self, place: Sequence[int]) -> str:
-        """The full name of the message at a place of this file."""
+        """Return the full name of the message at a place of this file."""
         names, level = [self.name] if self.name else [], self
         for index in place:
             if index >= len(level.inner):
-                raise SerializationError(f"the schema has no message at {list(place)}")
+                raise SerializationError(f"the schema has no message at the place {list(place)}")
             level = level.inner[index]
             names.append(level.name)
         return ".".join(names)
@@ -232,7 +234,7 @@ _WORDS: Final = re.compile(
 
 
 def _outline_of_text(text: str) -> _Outline:
-    """The outline of ``.proto`` text, for a registry that gives nothing else."""
+    """Read the outline from ``.proto`` text, for registries that give no descriptor."""
     file = _Outline("")
     open_: list[_Outline | None] = [file]
     for word in _WORDS.finditer(text):
@@ -245,18 +247,18 @@ def _outline_of_text(text: str) -> _Outline:
                 outer.inner.append(found)
             open_.append(found)
         elif word[0] == "{":
-            open_.append(None)  # an enum, a oneof, an option: no message stands within
+            open_.append(None)  # an enum, a oneof, an option: these contain no message
         elif word[0] == "}" and len(open_) > 1:
             open_.pop()
     return file
 
 
 class _WriterFile(NamedTuple):
-    """A writer's file.
+    """The file of a writer's schema.
 
     Attributes:
         outline: Its messages.
-        pool: It and what it imports; None where values are read into a class that was given.
+        pool: Descriptors of the file and its imports; None if the user gave `message_type`.
     """
 
     outline: _Outline
@@ -264,6 +266,8 @@ class _WriterFile(NamedTuple):
 
 
 class _ProtobufDeserializer(RegistryDeserializer[_WriterFile]):
+    _schema_type = "PROTOBUF"
+
     def __init__(
         self,
         registry: SchemaRegistry | AsyncSchemaRegistry,
@@ -272,21 +276,13 @@ class _ProtobufDeserializer(RegistryDeserializer[_WriterFile]):
         super().__init__(registry)
         self._message_type = message_type
 
-    def _decoder(self, schema_id: int) -> _WriterFile:
-        schema = self._registry.schema(schema_id, serialized=True)
-        if schema.schema_type != "PROTOBUF":
-            raise SerializationError(
-                f"schema id {schema_id} is of type {schema.schema_type}, not PROTOBUF; use its "
-                "serde"
-            )
+    def _decoder(self, schema: Schema) -> _WriterFile:
         outline = _outline(schema)
         if self._message_type is not None:
             return _WriterFile(outline, None)
         file = _parse_file(schema)
         if file is None:
-            raise SerializationError(
-                f"the registry gives schema id {schema_id} as text only; give message_type"
-            )
+            raise ValueError("the registry gives it only as .proto text; set message_type")
         return _WriterFile(outline, _pool(self._registry, schema, file))
 
     def _decode(self, decoder: _WriterFile, data: bytes) -> object:
@@ -296,12 +292,14 @@ class _ProtobufDeserializer(RegistryDeserializer[_WriterFile]):
         if kind is None:
             kind = message_factory.GetMessageClass(decoder.pool.FindMessageTypeByName(name))
         elif kind.DESCRIPTOR.full_name != name:
-            raise SerializationError(f"the value is a {name}, not a {kind.DESCRIPTOR.full_name}")
+            raise SerializationError(
+                f"the value is a message {name}, but message_type is {kind.DESCRIPTOR.full_name}"
+            )
         try:
             found: object = kind.FromString(data[offset:])
         except message.DecodeError as error:
             raise SerializationError(
-                f"not a {kind.DESCRIPTOR.full_name} in Protobuf: {error}"
+                f"the bytes are not a message {kind.DESCRIPTOR.full_name}: {error}"
             ) from error
         return found
 
@@ -311,7 +309,7 @@ def _parse_file(schema: Schema) -> Any:
         data = base64.b64decode(schema.text, validate=True)
         return descriptor_pb2.FileDescriptorProto.FromString(data)
     except (ValueError, message.DecodeError):
-        return None  # .proto text: the registry does not know format=serialized
+        return None  # .proto text: the registry ignores format=serialized
 
 
 def _pool(registry: SchemaRegistry, schema: Schema, file: Any) -> Any:
@@ -321,7 +319,9 @@ def _pool(registry: SchemaRegistry, schema: Schema, file: Any) -> Any:
     for name, entry in used.items():
         described = _parse_file(registry.schema(entry.schema_id, serialized=True))
         if described is None:
-            raise SerializationError(f"{name} is registered as text only; give message_type")
+            raise SerializationError(
+                f"the registry gives the imported {name} only as .proto text; set message_type"
+            )
         files[name] = described
     for each in (*files.values(), file):
         for imported in each.dependency:
@@ -347,8 +347,8 @@ def _add_built_in(pool: Any, name: str) -> None:
             importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
         except ImportError:
             raise SerializationError(
-                f"the schema imports {name}, whose classes are not installed here; install them "
-                "(googleapis-common-protos for google/type), or give message_type"
+                f"the schema imports {name}, whose classes are not installed; install them "
+                "(googleapis-common-protos for google/type), or set message_type"
             ) from None
         built_in = known.FindFileByName(name)
     for imported in built_in.dependencies:

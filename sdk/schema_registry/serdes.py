@@ -1,9 +1,9 @@
-"""What the serdes of all schema languages share: subject, id, and codecs remembered by schema.
+"""Base classes of the serdes for all schema languages.
 
-A serializer turns topic and value into a subject, gets the schema's id once, and keeps the codec
-that was made of the schema; a deserializer keeps a codec for each id. Whatever has to be asked for
-is raised as `LookupNeeded`, so that asyncio clients never block. How a schema is read and a value
-written is decided by the languages' own modules.
+A serializer finds the subject of a value, asks the registry for the schema's id once, and caches
+the codec that it makes from the schema. A deserializer caches a codec for each id. Both raise
+`LookupNeeded` instead of sending a request, so that asyncio clients never block. The module of each
+language parses schemas and makes the codecs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
 from onceflow.sdk.schema_registry.cache import BoundedCache, mend_after_fork
 from onceflow.sdk.schema_registry.client import SchemaRegistry
-from onceflow.sdk.schema_registry.model import RegisteredSchema, Schema, SchemaReference
+from onceflow.sdk.schema_registry.model import (
+    RegisteredSchema,
+    Schema,
+    SchemaReference,
+    SchemaType,
+)
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy, subject_function
 from onceflow.sdk.schema_registry.wire import PREFIX_BYTES, read_schema_id, write_prefix
 from onceflow.sdk.serde import (
@@ -39,7 +44,7 @@ V = TypeVar("V")
 Encode = Callable[[object], bytes]
 Decode = Callable[[bytes], object]
 REFERENCES_MAX: Final = 200
-"""Schemas that one schema may use, over all levels."""
+"""Most schemas that one schema may reference, directly and indirectly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,10 @@ class RegistrySerde:
     """A serializer and a deserializer that use one schema registry.
 
     Attributes:
-        name: Name for messages.
+        name: Name for error messages.
         serialize: For ``key_serializer`` or ``value_serializer``; called with value, topic, field.
-        deserialize: For ``key_deserializer`` or ``value_deserializer``, likewise.
+        deserialize: For ``key_deserializer`` or ``value_deserializer``; called with data, topic,
+            field.
     """
 
     name: str
@@ -57,7 +63,7 @@ class RegistrySerde:
     deserialize: TopicDeserializer
 
     def bind(self, topic: str, field: str = "value") -> Serde[object]:
-        """A plain serde for one topic, for code that does not tell topics.
+        """Return a plain serde for one topic, for code that passes no topic to its serdes.
 
         Args:
             topic: Topic.
@@ -68,7 +74,7 @@ class RegistrySerde:
             data = self.serialize(value, topic, field)
             if data is None:
                 raise SerializationError(
-                    "the serializer returned None; write None itself for a tombstone"
+                    "the serializer returned None; send the value None for a tombstone"
                 )
             return data
 
@@ -77,12 +83,12 @@ class RegistrySerde:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectOptions:
-    """How a serializer finds and registers schemas; names are those of Confluent's clients.
+    """How a serializer finds and registers schemas; the names follow Confluent's clients.
 
     Attributes:
         subject_name_strategy: "topic", "record", "topic-record", or a function.
         auto_register: ``auto.register.schemas``: register a schema that the subject lacks; None
-            means so, unless the newest version is used.
+            does so unless `use_latest_version`.
         use_latest_version: ``use.latest.version``: write with the subject's newest schema.
         normalize: ``normalize.schemas``.
     """
@@ -104,12 +110,12 @@ class SubjectOptions:
 
 
 def blocking_registry(registry: SchemaRegistry | AsyncSchemaRegistry) -> SchemaRegistry:
-    """The client that the serdes use."""
+    """Return the blocking client, which the serdes use."""
     return registry.blocking if isinstance(registry, AsyncSchemaRegistry) else registry
 
 
 class Prepared(NamedTuple):
-    """What is known of one kind of value under one subject: the bytes before it, and its codec."""
+    """The prefix and the codec for one kind of value under one subject."""
 
     prefix: bytes
     encode: Encode
@@ -121,12 +127,7 @@ class RegistrySerializer(TopicSerializer):
     def __init__(
         self, registry: SchemaRegistry | AsyncSchemaRegistry, options: SubjectOptions
     ) -> None:
-        """Make a serializer; nothing is asked.
-
-        Args:
-            registry: Where schemas are.
-            options: Subjects and registration.
-        """
+        """Make a serializer; no request is sent."""
         self._registry = blocking_registry(registry)
         self._options = options
         self._subject = subject_function(options.subject_name_strategy)
@@ -137,22 +138,22 @@ class RegistrySerializer(TopicSerializer):
 
     @abstractmethod
     def _describe(self, value: object) -> tuple[Hashable, str | None]:
-        """What tells kinds of values apart, and the name of this one's kind; cheap."""
+        """Return the cache key and the record name of a value's kind; called for each value."""
 
     @abstractmethod
     def _schema_of(self, value: object) -> Schema | None:
-        """The schema of a value; what it uses is registered where that is wanted."""
+        """Return the schema of a value; may register the schemas that it references."""
 
     @abstractmethod
     def _encoder(self, schema: Schema) -> Encode:
-        """The codec of a schema; may ask the registry for what the schema uses."""
+        """Make the codec of a schema; may ask the registry for referenced schemas."""
 
     def _place(self, value: object, schema_id: int) -> bytes:
-        """Bytes between the id and the value; may ask the registry for the schema of the id."""
+        """Return the bytes between id and value; may ask the registry for the id's schema."""
         return b""
 
     def serialize(self, value: object, topic: str, field: str) -> bytes | None:
-        """The bytes of a value; see the base class."""
+        """Return the bytes of a value; see the base class."""
         kind, name = self._describe(value)
         subject = self._subject(topic, field, name)
         prepared = self._prepared.get((subject, kind))
@@ -180,28 +181,26 @@ class RegistrySerializer(TopicSerializer):
 
 
 class RegistryDeserializer(TopicDeserializer, Generic[T]):
-    """Reads values by the schema whose id stands before them."""
+    """Reads values by the schema whose id precedes them."""
+
+    _schema_type: SchemaType
 
     def __init__(self, registry: SchemaRegistry | AsyncSchemaRegistry) -> None:
-        """Make a deserializer; nothing is asked.
-
-        Args:
-            registry: Where schemas are.
-        """
+        """Make a deserializer; no request is sent."""
         self._registry = blocking_registry(registry)
         self._decoders: BoundedCache[T] = BoundedCache(self._registry.config.cache_capacity)
         mend_after_fork(self._decoders)
 
     @abstractmethod
-    def _decoder(self, schema_id: int) -> T:
-        """The codec of the schema with an id; asks the registry."""
+    def _decoder(self, schema: Schema) -> T:
+        """Make the codec of a schema; may ask the registry for referenced schemas."""
 
     @abstractmethod
     def _decode(self, decoder: T, data: bytes) -> object:
-        """The value of bytes that begin with a schema id."""
+        """Return the value of bytes that begin with a schema id."""
 
     def deserialize(self, data: bytes, topic: str, field: str) -> object:
-        """The value of bytes; see the base class."""
+        """Return the value of bytes; see the base class."""
         schema_id = read_schema_id(data)
         decoder = self._decoders.get(schema_id)
         if decoder is None:
@@ -211,17 +210,29 @@ class RegistryDeserializer(TopicDeserializer, Generic[T]):
 
     def _load(self, schema_id: int) -> None:
         try:
-            decoder = compiled(lambda: self._decoder(schema_id), f"schema id {schema_id}")
+            decoder = compiled(
+                lambda: self._decoder(self._schema(schema_id)), f"schema id {schema_id}"
+            )
         except SchemaNotFoundError as error:
             if error.retriable:
                 raise
-            # A schema that this one uses has not reached the registry's node yet.
+            # A referenced schema has not reached this node of the registry yet.
             raise SchemaIdNotFoundError(*error.args) from error
         self._decoders.put(schema_id, decoder)
 
+    def _schema(self, schema_id: int) -> Schema:
+        serialized = self._schema_type == "PROTOBUF"
+        schema = self._registry.schema(schema_id, serialized=serialized)
+        if schema.schema_type != self._schema_type:
+            raise SerializationError(
+                f"schema id {schema_id} is of type {schema.schema_type}, not {self._schema_type}; "
+                "read the topic with the serde of that type"
+            )
+        return schema
+
 
 class PayloadDeserializer(RegistryDeserializer[Decode]):
-    """The same where a codec takes just the bytes behind the id."""
+    """Reads values whose bytes follow the id directly."""
 
     def _decode(self, decoder: Decode, data: bytes) -> object:
         return decoder(data[PREFIX_BYTES:])
@@ -230,32 +241,28 @@ class PayloadDeserializer(RegistryDeserializer[Decode]):
 def used_schema(
     registry: SchemaRegistry, reference: SchemaReference, already: int
 ) -> RegisteredSchema:
-    """The schema that a reference names.
+    """Ask the registry for the schema of a reference.
 
     Args:
-        registry: Where it is.
+        registry: Client of the schema registry.
         reference: The reference.
-        already: How many schemas the outermost one was found to use before.
+        already: How many referenced schemas of the outermost one were found before.
 
     Raises:
-        SerializationError: They are too many.
-        KafkaError: The registry cannot be asked.
+        SerializationError: The outermost schema references too many others.
+        KafkaError: The request failed.
     """
     if already >= REFERENCES_MAX:
-        raise SerializationError(f"a schema uses more than {REFERENCES_MAX} others")
+        raise SerializationError(f"a schema references more than {REFERENCES_MAX} others")
     return registry.version(reference.subject, reference.version)
 
 
 def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, RegisteredSchema]:
-    """The schemas that one uses, by the names it calls them; used ones before their users.
-
-    Args:
-        registry: Where they are.
-        schema: The user.
+    """Return all referenced schemas by name, each behind those that it references itself.
 
     Raises:
-        SerializationError: They are too many.
-        KafkaError: The registry cannot be asked.
+        SerializationError: There are too many.
+        KafkaError: A request failed.
     """
     found: dict[str, RegisteredSchema] = {}
 
@@ -264,7 +271,7 @@ def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, Re
             if reference.name in found:
                 continue
             used = used_schema(registry, reference, len(found))
-            found[reference.name] = used  # before its own, so that a circle ends
+            found[reference.name] = used  # before the recursion, so that a cycle ends
             collect(used.schema)
             found[reference.name] = found.pop(reference.name)
 
@@ -273,14 +280,14 @@ def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, Re
 
 
 def compiled(make: Callable[[], T], about: str) -> T:
-    """Make a codec, naming the schema in the error if it cannot be read.
+    """Make a codec, and name the schema in the error if that fails.
 
     Args:
-        make: Reads the schema.
-        about: Which schema, for the message.
+        make: Makes the codec.
+        about: The schema's name, for the message.
 
     Raises:
-        SerializationError: The schema cannot be read.
+        SerializationError: The schema cannot be used.
     """
     try:
         return make()
@@ -296,20 +303,20 @@ def _guarded(work: Callable[[V], T], value: V, about: str) -> T:
         return work(value)
     except KafkaError:
         raise
-    except Exception as error:  # the codecs' libraries raise whatever comes to hand
+    except Exception as error:  # the codecs' libraries raise errors of many classes
         raise SerializationError(f"{about}: {_in_words(error)}") from error
 
 
 def _in_words(error: Exception) -> str:
-    """An error in words; those of values speak for themselves."""
+    """Return an error's text, with its class unless it is a ValueError, whose text suffices."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def as_kind(kind: type[object] | None) -> Callable[[object], object]:
-    """A function that makes a value of a type from plain values.
+    """Return a function that converts plain values to a type.
 
     Args:
-        kind: A type that ``msgspec`` knows, or a pydantic model; None leaves values as they are.
+        kind: A type that ``msgspec`` supports, or a pydantic model; None leaves values unchanged.
     """
     if kind is None:
         return lambda value: value

@@ -1,4 +1,4 @@
-"""Under which subject a schema is registered: one of Confluent's three rules, or a function."""
+"""Subject name strategies: Confluent's three, or the user's function."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ SubjectNameStrategy = Literal["topic", "record", "topic-record"] | SubjectNameFu
 
 
 def topic_subject(topic: str, field: str, record_name: str | None) -> str:
-    """``<topic>-key`` or ``<topic>-value``: one type in a topic (TopicNameStrategy)."""
+    """Return ``<topic>-key`` or ``<topic>-value``: a topic has one type (TopicNameStrategy)."""
     return f"{topic}-{field}"
 
 
 def record_subject(topic: str, field: str, record_name: str | None) -> str:
-    """The type's full name: the same in every topic (RecordNameStrategy).
+    """Return the type's full name, the same in every topic (RecordNameStrategy).
 
     Raises:
         SerializationError: The schema has no name.
     """
     if not record_name:
         raise SerializationError(
-            f"the schema of the {field} has no name, which subject_name_strategy needs; name the "
+            f"the schema of the {field} has no name, but subject_name_strategy needs one; name the "
             'record (in JSON Schema by "title"), or use the strategy "topic"'
         )
     return record_name
 
 
 def topic_record_subject(topic: str, field: str, record_name: str | None) -> str:
-    """``<topic>-<full name>``: several types in a topic (TopicRecordNameStrategy).
+    """Return ``<topic>-<full name>``: a topic has several types (TopicRecordNameStrategy).
 
     Raises:
         SerializationError: The schema has no name.
@@ -41,10 +41,10 @@ def topic_record_subject(topic: str, field: str, record_name: str | None) -> str
 
 
 def subject_function(strategy: SubjectNameStrategy) -> SubjectNameFunction:
-    """The function of a strategy.
+    """Return the function of a strategy.
 
     Raises:
-        ConfigError: There is no such strategy.
+        ConfigError: The strategy is unknown.
     """
     if callable(strategy):
         return strategy

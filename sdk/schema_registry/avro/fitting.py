@@ -1,9 +1,8 @@
-"""Values made ready for writing with an Avro schema: checked, completed, branches chosen.
+"""Checks values against an Avro schema and prepares them for fastavro.
 
-Decides which Python values fit which type. A value that its type cannot hold is refused and never
-changed; a missing field gets its default. The branch of a union is the one that the value says it
-is of, or the only one that fits; where several fit, the value must say. What comes out is written
-by fastavro, which has nothing left to guess.
+A value that its type cannot hold is refused and never changed; a missing field gets its default.
+Each value of a union becomes a pair of branch name and value, so that fastavro never guesses: the
+branch is the one that the value names, or else the only one that it fits.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _PREFERRED: Final[tuple[tuple[type, tuple[str, ...]], ...]] = (
     (decimal.Decimal, ("bytes",)),
     (uuid.UUID, ("string",)),
 )
-"""Which branches a plain value means where others would take it as well."""
+"""Branches of a union that a Python type prefers when it fits several."""
 
 
 class Fitter:
-    """Makes values ready for one schema.
+    """Prepares values for one schema.
 
     Args:
         root: The schema.
@@ -52,10 +51,10 @@ class Fitter:
         self._fit = self._of(root)
 
     def fit(self, value: object) -> object:
-        """The value as fastavro writes it.
+        """Return the value in the form that fastavro writes.
 
         Raises:
-            Misfit: It does not fit the schema; the message says where and why.
+            Misfit: The value does not fit the schema; the message says where and why.
         """
         return self._fit(value)
 
@@ -88,7 +87,7 @@ class Fitter:
         fields: list[tuple[str, Fit, Callable[[], object]]] = []
 
         def fit(value: object) -> object:
-            if not fields:  # only now, as a record may hold itself
+            if not fields:  # filled at the first value, as a record may contain itself
                 fields.extend(
                     (each.name, self._of(each.type), self._default(each)) for each in type_.fields
                 )
@@ -108,15 +107,15 @@ class Fitter:
                 raise
             if left:
                 extra = ", ".join(repr(name) for name in given if name not in out)
-                raise Misfit(f"the schema's record {type_.name} has no field {extra}")
+                raise Misfit(f"unknown fields of the schema's record {type_.name}: {extra}")
             return out
 
         return fit
 
     def _default(self, each: Field) -> Callable[[], object]:
         if each.default is MISSING:
-            return lambda: _refuse("the field is missing and has no default")
-        made: list[object] = []  # at its first use, when all types are made
+            return lambda: _refuse("the field is missing and has no default in the schema")
+        made: list[object] = []  # filled at the first use, when the types that it names exist
 
         def default() -> object:
             if not made:
@@ -137,7 +136,7 @@ class Fitter:
                 return _NULL
             if single is not None and type(value) is not tuple:
                 return single[1], single[2](value)
-            label = _said_label(value, by_label, type_)
+            label = _named_label(value, by_label, type_)
             if label is not None:
                 if type(value) is tuple:
                     value = value[1]
@@ -148,8 +147,8 @@ class Fitter:
         return fit
 
 
-def _said_label(value: object, by_label: Mapping[str, object], union: Type) -> str | None:
-    """The branch that a value says it is of: by a pair, a read value's type, or its class."""
+def _named_label(value: object, by_label: Mapping[str, object], union: Type) -> str | None:
+    """Return the branch that a value names: in a pair, as a read value, or by its class."""
     if type(value) is tuple and len(value) == 2 and isinstance(value[0], str):
         if value[0] in by_label:
             return value[0]
@@ -168,7 +167,7 @@ def _said_label(value: object, by_label: Mapping[str, object], union: Type) -> s
 
 
 def _only_branch(value: object, branches: list[tuple[Type, str, Fit]]) -> tuple[str, object]:
-    """The one branch that a value fits."""
+    """Return the one branch that a value fits, with the prepared value."""
     fitting: list[tuple[Type, str, object]] = []
     reasons = []
     for type_, code, fit in branches:
@@ -195,7 +194,7 @@ def _narrowed(
 ) -> list[tuple[Type, str, object]]:
     for kind, preferred in _PREFERRED:
         if isinstance(value, kind):
-            # A raw value means a logical type only where nothing else takes it.
+            # A raw value is written with a logical type only if no other branch takes it.
             fitting = [entry for entry in fitting if not entry[0].logical] or fitting
             best = [entry for entry in fitting if entry[0].kind in preferred]
             return best[:1] or fitting
@@ -207,7 +206,7 @@ def _narrowed(
 
 
 def fields_of(value: object) -> Mapping[object, object] | None:
-    """A value as a mapping by field names, its values as they are; None if it has no fields."""
+    """Return a value's fields by name, without converting them; None if it has no fields."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, msgspec.Struct):
@@ -225,7 +224,7 @@ def fields_of(value: object) -> Mapping[object, object] | None:
 
 
 def _model_fields(value: Any) -> dict[object, object]:
-    """What a pydantic model writes; objects within stay objects, so that their class is known."""
+    """Dump a pydantic model, but keep nested objects: their class names a branch of a union."""
     dumped: Any = model_to_mapping(value)
     for name, info in type(value).model_fields.items():
         written = info.serialization_alias or info.alias or name
@@ -273,7 +272,7 @@ def _integer(kind: str) -> Fit:
         if type(value) is not int:
             value = _as_int(value, kind)
         if not least <= value <= most:
-            raise Misfit(f"{value} does not fit into {kind}")
+            raise Misfit(f"{value} is out of the range of {kind}")
         return value
 
     return fit
@@ -298,7 +297,7 @@ def _double(value: object) -> object:
     except OverflowError:
         found = float("inf")
     if found != value and value == value:
-        raise Misfit(f"{value} cannot be held exactly by a floating-point number")
+        raise Misfit(f"{shown(value)} has no exact floating-point value; convert it to float")
     return found
 
 
@@ -308,9 +307,9 @@ def _float(value: object) -> object:
     try:
         (held,) = struct.unpack("<f", struct.pack("<f", found))
     except OverflowError:
-        raise Misfit(f"{value} is too large for float; use double") from None
+        raise Misfit(f"{shown(value)} is out of the range of float; use double") from None
     if held != found and not isinstance(value, float):
-        raise Misfit(f"{value} cannot be held exactly by float; use double")
+        raise Misfit(f"{shown(value)} has no exact value of type float; use double")
     return found
 
 
@@ -324,7 +323,7 @@ def _bytes(value: object) -> object:
 
 def _string(value: object) -> object:
     value = _unwrapped(value)
-    return value if isinstance(value, str) else _refuse(f"text expected, got {shown(value)}")
+    return value if isinstance(value, str) else _refuse(f"string expected, got {shown(value)}")
 
 
 def _unwrapped(value: object) -> object:
@@ -347,7 +346,7 @@ def _fixed(value: object, type_: Type) -> object:
     data = _bytes(value)
     assert isinstance(data, bytes)
     if len(data) != type_.size:
-        raise Misfit(f"{type_.name} has {type_.size} bytes, got {len(data)}")
+        raise Misfit(f"{type_.size} bytes expected for {type_.name}, got {len(data)}")
     return data
 
 
@@ -378,7 +377,7 @@ def _map(value: object, values: Fit) -> object:
     try:
         for key, each in value.items():
             if not isinstance(key, str):
-                raise Misfit("the key must be text")
+                raise Misfit(f"key must be a string, got {shown(key)}")
             out[key] = values(each)
     except Misfit as error:
         error.path.append(f"[{key!r}]")
@@ -390,11 +389,11 @@ def _map(value: object, values: Fit) -> object:
 
 
 def raw_default(type_: Type, default: object, name: str) -> object:
-    """A default of a schema's JSON as fastavro writes it, with the branch of each union.
+    """Return a default from a schema's JSON in the form that fastavro writes.
 
     Args:
         type_: Type of the field.
-        default: The default.
+        default: Default in the schema's JSON.
         name: Name of the field, for the message.
 
     Raises:
@@ -407,10 +406,10 @@ def raw_default(type_: Type, default: object, name: str) -> object:
 
 
 def _raw_default(type_: Type, default: object) -> object:
-    """The same, MISSING where it does not fit."""
+    """Do the same, but return MISSING for a default that does not fit."""
     kind = type_.kind
     if kind == "union":
-        for branch in type_.branches:  # the first that fits, as in Java since 1.9
+        for branch in type_.branches:  # the first that fits, as in Java's library since 1.9
             found = _raw_default(branch, default)
             if found is not MISSING:
                 return code_name(branch), found
@@ -445,7 +444,7 @@ def _all_fit(values: Iterable[object]) -> object:
 
 
 def _default_bytes(type_: Type, default: object) -> object:
-    """Bytes stand in JSON as text of which each character is one byte."""
+    """Convert JSON's form of bytes, a string with one character (U+0000 to U+00FF) a byte."""
     if not isinstance(default, str):
         return MISSING
     try:

@@ -1,8 +1,8 @@
-"""Avro's logical types: Python's values from the raw ones and back, without any loss.
+"""Converts between Avro's logical types and Python's types, without any loss.
 
-Types are those that Java's library gives: decimals, UUIDs, dates, times, timestamps (with a zone,
-UTC) and local timestamps (without one). A value that the raw type cannot hold exactly is refused,
-never rounded. Timestamps of nanoseconds and durations stay raw: Python has no type that holds them.
+It covers what Java's library converts: decimals, UUIDs, dates, times, timestamps (in UTC) and local
+timestamps (without a zone). A value that the raw type cannot hold exactly is refused, never
+rounded. Nanosecond timestamps and durations stay raw: no Python type can hold them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
+from onceflow.sdk.protocol.primitives import MalformedError, decode_varlong, encode_varint
 from onceflow.sdk.schema_registry.avro.schemas import Type
 
 Typed = Callable[[object], object]
@@ -27,20 +28,20 @@ _DAY: Final = datetime.date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 _DAY_MICROS: Final = 86_400_000_000
 DECIMAL_BYTES_MAX: Final = 4_096
-"""Longest decimal that is read, about 9,800 digits: the time to make one grows with the square of
-its length, and a megabyte would take minutes."""
+"""Longest decimal that is read, about 9,800 digits. The conversion takes time quadratic in the
+length: a decimal of one megabyte would take minutes."""
 
 BIG_DECIMAL_SCALE_MAX: Final = 100_000
-"""Largest scale of a big-decimal that is believed: a few bytes must not make a number of
-megabytes once it is printed."""
+"""Largest scale of a big-decimal that is read: otherwise a few bytes from the network become a
+number that prints as megabytes."""
 
 
 class Misfit(ValueError):
     """A value does not fit its type.
 
     Attributes:
-        reason: What is wrong with it.
-        path: Fields and positions that lead to it, innermost first.
+        reason: Why it does not fit.
+        path: Fields and positions that lead to the value, innermost first.
     """
 
     def __init__(self, reason: str) -> None:
@@ -53,7 +54,7 @@ class Misfit(ValueError):
 
 
 def shown(value: object) -> str:
-    """A value for a message, with its type and of bounded length."""
+    """Return a value's type and its shortened ``repr``, for messages."""
     return f"{type(value).__name__} {repr(value)[:60]}"
 
 
@@ -61,7 +62,7 @@ def shown(value: object) -> str:
 
 
 def typed_of(type_: Type) -> Typed | None:
-    """Return the function from raw values of a type to Python's; None if values stay raw."""
+    """Return the function from a type's raw values to Python's; None if values stay raw."""
     match type_.logical:
         case "decimal":
             return lambda raw: _EXACT.scaleb(decimal.Decimal(_integer(raw)), -type_.scale)
@@ -87,44 +88,42 @@ def typed_of(type_: Type) -> Typed | None:
 def _integer(raw: object) -> int:
     assert isinstance(raw, bytes)
     if len(raw) > DECIMAL_BYTES_MAX:
-        raise ValueError(f"decimal of {len(raw)} bytes; at most {DECIMAL_BYTES_MAX} are read")
+        raise ValueError(f"a decimal has {len(raw)} bytes; at most {DECIMAL_BYTES_MAX} are read")
     return int.from_bytes(raw, "big", signed=True)
 
 
 def _time_of(micros: object) -> datetime.time:
     assert isinstance(micros, int)
     if not 0 <= micros < _DAY_MICROS:
-        raise ValueError(f"time of day out of range: {micros} microseconds")
+        raise ValueError(f"{micros} microseconds are not a time of day")
     return (_LOCAL_EPOCH + micros * _MICROSECOND).time()
 
 
 def _big_decimal_of(raw: object) -> decimal.Decimal:
     assert isinstance(raw, bytes)
-    size, at = _read_long(raw, 0)
-    if not 0 < size <= len(raw) - at:
-        raise ValueError("a big-decimal is cut off")
-    scale, end = _read_long(raw, at + size)
+    try:
+        size, at = decode_varlong(raw, 0)
+        if not 0 < size <= len(raw) - at:
+            raise ValueError("a big-decimal is cut off")
+        scale, end = decode_varlong(raw, at + size)
+    except (MalformedError, IndexError):
+        raise ValueError("a number in a big-decimal is cut off or too long") from None
     if end != len(raw) or abs(scale) > BIG_DECIMAL_SCALE_MAX:
-        raise ValueError(f"big-decimal malformed, or of scale {scale}")
+        raise ValueError(
+            f"a big-decimal has scale {scale}, at most {BIG_DECIMAL_SCALE_MAX} is read"
+            if end == len(raw)
+            else f"{len(raw) - end} bytes follow a big-decimal"
+        )
     return _EXACT.scaleb(decimal.Decimal(_integer(raw[at : at + size])), -scale)
-
-
-def _read_long(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for index, byte in enumerate(data[at : at + 10]):
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at + index + 1
-    raise ValueError("a number is cut off or too long")
 
 
 # --- writing
 
 
 def raw_of(type_: Type) -> Typed:
-    """Return the function from Python's values of a logical type to raw ones; it raises Misfit.
+    """Return the function from a logical type's Python values to raw ones; it raises Misfit.
 
-    Raw values are let through: a ``date`` may also be given as its number of days.
+    Raw values pass unchanged: a date may also be given as its number of days.
     """
     logical = type_.logical
     if logical in ("decimal", "big-decimal"):
@@ -154,10 +153,7 @@ def _decimal_writer(type_: Type) -> Typed:
 
 
 def _unscaled(value: decimal.Decimal, precision: int, scale: int) -> int:
-    if not value.is_finite():
-        raise Misfit(f"{value} has no digits")
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
+    sign, digits, exponent = _parts(value)
     shift = exponent + scale
     if any(digits) and len(digits) + shift > precision:
         raise Misfit(f"{shown(value)} has more than {precision} digits at scale {scale}")
@@ -172,32 +168,26 @@ def _unscaled(value: decimal.Decimal, precision: int, scale: int) -> int:
 
 
 def _signed(number: int, size: int | None = None) -> bytes:
-    """Two's complement in as few bytes as possible, as Java's BigInteger has it, or in `size`."""
+    """Encode in two's complement, in `size` bytes or the fewest possible (Java's BigInteger)."""
     if size is None:
         size = (number + (number < 0)).bit_length() // 8 + 1
     return number.to_bytes(size, "big", signed=True)
 
 
-def _big_decimal_raw(value: decimal.Decimal) -> bytes:
-    if not value.is_finite():
-        raise Misfit(f"{value} has no digits")
+def _parts(value: decimal.Decimal) -> tuple[int, tuple[int, ...], int]:
     sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
+    if not isinstance(exponent, int):
+        raise Misfit(f"finite decimal expected, got {value}")
+    return sign, digits, exponent
+
+
+def _big_decimal_raw(value: decimal.Decimal) -> bytes:
+    sign, digits, exponent = _parts(value)
     if abs(exponent) > BIG_DECIMAL_SCALE_MAX:
-        raise Misfit(f"{value} has a scale beyond {BIG_DECIMAL_SCALE_MAX}")
+        raise Misfit(f"{shown(value)} has a scale beyond {BIG_DECIMAL_SCALE_MAX}")
     number = int(decimal.Decimal((0, digits, 0)))
     data = _signed(-number if sign else number)
-    return _long(len(data)) + data + _long(-exponent)
-
-
-def _long(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return encode_varint(len(data)) + data + encode_varint(-exponent)
 
 
 def _uuid_bytes(value: object) -> object:
@@ -219,7 +209,7 @@ def _uuid_text(value: object) -> object:
 
 def _date_raw(value: object) -> object:
     if isinstance(value, datetime.datetime):
-        raise Misfit(f"{shown(value)} has a time of day too; give value.date()")
+        raise Misfit(f"date expected, got {shown(value)}; give value.date()")
     return value.toordinal() - _DAY if isinstance(value, datetime.date) else value
 
 
@@ -227,7 +217,7 @@ def _time_micros(value: object) -> object:
     if not isinstance(value, datetime.time):
         return value
     if value.tzinfo is not None:
-        raise Misfit(f"{shown(value)} has a time zone, which a time of day cannot keep")
+        raise Misfit(f"time without a zone expected, got {shown(value)}")
     seconds = (value.hour * 60 + value.minute) * 60 + value.second
     return seconds * 1_000_000 + value.microsecond
 
@@ -235,19 +225,19 @@ def _time_micros(value: object) -> object:
 def _timestamp_micros(value: object, local: bool) -> object:
     if not isinstance(value, datetime.datetime):
         if isinstance(value, datetime.date):
-            raise Misfit(f"{shown(value)} has no time of day")
+            raise Misfit(f"datetime expected, got {shown(value)}")
         return value
     if (value.utcoffset() is None) != local:
-        remedy = "one without a zone" if local else "one with a zone, as datetime.now(UTC)"
-        raise Misfit(f"{shown(value)}: give {remedy}")
+        wanted = "without a zone" if local else "with a zone, such as datetime.now(UTC),"
+        raise Misfit(f"datetime {wanted} expected, got {shown(value)}")
     return (value - (_LOCAL_EPOCH if local else _EPOCH)) // _MICROSECOND
 
 
 def _whole(micros: object, factor: int, value: object) -> object:
-    """Microseconds in units of the type; raw values pass."""
+    """Convert microseconds to the unit of the type; raw values pass unchanged."""
     if micros is value:
         return value
     assert isinstance(micros, int)
     if micros % factor:
-        raise Misfit(f"{shown(value)} has microseconds, which the type cannot keep; round it")
+        raise Misfit(f"{shown(value)} has microseconds, the type only milliseconds; round it")
     return micros // factor

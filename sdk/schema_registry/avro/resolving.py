@@ -1,10 +1,10 @@
-"""Values read with an Avro schema: typed, and turned into those of the reader's schema.
+"""Converts what fastavro read into what the application gets.
 
-fastavro reads bytes by the schema that they were written with. Decided here is what an application
-gets: logical types as Python's types, the branch of a union that would be lost, and by the rules of
-schema resolution what a reader's schema asks for, with the logical types and defaults of that one.
-Rules are those of Java's library; where it would give another number in silence (a decimal of
-another scale), the value is refused. Parts of a value that need nothing are left as they are.
+fastavro decodes bytes into raw values by the writer's schema. This module then converts logical
+types to Python's types, adds the branch's name to a value of a union where the branch would be
+lost, and resolves values to the reader's schema. It follows the rules of Java's library. Where that
+library would silently return another number (a decimal of another scale), it refuses the value.
+Parts of a value that need no change are not copied.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _PROMOTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _LOOK: Final = {"record": "mapping", "map": "mapping", "enum": "text", "string": "text",
                 "fixed": "bytes", "bytes": "bytes"}  # fmt: skip
-"""What raw values of a kind look like in Python, where others look the same."""
+"""Python's type of raw values, for the kinds that share it with another kind."""
 
 
 class Mismatch(SchemaFault):
-    """What was written cannot be read by the reader's schema."""
+    """A written value cannot be resolved to the reader's schema."""
 
 
 def needs_pairs(union: Type) -> bool:
-    """Whether raw values of several branches of a union look the same."""
+    """Whether raw values of several branches of a union have the same Python type."""
     looks = [_LOOK[each.kind] for each in union.branches if each.kind in _LOOK]
     return len(set(looks)) < len(looks)
 
@@ -49,12 +49,13 @@ def _typed_look(type_: Type) -> str:
 
 
 class Resolver:
-    """Makes the function that turns what fastavro read into what the application gets.
+    """Makes the function that converts fastavro's values to the application's.
 
     Args:
-        pairs: Which values within unions are pairs of the branch's name and the value: "none",
-            "named" types (as fastavro gives them on demand), or "all" (as in a default).
-        names: Whether values of a union carry the name of their type where it is not plain.
+        pairs: Which values of unions come as pairs of the branch's name and the value: "none",
+            those of "named" types (fastavro's ``return_named_type``), or "all" (in defaults).
+        names: Whether a value of a union carries its type's name if several branches have the same
+            Python type.
     """
 
     def __init__(self, pairs: Literal["none", "named", "all"], *, names: bool) -> None:
@@ -65,21 +66,21 @@ class Resolver:
         self._changed: set[int] = set()
 
     def change(self, writer: Type, reader: Type) -> Change | None:
-        """The function; None where values stay as they are.
+        """Return the function; None if values need no change.
 
         Args:
             writer: Schema that the bytes were written with.
-            reader: Schema to read as; the writer's where the application gave none.
+            reader: Schema to resolve to; the same object if the application gave none.
 
         Raises:
-            Mismatch: No value of the one is a value of the other.
+            Mismatch: Schema resolution does not allow this pair of schemas.
         """
         key = (id(writer), id(reader))
         if not self._made and not self._open:
             self._changed = affected(writer, self._needs_change)
         if writer is reader and id(writer) not in self._changed:
             return None
-        if key in self._open:  # a type within itself: what it becomes is known later
+        if key in self._open:  # a type that contains itself: its function is not finished yet
             return self._later(key)
         if key not in self._made:
             self._open.add(key)
@@ -102,9 +103,9 @@ class Resolver:
         return self._paired(type_) or any(self._needs_name(each, type_) for each in type_.branches)
 
     def _needs_name(self, branch: Type, union: Type) -> bool:
-        """Whether typed values of a branch carry its name, as another branch's look the same.
+        """Whether values carry the branch's name, as another branch has the same Python type.
 
-        Text and bytes carry none: a plain ``str`` or ``bytes`` means them.
+        Values of the types string and bytes never do: a plain ``str`` or ``bytes`` means them.
         """
         if not self._names or (not branch.name and branch.kind != "map"):
             return False
@@ -112,7 +113,7 @@ class Resolver:
         return any(_typed_look(each) == look for each in union.branches if each is not branch)
 
     def _paired(self, union: Type) -> bool:
-        """Whether values of a union may come as pairs of the branch's name and the value."""
+        """Whether values of a union may come as pairs of branch name and value."""
         named = any(each.name for each in union.branches)
         return self._pairs == "all" or (self._pairs == "named" and named)
 
@@ -170,7 +171,7 @@ class Resolver:
         return _naming(change, branch) if self._needs_name(branch, union) else change
 
     def _branch_for(self, writer: Type, union: Type) -> Type:
-        """The branch of a reader's union that a type is read as (Java's Resolver)."""
+        """Return the branch of the reader's union that a type resolves to (Java's Resolver)."""
         alike = [each for each in union.branches if each.kind == writer.kind]
         if writer.name:
             for each in alike:
@@ -186,7 +187,7 @@ class Resolver:
         for each in union.branches:
             if each.kind in _PROMOTED.get(writer.kind, ()):
                 return each
-        raise Mismatch(f"a {writer.label} was written, which the reader's union does not have")
+        raise Mismatch(f"the reader's union has no branch for the writer's type {writer.label}")
 
     def _fits(self, writer: Type, reader: Type) -> bool:
         try:
@@ -240,11 +241,11 @@ class Resolver:
         return change
 
     def _default(self, each: Field, record: Type) -> Callable[[], object]:
-        """Gives the typed default; each record its own, as the application may change it."""
+        """Return a function that gives a new copy each time: the application may change it."""
         if each.default is MISSING:
             raise Mismatch(
-                f"the field {each.name!r} of the reader's {record.name} was not written and has "
-                "no default"
+                f"the field {each.name!r} of the reader's {record.name} has no default, and the "
+                "writer's schema does not have it"
             )
         try:
             raw = raw_default(each.type, each.default, each.name)
@@ -270,11 +271,11 @@ def _refusing(reason: str) -> Change:
 
 
 def _code_of(value: object, kinds: Mapping[str, str]) -> str:
-    """The branch of a value that fastavro gives without its name."""
+    """Return the branch of a value that fastavro gives without the branch's name."""
     for kind in _KINDS_OF[type(value)]:
         if kind in kinds:
             return kinds[kind]
-    raise Mismatch(f"the union has no type for a {type(value).__name__}")
+    raise Mismatch(f"the union has no branch for a {type(value).__name__}")
 
 
 _KINDS_OF: Final[Mapping[type, tuple[str, ...]]] = {
@@ -289,13 +290,12 @@ _KINDS_OF: Final[Mapping[type, tuple[str, ...]]] = {
 }
 
 
-# one type after the other
+# single types
 
 
 def _promotion(writer: Type, reader: Type) -> Change | None:
     if reader.kind not in _PROMOTED.get(writer.kind, ()):
-        wanted = f"where the reader's schema has {reader.label}"
-        raise Mismatch(f"a {writer.label} was written, {wanted}")
+        raise _different(writer.label, reader.label)
     _check_alike(writer, reader)
     typed = typed_of(reader)
     if reader.kind == "float":
@@ -310,7 +310,7 @@ def _promotion(writer: Type, reader: Type) -> Change | None:
 
 
 def _to_float(value: object) -> object:
-    """The nearest number of 32 bits, rounded once, as Java's cast does."""
+    """Convert to the nearest 32-bit float, rounded once, as Java's cast does."""
     assert isinstance(value, int)
     shift = max(0, value.bit_length() - 24)
     kept, rest = divmod(value, 1 << shift)
@@ -324,17 +324,19 @@ def _then(first: Change, second: Change | None) -> Change:
 
 
 def _check_alike(writer: Type, reader: Type) -> None:
-    """Refuse what would be another value in silence."""
+    """Refuse a pair of types whose values would silently change."""
     if writer is reader:
         return
     if writer.kind == "fixed" and writer.size != reader.size:
-        raise Mismatch(f"{writer.name} has {writer.size} bytes, the reader's {reader.size}")
+        raise _different(f"{writer.name} of {writer.size} bytes", f"one of {reader.size} bytes")
     if writer.kind in ("enum", "fixed") and not _same_name(writer, reader, full=False):
-        raise Mismatch(f"a {writer.name} was written, where the reader's schema has {reader.name}")
+        raise _different(writer.name, reader.name)
     if writer.logical and reader.logical and _meaning(writer) != _meaning(reader):
-        raise Mismatch(
-            f"{_meaning(writer)} was written, where the reader's schema has {_meaning(reader)}"
-        )
+        raise _different(_meaning(writer), _meaning(reader))
+
+
+def _different(written: str, read: str) -> Mismatch:
+    return Mismatch(f"the writer's schema has {written} where the reader's schema has {read}")
 
 
 def _meaning(type_: Type) -> str:

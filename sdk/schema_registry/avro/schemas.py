@@ -1,8 +1,8 @@
-"""Avro schemas as a graph: names resolved over referenced schemas, logical types checked.
+"""Parses Avro schemas into a graph of types.
 
-Decides what a schema's JSON means, as Java's library reads it: names with and without a namespace,
-and logical types that do not fit their type and are therefore ignored. How values are written and
-read by the graph is decided in ``fitting`` and ``resolving``.
+It follows Java's library: it resolves names with and without a namespace, also across referenced
+schemas, and ignores a logical type that does not fit its type. ``fitting`` writes values by the
+graph, ``resolving`` reads them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _LOGICAL: Final = {
     "local-timestamp-millis": ("long",),
     "local-timestamp-micros": ("long",),
 }
-"""Logical types that become types of Python's, with the types that they may stand on."""
+"""Logical types that become Python types, with the Avro types that they may annotate."""
 
 
 class SchemaFault(ValueError):
-    """A schema that cannot be used; the message says why."""
+    """A schema cannot be used; the message says why."""
 
 
 class _Missing:
-    """Stands for a default that is not given; None is one."""
+    """Marks a field without a default; None is a default (null)."""
 
 
 MISSING: Final = _Missing()
@@ -50,8 +50,8 @@ class Field:
     Attributes:
         name: Name.
         type: Type.
-        default: Default as in the schema's JSON, or MISSING.
-        aliases: Other names that writers may have for it.
+        default: Default in the schema's JSON, or MISSING.
+        aliases: Other names of the field in writers' schemas.
     """
 
     name: str
@@ -62,18 +62,18 @@ class Field:
 
 @dataclass(slots=True, eq=False)
 class Type:
-    """A type of the graph; which attributes count depends on ``kind``.
+    """A type of the graph; which attributes are set depends on ``kind``.
 
     Attributes:
         kind: A primitive type, "record", "enum", "fixed", "array", "map" or "union".
         name: Full name of a named type.
-        aliases: Full names that a writer may have for it.
+        aliases: Other full names of the type in writers' schemas.
         logical: Logical type, empty for none.
         precision: Of a decimal.
         scale: Of a decimal.
         size: Bytes of a fixed.
         symbols: Symbols of an enum.
-        default: Symbol of an enum for those that are not known, empty for none.
+        default: Symbol of an enum that replaces an unknown one, empty for none.
         fields: Fields of a record.
         items: Type of an array's items or a map's values.
         branches: Types of a union.
@@ -94,7 +94,7 @@ class Type:
 
     @property
     def label(self) -> str:
-        """What the type is called within a union."""
+        """Name of the type within a union."""
         return self.name or self.kind
 
     @property
@@ -104,19 +104,19 @@ class Type:
         return self.items
 
     def parts(self) -> list[Type]:
-        """The types that it is made of."""
+        """Return the types of the fields, items, values or branches."""
         inner = [] if self.items is None else [self.items]
         return [*inner, *self.branches, *(each.type for each in self.fields)]
 
 
 def load(text: str) -> object:
-    """The JSON of a schema; a bare name such as ``string`` is one as well."""
+    """Parse a schema's JSON; a bare name such as ``string`` is returned as it is."""
     text = text.strip()
     return json.loads(text) if text[:1] in '{["' else text
 
 
 def declared_name(text: str) -> str | None:
-    """The full name of a schema's outermost type; None if it has none."""
+    """Return the full name of a schema's outermost type; None if it has no name."""
     schema = load(text)
     if isinstance(schema, str):
         return None if schema in PRIMITIVES else schema
@@ -127,11 +127,11 @@ def declared_name(text: str) -> str | None:
 
 
 def read_schema(text: str, used: Iterable[str] = ()) -> Type:
-    """The graph of a schema.
+    """Parse a schema into its graph.
 
     Args:
         text: The schema.
-        used: Schemas whose types it uses by name; each one behind those that it uses itself.
+        used: Referenced schemas, each behind those that it references itself.
 
     Raises:
         SchemaFault: The schema is invalid; the message says where and why.
@@ -143,7 +143,7 @@ def read_schema(text: str, used: Iterable[str] = ()) -> Type:
 
 
 class _Reader:
-    """Reads schemas one after the other into one set of named types."""
+    """Parses several schemas that share one set of named types."""
 
     def __init__(self) -> None:
         self._named: dict[str, Type] = {}
@@ -159,7 +159,7 @@ class _Reader:
         if isinstance(kind, dict | list):
             return self.read(kind, space)
         if not isinstance(kind, str):
-            raise SchemaFault(f"{_shown(schema)} has no type")
+            raise SchemaFault(f"{_shown(schema)} has no 'type'")
         if kind in NAMED:
             return self._define(schema, kind, space)
         if kind == "array":
@@ -174,20 +174,20 @@ class _Reader:
         if name in PRIMITIVES:
             return Type(name)
         qualified = _full(name, space)
-        # As in Java, a name that its namespace does not have may be one without any.
+        # As in Java's library, a name that the namespace lacks is looked up without a namespace.
         found = self._named.get(qualified) or self._named.get(name)
         if found is None:
             raise SchemaFault(
-                f"the type {name!r} is not known; add the schema that defines it to the references"
+                f"unknown type {name!r}; add the schema that defines it to the references"
             )
         return found
 
     def _union(self, branches: list[Type]) -> Type:
         labels = [each.label for each in branches]
         if "union" in labels:
-            raise SchemaFault("a union stands directly within a union")
+            raise SchemaFault("a union is directly within a union; merge their branches")
         if len(set(labels)) < len(labels):
-            raise SchemaFault(f"a union names a type twice: {', '.join(labels)}")
+            raise SchemaFault(f"a union has a type twice: {', '.join(labels)}")
         return Type("union", branches=tuple(branches))
 
     def _define(self, schema: dict[str, object], kind: str, space: str) -> Type:
@@ -205,7 +205,9 @@ class _Reader:
             if len(set(found.symbols)) < len(found.symbols) or (
                 default and default not in found.symbols
             ):
-                raise SchemaFault(f"the symbols of the enum {name!r} do not fit")
+                raise SchemaFault(
+                    f"the enum {name!r} has a symbol twice, or a default that is not a symbol"
+                )
             found.default = str(default)
         elif found.kind == "fixed":
             found.size = _whole(_member(schema, "size"), "size")
@@ -221,20 +223,17 @@ class _Reader:
             name = _text(each, "name")
             if any(known.name == name for known in record.fields):
                 raise SchemaFault(f"the record {record.name!r} has two fields {name!r}")
-            # Some writers put the logical type beside the type: Java ignores it there.
+            # Some schemas put the logical type beside "type": Java's library ignores it there.
             type_ = self.read(_member(each, "type"), space)
             aliases = tuple(_texts(each.get("aliases", [])))
             record.fields.append(Field(name, type_, each.get("default", MISSING), aliases))
 
 
 def check_bounded(root: Type) -> None:
-    """Refuse arrays whose items take no bytes, as nothing would bound their number.
-
-    Args:
-        root: The graph.
+    """Refuse arrays whose items take no bytes: a short value could announce any number of them.
 
     Raises:
-        SchemaFault: It has such an array.
+        SchemaFault: The schema has such an array.
     """
     types = list(all_types(root))
     empty = {id(each) for each in types if each.kind == "null" or _is_empty_fixed(each)}
@@ -249,8 +248,8 @@ def check_bounded(root: Type) -> None:
         empty |= more
     if any(each.kind == "array" and id(each.inner) in empty for each in types):
         raise SchemaFault(
-            "it has an array whose items take no bytes, which is not read: nothing would bound "
-            "their number"
+            "an array has items that take no bytes; such arrays are not read, as the length of a "
+            "value does not bound their number"
         )
 
 
@@ -259,11 +258,11 @@ def _is_empty_fixed(type_: Type) -> bool:
 
 
 def affected(root: Type, own: Callable[[Type], bool]) -> set[int]:
-    """Types of a graph that are, or are made of, one with a property; by their identity.
+    """Return the ids (``id()``) of the types that have a property or contain a type that has it.
 
     Args:
         root: The graph.
-        own: Tells types that have the property themselves.
+        own: Whether a type has the property itself.
     """
     users: dict[int, list[int]] = {}
     waiting = []
@@ -282,7 +281,7 @@ def affected(root: Type, own: Callable[[Type], bool]) -> set[int]:
 
 
 def all_types(root: Type) -> Iterator[Type]:
-    """Every type of a graph once."""
+    """Yield each type of a graph once."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -310,7 +309,7 @@ def is_recursive(root: Type) -> bool:
 
 
 def _with_logical(found: Type, schema: dict[str, object]) -> Type:
-    """Note the logical type if it fits; one that does not is ignored, as the specification says."""
+    """Set the logical type if it fits its type; the specification says to ignore it otherwise."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str) or found.kind not in _LOGICAL.get(logical, ()):
         return found
@@ -328,7 +327,7 @@ def _with_logical(found: Type, schema: dict[str, object]) -> Type:
 
 
 def _digits_of(size: int) -> int:
-    """How many decimal digits fit into so many bytes with a sign."""
+    """Return how many decimal digits fit into a signed number of `size` bytes."""
     return math.floor(math.log10(2) * (8 * size - 1)) if size else 0
 
 
@@ -349,7 +348,7 @@ def _member(schema: dict[str, object], name: str) -> object:
 def _text(schema: dict[str, object], name: str) -> str:
     found = _member(schema, name)
     if not isinstance(found, str) or not found:
-        raise SchemaFault(f"{_shown(schema)}: {name!r} must be a name")
+        raise SchemaFault(f"{_shown(schema)}: {name!r} must be a string that is not empty")
     return found
 
 
@@ -362,7 +361,7 @@ def _list(value: object) -> list[object]:
 def _texts(value: object) -> list[str]:
     found = [each for each in _list(value) if isinstance(each, str)]
     if len(found) < len(_list(value)):
-        raise SchemaFault(f"list of names expected, got {_shown(value)}")
+        raise SchemaFault(f"list of strings expected, got {_shown(value)}")
     return found
 
 
@@ -372,5 +371,5 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 def _whole(value: object, name: str) -> int:
     if not _is_whole(value) or not 0 <= value <= 2**31 - 1:
-        raise SchemaFault(f"{name} must be a whole number from 0, got {_shown(value)}")
+        raise SchemaFault(f"{name!r} must be an integer from 0, got {_shown(value)}")
     return value

@@ -1,4 +1,4 @@
-"""Avro with a schema registry; needs fastavro (``pip install 'onceflow[avro]'``)."""
+"""The Avro serde with a schema registry; needs fastavro (``pip install 'onceflow[avro]'``)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ except ImportError as _missing:
     raise ImportError("fastavro is missing: pip install 'onceflow[avro]'") from _missing
 
 AvroSchema = str | Mapping[str, object] | Sequence[object] | Schema
-"""A schema: its JSON as text or as Python has it, or with the schemas that it uses."""
+"""A schema: JSON text, the parsed JSON, or a ``Schema``, which may reference other schemas."""
 
 RECURSIVE_FAST_BYTES_MAX: Final = 2_048
-"""Longest value of a recursive schema that the compiled reader is trusted with: it descends on the
-machine's stack, and one byte may be one level, so that 20 kB can end the process."""
+"""Longest value of a recursive schema that fastavro's compiled reader gets. It recurses on the C
+stack, one level a byte at worst, so that a value of 20 kB can crash the process."""
 
 
 def avro_serde(
@@ -59,22 +59,23 @@ def avro_serde(
     use_latest_version: bool = False,
     normalize: bool = False,
 ) -> RegistrySerde:
-    """A serde for Avro records with registered schemas, in Confluent's layout.
+    """Return a serde for Avro values with registered schemas, in Confluent's layout.
 
-    Records are mappings, dataclasses, ``msgspec`` structs or pydantic models; logical types are
-    Python's (``Decimal``, ``UUID``, ``date``, ``time``, ``datetime``). A value that its type cannot
-    hold, and a field that the schema does not have, is refused, never changed or dropped.
+    Records are mappings, dataclasses, ``msgspec`` structs or pydantic models. Logical types are
+    Python's (``Decimal``, ``UUID``, ``date``, ``time``, ``datetime``). The serializer refuses
+    values that their type cannot hold and fields that the schema lacks; it changes and drops none.
 
-    A value of a union is of the type that it fits. Where several fit, say which: by a pair of name
-    and value, as ``("shop.Order", {...})``, by an object of a class of that name, or by a value
-    that was read, which knows its type (``avro_type_name``).
+    The serializer picks the union branch that a value fits. If several fit, name the branch: give
+    a pair of name and value, as ``("shop.Order", {...})``, or an object whose class has that name.
+    A value read from a union remembers its branch (``avro_type_name``) and needs no pair.
 
     Args:
-        registry: Where schemas are.
-        schema: Schema to write with; None only reads, or writes with the newest version.
-        kind: Type that values are turned into when they are read; None gives dictionaries.
-        reader_schema: Schema that values are read as, whatever they were written with; None gives
-            them as they were written.
+        registry: Client of the schema registry.
+        schema: Schema to write with. With None the serde only reads, unless `use_latest_version`
+            is set.
+        kind: Type to convert read values into; None gives dictionaries.
+        reader_schema: Schema to resolve read values to, by Avro's rules of schema resolution; None
+            gives them in the schema that they were written with.
         subject_name_strategy: "topic", "record", "topic-record", or a function of topic, field
             and record name.
         auto_register: Register the schema if its subject lacks it (``auto.register.schemas``);
@@ -141,6 +142,8 @@ class _AvroSerializer(RegistrySerializer):
 
 
 class _AvroDeserializer(PayloadDeserializer):
+    _schema_type = "AVRO"
+
     def __init__(
         self,
         registry: SchemaRegistry | AsyncSchemaRegistry,
@@ -149,15 +152,10 @@ class _AvroDeserializer(PayloadDeserializer):
     ) -> None:
         super().__init__(registry)
         self._convert = as_kind(kind)
-        self._names = kind is None  # another type has no place for them
+        self._names = kind is None  # converted values cannot carry the name of their Avro type
         self._reader = reader
 
-    def _decoder(self, schema_id: int) -> Decode:
-        schema = self._registry.schema(schema_id)
-        if schema.schema_type != "AVRO":
-            raise SerializationError(
-                f"schema id {schema_id} is of type {schema.schema_type}, not AVRO; use its serde"
-            )
+    def _decoder(self, schema: Schema) -> Decode:
         writer = _graph(self._registry, schema)
         reader = writer if self._reader is None else _graph(self._registry, self._reader)
         check_bounded(writer)
@@ -167,7 +165,7 @@ class _AvroDeserializer(PayloadDeserializer):
 
 
 class _Reading:
-    """Reads values of one schema."""
+    """Decodes the values that one schema wrote."""
 
     def __init__(
         self,
@@ -193,7 +191,9 @@ class _Reading:
         value = read(source, self._code, None, return_named_type=self._named)["value"]
         left = len(data) - source.tell()
         if left:
-            raise SerializationError(f"{left} bytes are left behind the value")
+            raise SerializationError(
+                f"{left} bytes follow the value: they were not written with the schema of their id"
+            )
         if self._change is not None:
             value = self._change(value)
         return self._convert(value)
@@ -205,10 +205,10 @@ def _graph(registry: SchemaRegistry, schema: Schema) -> Type:
 
 
 def _code(root: Type) -> Any:
-    """The schema for fastavro, which writes and reads raw values by it.
+    """Return the schema in fastavro's form, for raw values: without logical types and defaults.
 
-    Types are defined where they are first used, without logical types and defaults. A record
-    around it takes no bytes, and lets fastavro keep what it parsed for any kind of type.
+    A record of one field wraps the schema and adds no bytes: fastavro would parse a type without a
+    name again for each value.
     """
     defined: set[str] = set()
 

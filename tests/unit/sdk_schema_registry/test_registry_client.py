@@ -345,8 +345,10 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, object], fiel
     assert found.value.field == field
     with pytest.raises(ConfigError, match="did you mean timeout_ms"):
         SchemaRegistry("http://h", timeout=3)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="cannot load"):
-        SchemaRegistry("https://h", ssl_cafile="/nowhere")
+    for setting in ("ssl_cafile", "ssl_certfile"):
+        with pytest.raises(ConfigError, match=r"/nowhere.*cannot load") as found:
+            SchemaRegistry("https://h", **{setting: "/nowhere"})  # type: ignore[arg-type]
+        assert found.value.field == setting
 
 
 def test_caches_stay_within_their_capacity(fake: FakeRegistry) -> None:

@@ -52,8 +52,8 @@ def test_the_long_form_of_the_first_message_is_read_too() -> None:
         (b"", "too few"),
         (b"\x00\x00\x00\x01", "too few"),
         (b'{"a": 1}', "not 0"),
-        (b"\x00\xff\xff\xff\xff", "cannot be a schema id"),
-        (b"\x00\x00\x00\x00\x00", "cannot be a schema id"),
+        (b"\x00\xff\xff\xff\xff", "is invalid"),
+        (b"\x00\x00\x00\x00\x00", "is invalid"),
     ],
 )
 def test_bytes_without_a_schema_id_are_refused(data: bytes, said: str) -> None:
