@@ -377,10 +377,10 @@ class SourceOptions:
             ConfigError: An option is unknown, missing or does not fit another.
         """
         folded = {name.lower(): value for name, value in options.items()}
-        folded.pop(NO_EFFECT.lower(), None)
-        group_id = folded.pop(GROUP_ID, None)
+        aside = (GROUP_ID, NO_EFFECT.lower())
+        options = {name: value for name, value in options.items() if name.lower() not in aside}
         found, given = read_options(SourceSettings, options), set(folded)
-        group_id = _one("groupId", found.group_id, GROUP_ID, group_id)
+        group_id = _one("groupId", found.group_id, GROUP_ID, folded.get(GROUP_ID))
         poll_timeout_ms = _one(
             "pollTimeoutMs",
             found.poll_timeout_ms,
@@ -395,7 +395,7 @@ class SourceOptions:
             raise ConfigError("startingOffsets", "latest", "a batch from latest is always empty")
         if starting.kind == "committed" and group_id is None:
             raise ConfigError("groupId", "", "startingOffsets=committed needs the group's name")
-        client = client_of(folded, refused=NOT_OF_SOURCE)
+        client = client_of(options, refused=NOT_OF_SOURCE)
         with named_as_options(options):
             consumer = client.reader(auto_offset_reset="none")
             admin = client.admin()
