@@ -30,6 +30,7 @@ from onceflow.transactions.sinks import (
     SinkSession,
     SinkTopicReplacedError,
     Sqlite,
+    read_json_lines,
 )
 
 DEADLINE_S = 30
@@ -233,8 +234,16 @@ class Target:
         return workers.start(program, *arguments)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def target(request: pytest.FixtureRequest) -> Target:
+@pytest.fixture(params=["sqlite", "postgres", "files"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    if request.param == "files":
+        folder = tmp_path / "files"
+        folder.mkdir()
+        return Target(
+            "sinks.JsonLines(path)",
+            str(folder),
+            lambda: [str(row["text"]) for row in read_json_lines(folder)],
+        )
     if request.param == "sqlite":
         path = request.getfixturevalue("path")
         return Target("sinks.Sqlite(path, 'rows')", str(path), lambda: stored(path))

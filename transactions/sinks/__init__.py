@@ -17,20 +17,28 @@ from onceflow.transactions.sinks.errors import (
     SinkTopicReplacedError,
     SinkUnavailableError,
 )
+from onceflow.transactions.sinks.files import FileSink, JsonLines, read_json_lines
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
 from onceflow.transactions.sinks.session import SinkSession
 from onceflow.transactions.sinks.sink import Sink, Steps
 from onceflow.transactions.sinks.sqlite import Sqlite
 
 if TYPE_CHECKING:
+    from onceflow.transactions.sinks.parquet import Parquet as Parquet
+    from onceflow.transactions.sinks.parquet import read_parquet as read_parquet
     from onceflow.transactions.sinks.postgres import Postgres as Postgres
 
-_HOMES = {"Postgres": "postgres"}
+_HOMES = {"Parquet": "parquet", "Postgres": "postgres", "read_parquet": "parquet"}
 
 __all__ = [
     "SinkSession",
     "Sqlite",
     "Postgres",
+    "JsonLines",
+    "Parquet",
+    "FileSink",
+    "read_json_lines",
+    "read_parquet",
     "Sink",
     "Steps",
     "Batch",
