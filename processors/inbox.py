@@ -80,7 +80,16 @@ class Inboxes:
         times: By topic: the time by which records are ordered, where it is not their timestamp.
     """
 
-    __slots__ = ("_at_end", "_first", "_idle_ms", "_since_ms", "_times", "all", "by_partition")
+    __slots__ = (
+        "_at_end",
+        "_first",
+        "_idle_ms",
+        "_since_ms",
+        "_tables",
+        "_times",
+        "all",
+        "by_partition",
+    )
 
     def __init__(
         self,
@@ -90,6 +99,7 @@ class Inboxes:
         times: Mapping[str, TimeOfRecord] = NO_TIMES,
     ) -> None:
         self._times: Mapping[str, TimeOfRecord] = times
+        self._tables: frozenset[TopicPartition] = frozenset(first)
         self._first: set[TopicPartition] = set(first)
         self.by_partition: dict[TopicPartition, Inbox] = {tp: Inbox(tp) for tp in partitions}
         self.all: tuple[Inbox, ...] = tuple(self.by_partition.values())
@@ -156,6 +166,11 @@ class Inboxes:
         else:
             self._at_end.discard(partition)
 
+    def committed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Records of these inputs are committed: from the first other one on tables are read."""
+        if self._tables and not self._tables.issuperset(partitions):
+            self._tables = frozenset()
+
     def empty(self) -> list[TopicPartition]:
         """Inputs without a record."""
         return [inbox.partition for inbox in self.all if not inbox]
@@ -171,10 +186,11 @@ class Inboxes:
         return [inbox.partition for inbox in self.all if len(inbox) >= most]
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Forget all records. Tables are read to their ends again before the first other record."""
         for inbox in self.all:
             inbox.clear()
         self._since_ms = None
+        self._first.update(self._tables)
 
     def __len__(self) -> int:
         return sum(map(len, self.all))

@@ -443,6 +443,7 @@ class Task:
         for where in done:
             del self.doomed[where]
             self._buried.discard(where)
+        self.inboxes.committed(self.progress)
         self.progress.clear()
         self.fired = False
         return bool(done)

@@ -30,6 +30,7 @@ from onceflow.processors import (
 )
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.testing import TestDriver
+from onceflow.sdk.errors import TransactionAbortableError
 from onceflow.sdk.model.partitions import TopicPartition
 
 
@@ -104,6 +105,18 @@ def test_the_table_is_read_to_its_end_before_the_first_record(
         put(world, "orders", b"k29", b"1", 5)
     world.run(app)
     assert world.cluster.values("out") == [b"1:N29"]
+
+
+@pytest.mark.parametrize("call", ["send", "flush", "commit_transaction"])
+def test_the_table_is_read_to_its_end_again_after_an_abort(tmp_path: Path, call: str) -> None:
+    """Until a record is committed that met it, whatever that record's time."""
+    world = World(tmp_path, "orders", "customers")
+    for number in range(5):
+        put(world, "customers", b"k", b'{"name":"N%d"}' % number, 1_000 + number)
+    put(world, "orders", b"k", b"1", 5)
+    world.cluster.fail(call, TransactionAbortableError("try again"))
+    world.run(shop(max_poll_records=2))
+    assert world.cluster.values("out") == [b"1:N4"]
 
 
 class Killed(BaseException):
