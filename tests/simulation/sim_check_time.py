@@ -38,8 +38,8 @@ def check_windows(size_ms: int, grace_ms: int) -> Callable[[Left], None]:
             found, wanted = results.get(window, []), model.closed.get(window)
             if found != ([] if wanted is None else [wanted]):
                 left.wrong("wrong window", f"{window}: {found} is not {wanted}")
-        _check_all(left, "late", Counter(visible(left.late)), model.late)
-        _check_all(left, "dead letter", Counter(visible(left.letters)), model.letters)
+        check_all(left, "late", Counter(visible(left.late)), model.late)
+        check_all(left, "dead letter", Counter(visible(left.letters)), model.letters)
 
     return check
 
@@ -79,6 +79,6 @@ class _Windows:
             self.open.setdefault(window, []).append(value.decode())
 
 
-def _check_all(left: Left, rule: str, found: Counter[bytes], wanted: Counter[bytes]) -> None:
+def check_all(left: Left, rule: str, found: Counter[bytes], wanted: Counter[bytes]) -> None:
     if found != wanted:
         left.wrong(rule, f"missing {dict(wanted - found)}, too many {dict(found - wanted)}")

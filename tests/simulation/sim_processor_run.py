@@ -8,6 +8,7 @@ from typing import cast
 
 import sim_ending
 from sim_broker import raw_batches
+from sim_check_inputs import check_joined, check_looked_up, check_merged
 from sim_check_time import check_windows
 from sim_checker import StoredRecord
 from sim_processor_checker import Left, check_copies, check_counted, check_rekeyed
@@ -21,6 +22,7 @@ from sim_shapes import (
     OUTPUT,
     REPARTITION,
     WINDOW_MS,
+    WITHIN_MS,
     ProcessorSetup,
     Shape,
     draw,
@@ -34,7 +36,9 @@ from onceflow.processors.state.timed import split_window_row
 PURGED_S = 0.3
 """How often repartition topics are purged, in place of the half minute that no run lasts."""
 
-Rows = Mapping[bytes, bytes]
+FILLED_US = 60_000_000
+"""Virtual time within which all input has to be there, where the application starts behind it."""
+
 States = Mapping[int, Mapping[object, object]]
 
 
@@ -47,9 +51,21 @@ def _windows(row: bytes, value: bytes) -> tuple[object, object]:
     return (key, start_ms), ValueCodec(list[str], "look").decode(row, value)
 
 
+def _row(key: bytes, value: bytes) -> tuple[object, object]:
+    return key, ValueCodec(bytes, "look").decode(key, value)
+
+
+def _waiting(row: bytes, value: bytes) -> tuple[object, object]:
+    matched, data = ValueCodec(tuple[bool, bytes | None], "look").decode(row, value)  # type: ignore[misc]
+    return data, matched
+
+
 STATES: Mapping[str, tuple[str, Callable[[bytes, bytes], tuple[object, object]]]] = {
     "count": ("step-seen", _counts),
     "rekey": ("step-seen", _counts),
+    "merge": ("step-seen", _counts),
+    "table": ("rows-table", _row),
+    "join": ("step-buffer", _waiting),
     "window": ("step-windows", _windows),
 }
 """By kind: the state that is looked at, and what a row of it says."""
@@ -63,6 +79,9 @@ def check_of(shape: Shape) -> Callable[[Left], None]:
         "chain": check_counted,
         "rekey": check_rekeyed(new_key),
         "window": check_windows(WINDOW_MS, shape.grace_ms),
+        "merge": check_merged(shape.filled),
+        "table": check_looked_up(shape.filled),
+        "join": check_joined(WITHIN_MS, shape.grace_ms, shape.join),
     }[shape.kind]
 
 
@@ -84,9 +103,10 @@ class ProcessorSimulation(Simulation):
         shape = cast(ProcessorSetup, self.setup).shape
         assert shape is not None
         self.shape = shape
-        marks = "!" if shape.kind == "window" else "!#"
+        units = self.setup.units
         own = {
-            "input": lambda i: KeyedProducer(self, f"input{i}", self.setup.units, "a", marks),
+            "input": lambda i: KeyedProducer(self, f"input{i}", units, "a", shape.marks),
+            "input of b": lambda i: KeyedProducer(self, f"other{i}", units, "b", shape.marks),
             "application": lambda i: ApplicationWorker(self, f"app{i}", shape),
         }
         for kind, make in own.items():
@@ -94,6 +114,12 @@ class ProcessorSimulation(Simulation):
         super().make_workers()
 
     def fill(self) -> None:
+        writers = [w for w in self.workers if not isinstance(w, ApplicationWorker)]
+        if self.shape.filled:
+            for writer in writers:
+                writer.start()
+            self.world.run(lambda: all(w.finished for w in writers), self.world.now_us + FILLED_US)
+            self.world.run(lambda: sim_ending.is_settled(self), self.world.now_us + FILLED_US)
         self.faults_began = True
 
     def _create_topics(self) -> None:

@@ -242,6 +242,7 @@ class ApplicationWorker(Worker):
             shutdown_timeout_ms=6_000,
             aborts_max=500,
             partitions=-1,
+            max_task_idle_ms=self.shape.idle_ms,
             consumer_settings={**TIMES, **member_times(protocol, times), **protocol},
             producer_settings={
                 **TIMES,

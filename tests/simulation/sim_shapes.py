@@ -4,14 +4,12 @@ All workers of a run declare the same. Handlers fail for a while, for good, and 
 changed state. A kind names the functions of an application and the topics that it reads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import sim_setup
 from sim_processor_checker import fails, is_refused
@@ -35,11 +33,17 @@ TOO_LARGE = 120_000
 """Bytes of an output that no segment takes."""
 
 PLAIN = ("copy", "count", "count", "chain")
-KINDS = (*PLAIN, *PLAIN, "rekey", "rekey", "window", "window")
+TOGETHER = ("merge", "table", "join")
+"""Kinds whose tasks have two inputs, ``a`` and ``b``."""
+
+KINDS = (*PLAIN, "rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER)
 """Kinds of applications, with repetitions as weights."""
 
 NEW_KEYS = 4
 WINDOW_MS = 300
+WITHIN_MS = 150
+UNBOUNDED_MS = 600_000
+"""A grace within which no record of a run is late."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,11 @@ class Shape:
         failing: Of a hundred records, how many fail for a while.
         backoff_ms: First wait between attempts.
         disk_is_lost: How often a start finds an empty disk.
-        grace_ms: How long windows take late records.
+        grace_ms: How long windows and joins take late records.
+        join: Which results a join gives.
+        filled: Whether all input is there before the application starts. Then timestamps decide
+            the order in which a task takes the records of its inputs (KIP-695).
+        idle_ms: How long an input at its end is waited for.
     """
 
     kind: str
@@ -63,11 +71,22 @@ class Shape:
     backoff_ms: int
     disk_is_lost: float
     grace_ms: int
+    join: str
+    filled: bool
+    idle_ms: int
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Topics that clients fill."""
-        return ("a",)
+        return ("a", "b") if self.kind in TOGETHER else ("a",)
+
+    @property
+    def marks(self) -> str:
+        """Ends of values: ``!`` for those that fail, ``#`` for those whose output is refused.
+
+        Of a join the partners decide what a record gives, so that no record is marked.
+        """
+        return {"window": "!", "join": ""}.get(self.kind, "!#")
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -78,7 +97,7 @@ class Shape:
 def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
     """The application of a seed."""
     rng = random.Random(f"{seed}/application")
-    return Shape(
+    shape = Shape(
         rng.choice(kinds),
         rng.choice((StoreKind.LMDB, StoreKind.LMDB, StoreKind.MEMORY)),
         rng.random() < 0.3,
@@ -86,7 +105,14 @@ def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
         rng.choice((1, 300, 2_000)),
         rng.choice((0.0, 0.3)),
         rng.choice((0, 200, 1_000)),
+        rng.choice(("inner", "left", "outer")),
+        rng.random() < 0.6,
+        rng.choice((0, 0, 300)),
     )
+    if shape.kind not in TOGETHER:
+        return replace(shape, filled=False)
+    # Which of two inputs is ahead is otherwise not the seed's to decide: nothing may be late.
+    return shape if shape.filled else replace(shape, grace_ms=UNBOUNDED_MS)
 
 
 @dataclass
@@ -115,11 +141,23 @@ def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
     setup.duration_us = rng.choice((3_000_000, 6_000_000))
     setup.trouble_every_us = rng.choice((150_000, 400_000))
     setup.segment_bytes = rng.choice((20_000, 100_000))  # A dead letter has to fit in.
+    if shape.kind in TOGETHER:
+        setup.workers["input of b"] = rng.choice((1, 1, 2))
+        setup.partitions["b"] = setup.partitions["a"]
+        setup.protocols = [_together(protocol) for protocol in setup.protocols]
     setup.troubles += ["kill worker", "pause worker", "zombie", "cut"]
     if setup.properties.get("onceflow.durability") == "kafka" and setup.power:
         # Inputs may be gone and their outputs not, which no rule here could tell apart.
         setup.properties["onceflow.durability"] = rng.choice(("group", "always"))
     return ProcessorSetup(**vars(setup), shape=shape)
+
+
+def _together(protocol: dict[str, object]) -> dict[str, object]:
+    """A protocol whose assignor gives one partition number of all topics to one member."""
+    if protocol.get("group_protocol") == "consumer":
+        return protocol | {"group_remote_assignor": "range"}
+    given = protocol.get("partition_assignment_strategy")
+    return protocol if given == ("range",) else {}
 
 
 def new_key(value: bytes) -> bytes:
@@ -213,7 +251,35 @@ class Handlers:
             self._trouble(value)
             return found
 
+    def _merge(self, app: App, options: dict[str, Any]) -> None:
+        app.processor(["a", "b"], to=OUTPUT, name="step", **options)(self._counting())
 
-def _shown(value: bytes, count: int) -> bytes:
-    text = b"%s:%d" % (value, count)
+    def _table(self, app: App, options: dict[str, Any]) -> None:
+        rows = app.table("b", bytes, name="rows", **options)
+
+        @app.processor("a", to=OUTPUT, name="step", **options)
+        def look_up(value: bytes, row: Annotated[bytes | None, rows]) -> bytes:
+            self._trouble(value)
+            return _shown(value, b"-" if row is None else row)
+
+    def _join(self, app: App, options: dict[str, Any]) -> None:
+        @app.join(
+            "a",
+            "b",
+            within=milliseconds(WITHIN_MS),
+            grace=milliseconds(self.shape.grace_ms),
+            kind=self.shape.join,
+            to=OUTPUT,
+            late=LATE,
+            name="step",
+            **options,
+        )
+        def pair(left: bytes | None, right: bytes | None) -> bytes:
+            text = (left or b"-") + b"|" + (right or b"-")
+            self._trouble(text)
+            return text
+
+
+def _shown(value: bytes, found: bytes | int) -> bytes:
+    text = b"%s:%s" % (value, b"%d" % found if isinstance(found, int) else found)
     return text.rjust(TOO_LARGE) if is_refused(value) else text

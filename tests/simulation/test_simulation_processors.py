@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 from sim_processor_run import simulate_processors
-from sim_shapes import KINDS, PLAIN
+from sim_shapes import KINDS, PLAIN, TOGETHER
 
-from onceflow.processors.assign import Tasks
+from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.frame import Frame
+from onceflow.processors.graph.nodes import JoinNode
 from onceflow.processors.inbox import Inboxes
 from onceflow.processors.kafka_services import KafkaChangelogReader, KafkaTopicAdmin
 from onceflow.processors.nodes.base import Stores
@@ -203,6 +204,33 @@ def _rekeyed_records_go_by_their_old_keys(replace: Replace) -> None:
     replace(RekeyWork, "call", call)
 
 
+def _no_input_is_waited_for(replace: Replace) -> None:
+    async def note_ends(self: Worker, calls: object, task: Task) -> None:
+        for partition in task.inboxes.empty():
+            task.inboxes.note_end(partition, True)
+
+    replace(Worker, "_note_ends", note_ends)
+
+
+def _an_abort_forgets_that_tables_go_first(replace: Replace) -> None:
+    whole = Inboxes.clear
+
+    def clear(self: Inboxes) -> None:
+        kept = set(self._first)
+        whole(self)
+        self._first = kept
+
+    replace(Inboxes, "clear", clear)
+
+
+def _inputs_of_a_task_go_to_several_members(replace: Replace) -> None:
+    replace(CoPartitioned, "_part", lambda self, topic: topic)
+
+
+def _joins_have_no_grace(replace: Replace) -> None:
+    replace(JoinNode, "closes_ms", lambda self, time_ms: time_ms + self.within_ms + 1)
+
+
 TWICE = ("processed twice", "wrong count", "ahead of offsets")
 
 
@@ -254,6 +282,19 @@ FAULTS = {
     ),
     "re-keyed records go by their old keys": Fault(
         _rekeyed_records_go_by_their_old_keys, ("wrong key",), ("rekey",)
+    ),
+    "no input is waited for": Fault(
+        _no_input_is_waited_for, ("input order", "wrong join"), ("merge", "join")
+    ),
+    "an abort forgets that tables go first": Fault(
+        _an_abort_forgets_that_tables_go_first, ("wrong row",), ("table",)
+    ),
+    "inputs of a task go to several members": Fault(
+        _inputs_of_a_task_go_to_several_members, ("stuck",), TOGETHER
+    ),
+    "joins have no grace": Fault(_joins_have_no_grace, ("late", "wrong join"), ("join",)),
+    "restored buffers of joins are not due": Fault(
+        _restored_windows_are_not_due, ("wrong join", "state differs"), ("join",)
     ),
 }
 
