@@ -10,7 +10,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from onceflow.processors.aggregates import Ready
 from onceflow.processors.calls import InPlace, OnThread
@@ -34,7 +34,7 @@ from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
-from onceflow.processors.tables import GlobalTable, K, Table, V
+from onceflow.processors.tables import GlobalLookup, GlobalTable, K, Table, V
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Services, Worker
@@ -312,8 +312,8 @@ class App:
 
     def join(
         self,
-        left: str | Table[Any, Any],
-        right: str | Table[Any, Any],
+        left: str | Callable[..., object],
+        right: str | Callable[..., object] | GlobalLookup,
         *,
         within: timedelta | None = None,
         grace: timedelta | None = None,
@@ -324,8 +324,9 @@ class App:
         late: str | None = None,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
-        """Declare a function that joins the records of two topics by key, or two tables.
+        """Declare a function that joins two streams by key, two tables, or a stream with a table.
 
+        A stream is a topic, or a function that is a processor already: its results are joined.
         Two records are partners when they have one key and are at most ``within`` apart. The
         function gets both values (and ``key``) and gives the result, whose timestamp is the later
         one of the two. A result without a partner is given when no partner can come any more:
@@ -333,10 +334,17 @@ class App:
 
         Of two tables each change gives the new result of its key, or deletes it.
 
+        A table on the right of a stream is looked up: each record of the stream gives a result
+        with the row of its key, and of a global table with that of any key::
+
+            @app.join("orders", countries.by(lambda order: order.country), to="priced")
+            def price(order: Order, country: Country) -> Priced: ...
+
         Args:
-            left: A topic, or a table.
-            right: Another topic with the same partition count, or another table.
-            within: Longest time between partners, before or after; of topics alone.
+            left: A topic, a processor, or a table.
+            right: Another topic with the same partition count, another processor, a table, or a
+                global table, also with ``by``.
+            within: Longest time between partners, before or after; of streams alone.
             grace: How long records may come late, in stream time.
             kind: ``inner``, ``left`` (also left ones without a partner) or ``outer``.
             to: Topic of the results.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from onceflow.processors.declare.signatures import Argument
 from onceflow.processors.values import Decoder
 
 
@@ -22,6 +23,7 @@ class Field(enum.Enum):
     VALUE = "value"
     KEY = "key"
     HEADERS = "headers"
+    ROW = "row of a table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,11 @@ class Part:
         form: How it is given.
         decode: Decoder of single values or keys; None where none is needed.
         schema: Arrow schema from ``Annotated[pa.RecordBatch, schema]``; None infers one.
+        argument: The parameter that gets rows of a table; None for the others.
     """
 
     field: Field
     form: Form = Form.LIST
     decode: Decoder | None = None
     schema: object = None
+    argument: Argument | None = None

@@ -146,6 +146,32 @@ class Inboxes:
             self._since_ms = now_ms
         return found if now_ms - self._since_ms >= self._idle_ms else None
 
+    def run_length(self, inbox: Inbox, most: int) -> int:
+        """How many records ``next`` would take from an input before another one has its turn.
+
+        Args:
+            inbox: What ``next`` gave.
+            most: Records that are wanted.
+        """
+        if self._times:
+            return 1
+        until: int | None = None  # The first time that is another input's.
+        is_before = True
+        for other in self.all:
+            head = other.head()
+            if other is inbox:
+                is_before = False
+            elif head is not None:
+                time_ms = head.timestamp_ms + (0 if is_before else 1)
+                until = time_ms if until is None else min(until, time_ms)
+        first, stop = inbox.index, min(len(inbox.records), inbox.index + most)
+        if until is None:
+            return stop - first
+        for place in range(first + 1, stop):
+            if inbox.records[place].timestamp_ms >= until:
+                return place - first
+        return stop - first
+
     def _time_of(self, inbox: Inbox, head: ConsumerRecord) -> int:
         """Event time of the next record, asked once."""
         if inbox.timed != head.offset:

@@ -140,7 +140,7 @@ class Task:
         "_buried",
         "_job",
         "_program",
-        "_slice_node",
+        "_slice_nodes",
         "_stores",
         "doomed",
         "fired",
@@ -175,7 +175,7 @@ class Task:
         self.doomed: dict[Doomed, RecordError] = {}
         self._buried: set[Doomed] = set()
         self._program = program
-        self._slice_node = program.slices(self.inputs[0].topic) if len(self.inputs) == 1 else None
+        self._slice_nodes = {tp.topic: program.slices(tp.topic) for tp in self.inputs}
         self._stores: Mapping[str, Store] = {}
         self._job: _Job | None = None
 
@@ -239,28 +239,34 @@ class Task:
                 return
             if self._program.timed and self._job is None:
                 self._take_due()
-            if self._slice_node is not None and self._job is None and not self.doomed:
-                self._take_slice(unit, self._slice_node)
-            else:
+            if not self._took_slice(unit):
                 await self._take_record(unit)
             if self.state is not None and self.state.size_bytes >= unit.bytes_max:
                 unit.due_s = 0.0  # What is uncommitted is held in memory.
             if unit.clock() >= unit.due_s:
                 return
 
-    def _take_slice(self, unit: Unit, node: WorkNode) -> None:
-        """Let a node process a run of records straight into the unit."""
-        inbox = self.inboxes.all[0]
-        records, start = inbox.records, inbox.index
-        if self.waiting is not None:
-            # The record that failed before comes with its count of attempts.
-            self._job = _Job(inbox, records[start], (node,))
-            if records[start].offset >= self.waiting.offset:
-                return
-            stop = start + 1
+    def _took_slice(self, unit: Unit) -> bool:
+        """Let a node process a run of records straight into the unit, where one can."""
+        if self._job is not None or self.doomed:
+            return False
+        inbox = self.inboxes.next(int(unit.clock() * 1000))
+        node = None if inbox is None else self._slice_nodes[inbox.partition.topic]
+        if inbox is None or node is None:
+            return False
+        waiting = self.waiting
+        if waiting is None or waiting.partition != inbox.partition:
+            count = self.inboxes.run_length(inbox, unit.room)
+        elif inbox.records[inbox.index].offset >= waiting.offset:
+            return False  # The record that failed before comes with its count of attempts.
         else:
-            stop = min(len(records), start + unit.room)
-        self._job = None
+            count = 1
+        self._take_slice(unit, node, inbox, count)
+        return True
+
+    def _take_slice(self, unit: Unit, node: WorkNode, inbox: Inbox, count: int) -> None:
+        records, start = inbox.records, inbox.index
+        stop = start + count
         done, error = node.run_slice(records, start, stop, self._stores, unit)
         if done > start:
             unit.count += done - start

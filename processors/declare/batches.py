@@ -1,8 +1,8 @@
 """Functions over many records at once (``batch=``): what they may take.
 
 A function takes the values of a run of records: as a list, ``list[T]``, or as an Arrow record batch
-or array. Parameters named ``key`` and ``headers`` get lists too. State, contexts and single records
-belong to one record, and there is none here.
+or array. Parameters named ``key`` and ``headers`` get lists too, those of tables a list of rows,
+one for each record. State, contexts and single records belong to one record: there is none here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ from dataclasses import dataclass
 from onceflow.processors.batches import Field, Form, Part
 from onceflow.processors.declare.functions import (
     Declaration,
+    Lookups,
     Source,
     check_topics,
+    find_lookups,
     find_source,
     shown_type,
     taken_type,
 )
 from onceflow.processors.declare.options import FunctionOptions, read_options
-from onceflow.processors.declare.signatures import ArgumentKind, Signature, read_signature
+from onceflow.processors.declare.signatures import (
+    ArgumentKind,
+    Signature,
+    lookup_of,
+    read_signature,
+)
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph.nodes import BatchNode, Node
 from onceflow.processors.values import Format, decoder_for
@@ -50,11 +57,13 @@ class BatchDeclaration(Declaration):
         size: Most records in one call.
         parts: What its parameters get.
         takes: Type that it takes, as text.
+        lookups: The tables that it looks up.
     """
 
     size: int
     parts: tuple[Part, ...]
     takes: str
+    lookups: Lookups
 
     @property
     def always_gives(self) -> bool:
@@ -66,6 +75,8 @@ class BatchDeclaration(Declaration):
         return BatchNode(
             name=self.name,
             parents=parents,
+            lookups=self.lookups.tables,
+            global_lookups=self.lookups.global_tables,
             takes=self.takes,
             gives=shown_type(self.returns),
             function=self.function,
@@ -130,6 +141,7 @@ def declare_batch(
         size=_check_size(called, batch),
         parts=_read_parts(called, signature, read.format),
         takes=taken_type(signature),
+        lookups=find_lookups(called, signature, known, many=True),
     )
 
 
@@ -145,10 +157,20 @@ def _read_parts(called: str, signature: Signature, format: Format) -> tuple[Part
         raise DeclarationError(
             f"{called}: batch= needs a function without async: one call at a time makes the batch"
         )
-    return tuple(
-        _part(called, argument.name, argument.kind, argument.annotation, format)
+    parts = tuple(
+        Part(Field.ROW, argument=argument)
+        if argument.kind is ArgumentKind.TABLE
+        else _part(called, argument.name, argument.kind, argument.annotation, format)
         for argument in signature.arguments
     )
+    columns = any(part.field is Field.VALUE and part.form is not Form.LIST for part in parts)
+    for part in parts:
+        argument = part.argument
+        if argument is not None and columns and lookup_of(argument.annotation) is not None:
+            raise DeclarationError(
+                f"{called}: {argument.name}: by() needs single values; take the values as list[...]"
+            )
+    return parts
 
 
 def _part(called: str, name: str, kind: ArgumentKind, annotation: object, format: Format) -> Part:
@@ -156,7 +178,7 @@ def _part(called: str, name: str, kind: ArgumentKind, annotation: object, format
     if field is None:
         raise DeclarationError(
             f"{called}: {name} belongs to one record, and batch= gives many; take list[...] or "
-            "pyarrow.RecordBatch, key and headers, or leave out batch="
+            "pyarrow.RecordBatch, key, headers and rows of tables, or leave out batch="
         )
     if field is Field.HEADERS:
         return Part(field)

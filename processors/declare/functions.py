@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from onceflow.processors.context import Output
 from onceflow.processors.declare.signatures import (
@@ -81,6 +81,21 @@ _KINDS: Final[Mapping[object, StateKind]] = {
     MapState: StateKind.MAP,
     ListState: StateKind.LIST,
 }
+
+
+class Lookups(NamedTuple):
+    """Names of the tables that a function looks up.
+
+    Attributes:
+        tables: Tables, whose rows belong to the task.
+        global_tables: Global tables, whose rows every worker has.
+    """
+
+    tables: tuple[str, ...] = ()
+    global_tables: tuple[str, ...] = ()
+
+
+NO_LOOKUPS: Final = Lookups()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +185,11 @@ class Declaration:
     rekey: Rekey | None = None
 
     @property
+    def takes_from(self) -> tuple[str, ...]:
+        """The processors whose results it takes."""
+        return () if self.parent is None else (self.parent,)
+
+    @property
     def windowed(self) -> bool:
         """Whether its results belong to windows."""
         return False
@@ -204,20 +224,21 @@ class FunctionDeclaration(Declaration):
 
     Attributes:
         signature: The function and its parameters.
-        lookups: The tables that it looks up.
         branches: Further topics of its results, by name.
+        lookups: The tables that it looks up.
     """
 
     signature: Signature
     branches: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    lookups: tuple[str, ...] = ()
+    lookups: Lookups = NO_LOOKUPS
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
         """The node of the topology; see ``Declaration.node``."""
         return FunctionNode(
             name=self.name,
             parents=parents,
-            lookups=self.lookups,
+            lookups=self.lookups.tables,
+            global_lookups=self.lookups.global_tables,
             takes=taken_type(self.signature),
             gives=shown_type(self.returns),
             signature=self.signature,
@@ -279,7 +300,7 @@ def declare_function(
         store=choice(StoreKind, called, "store", store),
         rekey=make_rekey(called, key, signature),
         branches=_branches(called, topics, branches),
-        lookups=_lookups(called, signature, known),
+        lookups=find_lookups(called, signature, known),
     )
 
 
@@ -299,13 +320,21 @@ def _branches(called: str, topics: Sequence[str], given: object) -> dict[str, st
     return dict(given)
 
 
-def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) -> tuple[str, ...]:
+def find_lookups(
+    called: str, signature: Signature, known: Sequence[Declaration], *, many: bool = False
+) -> Lookups:
     """The tables that a function looks up.
+
+    Args:
+        called: Name of the function.
+        signature: Its parameters.
+        known: What the application has declared already.
+        many: Whether a parameter gets a list of rows, one for each record.
 
     Raises:
         DeclarationError: One is of another application, or its parameter takes no missing row.
     """
-    found = []
+    found: tuple[list[str], list[str]] = ([], [])
     for argument in signature.arguments:
         table = table_of(argument.annotation)
         if table is None:
@@ -318,21 +347,25 @@ def _lookups(called: str, signature: Signature, known: Sequence[Declaration]) ->
             other.kind is ArgumentKind.VALUE for other in signature.arguments
         ):
             raise DeclarationError(
-                f"{called}: {argument.name}: by() needs a parameter for the value; add one"
+                f"{called}: {argument.name}: by() needs a parameter for the value; add one, or "
+                "look up by the record's key"
             )
         wanted = typing.get_args(argument.annotation)[0]
+        if many:
+            is_list = typing.get_origin(wanted) is list and typing.get_args(wanted)
+            wanted = typing.get_args(wanted)[0] if is_list else None
         parts = typing.get_args(wanted)
         if types.NoneType not in parts or not all(
-            part is types.NoneType or _fits(table.value_type, part) for part in parts
+            part is types.NoneType or fits(table.value_type, part) for part in parts
         ):
             shown = inspect.formatannotation(table.value_type)
+            form = f"list[{shown} | None]" if many else f"{shown} | None"
             raise DeclarationError(
-                f"{called}: {argument.name}: write Annotated[{shown} | None, ...]: table "
+                f"{called}: {argument.name}: write Annotated[{form}, ...]: table "
                 f"{table.name} holds {shown}, and a key may have no row"
             )
-        if not isinstance(table, GlobalTable):  # Its rows belong to no task.
-            found.append(table.name)
-    return tuple(dict.fromkeys(found))
+        found[isinstance(table, GlobalTable)].append(table.name)
+    return Lookups(*(tuple(dict.fromkeys(names)) for names in found))
 
 
 def name_of(function: Callable[..., object], name: str | None) -> str:
@@ -499,7 +532,7 @@ def check_targets(declarations: Sequence[Declaration]) -> None:
     Raises:
         DeclarationError: A function returns values and has no target for them.
     """
-    taken = {declared.parent for declared in declarations}
+    taken = {name for declared in declarations for name in declared.takes_from}
     for declared in declarations:
         lost = declared.output_topic is None and declared.name not in taken
         if lost and declared.always_gives:
@@ -538,7 +571,7 @@ def check_flow(parent: Declaration, called: str, signature: Signature) -> None:
     if wanted is None:
         return
     for given in parent.results:
-        if not _fits(given, wanted.annotation):
+        if not fits(given, wanted.annotation):
             raise DeclarationError(
                 f"{called} takes {wanted.name}: {inspect.formatannotation(wanted.annotation)}, but "
                 f"{parent.name} gives {inspect.formatannotation(given)}"
@@ -557,11 +590,12 @@ def _results(returns: object) -> list[object]:
     return [returns]
 
 
-def _fits(given: object, wanted: object) -> bool:
+def fits(given: object, wanted: object) -> bool:
+    """Whether a value of one type can be given where another one is annotated."""
     if wanted in (inspect.Parameter.empty, object, typing.Any) or given == wanted:
         return True
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
-        return any(_fits(given, part) for part in typing.get_args(wanted))
+        return any(fits(given, part) for part in typing.get_args(wanted))
     return isinstance(given, type) and isinstance(wanted, type) and issubclass(given, wanted)
 
 

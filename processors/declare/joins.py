@@ -1,4 +1,4 @@
-"""Turns joins of two streams or two tables into declarations."""
+"""Turns joins of two streams, of two tables, or of both, into declarations."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from onceflow.processors.clock import TimeOf, Timing
 from onceflow.processors.declare.functions import (
     Declaration,
+    FunctionDeclaration,
+    check_flow,
     check_topics,
     choice,
+    find_lookups,
+    find_source,
+    fits,
     shown_type,
 )
 from onceflow.processors.declare.options import FunctionOptions, Options, read_options
@@ -26,7 +31,13 @@ from onceflow.processors.declare.signatures import (
 )
 from onceflow.processors.declare.windows import make_timing
 from onceflow.processors.errors import DeclarationError
-from onceflow.processors.graph.nodes import JoinKind, JoinNode, Node, TableJoinNode
+from onceflow.processors.graph.nodes import (
+    JoinKind,
+    JoinNode,
+    Node,
+    TableJoinNode,
+    source_name,
+)
 from onceflow.processors.graph.specs import (
     TABLE_STATE,
     StateDeclaration,
@@ -35,14 +46,12 @@ from onceflow.processors.graph.specs import (
 )
 from onceflow.processors.state.keys import unpack_int
 from onceflow.processors.state.timed import BY_STREAM, ROW, TimedLayout
-from onceflow.processors.tables import GlobalTable, Table
+from onceflow.processors.tables import GlobalLookup, GlobalTable, Table
 from onceflow.processors.values import decoder_for
 from onceflow.processors.windows import whole_ms
 
 BUFFER_STATE = "buffer"
 """Name of the state of every join of streams."""
-
-AnyTable = Table[typing.Any, typing.Any]
 
 
 class Kind(enum.Enum):
@@ -64,8 +73,8 @@ _ALONE = {
 class Joining:
     """The arguments of ``App.join`` that it alone has, as given."""
 
-    left: str | AnyTable
-    right: str | AnyTable
+    left: object
+    right: object
     within: timedelta | None
     grace: timedelta | None
     kind: Kind | str
@@ -80,6 +89,7 @@ class JoinDeclaration(Declaration):
     """A join of two streams with its options.
 
     Attributes:
+        sides: The left and the right stream: a topic, or what another processor gives.
         arguments: What its function takes.
         kind: Which records give a result without a partner.
         within_ms: Longest time between partners.
@@ -88,6 +98,7 @@ class JoinDeclaration(Declaration):
         late_topic: Where late records go, or None.
     """
 
+    sides: tuple[str | Declaration, str | Declaration]
     arguments: tuple[Argument, ...]
     kind: JoinKind
     within_ms: int
@@ -96,16 +107,22 @@ class JoinDeclaration(Declaration):
     late_topic: str | None
 
     @property
+    def takes_from(self) -> tuple[str, ...]:
+        """The processors whose results it takes."""
+        return tuple(side.name for side in self.sides if isinstance(side, Declaration))
+
+    @property
     def always_gives(self) -> bool:
         """Unless it is annotated to give nothing."""
         return self.returns not in (None, types.NoneType)
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
         """The node of the topology; see ``Declaration.node``."""
-        left, right = self.topics
+        left, right = self.sides
+        names = (_node_name(left), _node_name(right))
         return JoinNode(
             name=self.name,
-            parents=parents,
+            parents=names,
             gives=shown_type(self.returns),
             format=self.format,
             output_topic=self.output_topic,
@@ -115,8 +132,11 @@ class JoinDeclaration(Declaration):
             function=self.function,
             arguments=self.arguments,
             kind_of=self.kind,
-            left=left,
-            right=right,
+            sides=names,
+            topics=(
+                left if isinstance(left, str) else None,
+                right if isinstance(right, str) else None,
+            ),
             within_ms=self.within_ms,
             grace_ms=self.grace_ms,
             timing=self.timing,
@@ -176,31 +196,34 @@ def declare_join(
     called = common.name
     check_name("processor name", called)
     kind = choice(Kind, called, "kind", joining.kind)
-    for side, source in (("left", joining.left), ("right", joining.right)):
-        if isinstance(source, GlobalTable):
-            raise DeclarationError(
-                f"{called}: {side}={source!r}: a processor joins with a global table: annotate a "
-                "parameter with Annotated[... | None, table.by(key)]"
-            )
     signature = _signature(called, function, kind)
-    if isinstance(joining.left, Table) and isinstance(joining.right, Table):
-        return _tables(called, function, signature, known, joining, common, _ALONE[kind])
-    for side, source in (("left", joining.left), ("right", joining.right)):
-        if not isinstance(source, str):
-            raise DeclarationError(
-                f"{called}: {side}={source!r}: join two topics, or two tables; a function looks up "
-                "a table by Annotated[... | None, table]"
-            )
-    topics = (str(joining.left), str(joining.right))
-    if topics[0] == topics[1]:
+    left, right = joining.left, joining.right
+    is_all = isinstance(right, GlobalLookup | GlobalTable)
+    if isinstance(left, GlobalLookup | GlobalTable) or (
+        isinstance(left, Table) and (is_all or not isinstance(right, Table))
+    ):
         raise DeclarationError(
-            f"{called}: left and right are both {topics[0]!r}; fold one stream with @app.aggregate"
+            f"{called}: left={left!r}: a table stands on the right of a stream, whose records give "
+            "the results; of two tables neither is global"
         )
+    if is_all or (isinstance(right, Table) and not isinstance(left, Table)):
+        return _with_table(called, function, signature, known, joining, common, kind)
+    if isinstance(left, Table):
+        return _tables(called, function, signature, known, joining, common, _ALONE[kind])
+    sides = (_stream(called, "left", left, known), _stream(called, "right", right, known))
+    if sides[0] == sides[1]:
+        raise DeclarationError(
+            f"{called}: left and right are both {left!r}; fold one stream with @app.aggregate"
+        )
+    topics = tuple(side for side in sides if isinstance(side, str))
     check_topics(called, topics, to=joining.to, late=joining.late, dead_letter=common.dead_letter)
     if joining.within is None:
         raise DeclarationError(f"{called}: within= is missing: how far apart partners may be")
     for argument in signature.arguments:
         decoder_for(argument.annotation, common.format, f"{argument.name} of {called}")
+    values = [a for a in signature.arguments if a.kind is not ArgumentKind.KEY]
+    for argument, side in zip(values, sides, strict=True):
+        _check_given(called, argument, side)
     within_ms = whole_ms(f"{called}: within", joining.within)
     grace_ms = whole_ms(f"{called}: grace", joining.grace or timedelta(0))
     return JoinDeclaration(
@@ -214,6 +237,7 @@ def declare_join(
         policy=common.policy,
         states=(_buffer(within_ms, grace_ms),),
         store=common.store,
+        sides=sides,
         arguments=signature.arguments,
         kind=_ALONE[kind],
         within_ms=within_ms,
@@ -221,6 +245,128 @@ def declare_join(
         timing=make_timing(called, joining.time, joining.idle),
         late_topic=joining.late,
     )
+
+
+def _node_name(side: str | Declaration) -> str:
+    return source_name(side) if isinstance(side, str) else side.name
+
+
+def _stream(
+    called: str, name: str, given: object, known: Sequence[Declaration]
+) -> str | Declaration:
+    """One side of a join of streams.
+
+    Raises:
+        DeclarationError: It is no topic, and no function that is a processor already.
+    """
+    if isinstance(given, str):
+        return given
+    found = next((declared for declared in known if declared.function is given), None)
+    if found is None:
+        raise DeclarationError(
+            f"{called}: {name}={given!r}: join topics, functions that are processors of this "
+            "application already, a stream with a table, or two tables"
+        )
+    return found
+
+
+def _check_given(called: str, argument: Argument, side: str | Declaration) -> None:
+    """Refuse a parameter that cannot take what a function gives.
+
+    Raises:
+        DeclarationError: It has another type, or none: the values lie in the buffer as bytes.
+    """
+    if isinstance(side, str):
+        return
+    wanted = argument.annotation
+    if wanted in (inspect.Parameter.empty, object, typing.Any):
+        raise DeclarationError(
+            f"{called}: annotate {argument.name} with the type that {side.name} gives, since it "
+            "is kept until partners come"
+        )
+    for given in side.results:
+        if not fits(given, wanted):
+            raise DeclarationError(
+                f"{called} takes {argument.name}: {inspect.formatannotation(wanted)}, but "
+                f"{side.name} gives {inspect.formatannotation(given)}"
+            )
+
+
+def _with_table(
+    called: str,
+    function: Callable[..., object],
+    signature: Signature,
+    known: Sequence[Declaration],
+    joining: Joining,
+    common: Options,
+    kind: Kind,
+) -> FunctionDeclaration:
+    """A join of a stream with a table: a function that looks the table up."""
+    if kind is Kind.OUTER:
+        raise DeclarationError(
+            f"{called}: kind='outer': a row without a record gives no result; write 'left'"
+        )
+    _refuse_times(called, joining)
+    topics, parent = find_source(called, joining.left, known)
+    check_topics(called, topics, to=joining.to, dead_letter=common.dead_letter)
+    row = next(a for a in signature.arguments if a.kind is ArgumentKind.ACCUMULATOR)
+    wanted = typing.Annotated[typing.Optional[row.annotation], joining.right]  # type: ignore[name-defined]  # noqa: UP045
+    arguments = tuple(
+        replace(a, kind=ArgumentKind.TABLE, annotation=wanted) if a is row else a
+        for a in signature.arguments
+    )
+    if kind is Kind.INNER:
+        function_called = _only_with(row, arguments, function)
+    else:
+        function_called = function
+    looking = Signature(function_called, arguments, False, signature.returns)
+    for argument in arguments:
+        is_read = argument.kind is ArgumentKind.VALUE and parent is None
+        if is_read or argument.kind is ArgumentKind.KEY:
+            decoder_for(argument.annotation, common.format, f"{argument.name} of {called}")
+    if parent is not None:
+        check_flow(parent, called, looking)
+    return FunctionDeclaration(
+        name=called,
+        topics=topics,
+        parent=None if parent is None else parent.name,
+        output_topic=joining.to,
+        function=function,
+        returns=signature.returns,
+        format=common.format,
+        policy=common.policy,
+        states=(),
+        store=common.store,
+        signature=looking,
+        lookups=find_lookups(called, looking, known),
+    )
+
+
+def _only_with(
+    row: Argument, arguments: Sequence[Argument], function: Callable[..., object]
+) -> Callable[..., object]:
+    """The function of an inner join: no result without a row."""
+    names = [argument.name for argument in arguments if not argument.keyword_only]
+
+    def call(*given: object, **named: object) -> object:
+        found = named[row.name] if row.keyword_only else given[names.index(row.name)]
+        return None if found is None else function(*given, **named)
+
+    return call
+
+
+def _refuse_times(called: str, joining: Joining) -> None:
+    """Refuse what joins of streams alone have.
+
+    Raises:
+        DeclarationError: It is given.
+    """
+    for parameter in ("within", "grace", "time", "idle", "late"):
+        if getattr(joining, parameter) is not None:
+            raise DeclarationError(
+                f"{called}: {parameter}= is of joins of streams; tables have no windows, leave "
+                "it out"
+            )
 
 
 def _buffer(within_ms: int, grace_ms: int) -> StateDeclaration:
@@ -253,12 +399,7 @@ def _tables(
         names.append(table.name)
     if names[0] == names[1]:
         raise DeclarationError(f"{called}: left and right are both table {names[0]!r}")
-    for parameter in ("within", "grace", "time", "idle", "late"):
-        if getattr(joining, parameter) is not None:
-            raise DeclarationError(
-                f"{called}: {parameter}= is of joins of streams; tables have no windows, leave "
-                "it out"
-            )
+    _refuse_times(called, joining)
     check_topics(called, (), to=joining.to, dead_letter=common.dead_letter)
     return TableJoinDeclaration(
         name=called,

@@ -10,7 +10,9 @@ from typing import Final
 from onceflow.processors.declare.functions import (
     Declaration,
     FunctionDeclaration,
+    Lookups,
     check_topics,
+    find_lookups,
     shown_type,
 )
 from onceflow.processors.declare.options import FunctionOptions, read_options
@@ -28,6 +30,7 @@ _TAKEN: Final = frozenset(
         ArgumentKind.TIMERS,
         ArgumentKind.TIMER,
         ArgumentKind.RESOURCE,
+        ArgumentKind.TABLE,
     }
 )
 
@@ -39,17 +42,20 @@ class TimerDeclaration(Declaration):
     Attributes:
         signature: The function and its parameters.
         owner: The function that sets the timers.
+        lookups: The tables that it looks up.
     """
 
     signature: Signature
     owner: FunctionDeclaration
+    lookups: Lookups
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
         """The node of the topology; see ``Declaration.node``."""
         return TimerNode(
             name=self.name,
             parents=(),
-            lookups=(self.owner.name,),
+            lookups=(self.owner.name, *self.lookups.tables),
+            global_lookups=self.lookups.global_tables,
             gives=shown_type(self.returns),
             signature=self.signature,
             format=self.format,
@@ -107,7 +113,8 @@ def declare_timer(
         if argument.kind not in _TAKEN:
             raise DeclarationError(
                 f"{called}: {argument.name}: {shown}: there is no record when a timer comes; it "
-                "takes key, Timer, Timers, Context and the states of the function that set it"
+                "takes key, Timer, Timers, Context, rows of tables and the states of the function "
+                "that set it"
             )
         if argument.kind in (ArgumentKind.STATE, ArgumentKind.TIMERS):
             wanted = next((a for a in found.signature.arguments if a.name == argument.name), None)
@@ -135,4 +142,5 @@ def declare_timer(
         store=found.store,
         signature=signature,
         owner=found,
+        lookups=find_lookups(called, signature, known),
     )

@@ -15,10 +15,12 @@ from onceflow.processors.aggregates import Fold, Ready
 from onceflow.processors.clock import TimeOf, Timing
 from onceflow.processors.declare.functions import (
     Declaration,
+    Lookups,
     Source,
     check_flow,
     check_topics,
     choice,
+    find_lookups,
     find_source,
     make_rekey,
     shown_type,
@@ -62,6 +64,7 @@ _TAKEN = frozenset(
         ArgumentKind.KEY,
         ArgumentKind.HEADERS,
         ArgumentKind.WINDOW,
+        ArgumentKind.TABLE,
     }
 )
 
@@ -102,6 +105,7 @@ class AggregateDeclaration(Declaration):
         late_topic: Where late records go, or None.
         on_update: Whether each record gives a result.
         takes: Type of the values, as text.
+        lookups: The tables that it looks up.
     """
 
     fold: Fold
@@ -110,6 +114,7 @@ class AggregateDeclaration(Declaration):
     late_topic: str | None
     on_update: bool
     takes: str
+    lookups: Lookups
 
     @property
     def windowed(self) -> bool:
@@ -133,6 +138,8 @@ class AggregateDeclaration(Declaration):
         return AggregateNode(
             name=self.name,
             parents=parents,
+            lookups=self.lookups.tables,
+            global_lookups=self.lookups.global_tables,
             takes=self.takes,
             gives=shown_type(self.returns),
             format=self.format,
@@ -198,6 +205,7 @@ def declare_aggregate(
         on_update=choice(Emit, called, "emit", windowing.emit) is Emit.UPDATE,
         takes=taken_type(signature),
         rekey=make_rekey(called, windowing.key, signature),
+        lookups=find_lookups(called, signature, known),
     )
 
 
@@ -228,7 +236,7 @@ def _signature(called: str, function: Callable[..., object], fold: Ready | None)
             raise DeclarationError(
                 f"{called}: {argument.name}: "
                 f"{inspect.formatannotation(argument.annotation)}: a fold keeps all that it knows "
-                "in its accumulator; it takes a value, key, headers and Window"
+                "in its accumulator; it takes a value, key, headers, Window and rows of tables"
             )
         if argument.keyword_only:
             raise DeclarationError(

@@ -26,7 +26,8 @@ class Node:
     Attributes:
         name: Unique in the topology.
         parents: Names of the nodes whose results it takes.
-        lookups: Names of the tables that it looks up.
+        lookups: Names of the tables that it looks up, and of the function whose timers call it.
+        global_lookups: Names of the global tables that it looks up.
         takes: Type that it takes, as text for drawings; empty where nothing is annotated.
         gives: Type that it gives.
     """
@@ -34,6 +35,7 @@ class Node:
     name: str
     parents: tuple[str, ...] = ()
     lookups: tuple[str, ...] = ()
+    global_lookups: tuple[str, ...] = ()
     takes: str = ""
     gives: str = ""
 
@@ -262,14 +264,14 @@ class JoinKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinNode(WorkingNode):
-    """Joins the records of two topics.
+    """Joins the records of two streams: topics, or results of functions.
 
     Attributes:
         function: Makes a result of two values.
         arguments: What it takes.
         kind_of: Which records give a result without a partner.
-        left: The left topic.
-        right: The right topic.
+        sides: Names of the nodes that give the left and the right records.
+        topics: Topics of the left and the right records; None for results of a function.
         within_ms: Longest time between partners.
         grace_ms: How long partners may come late.
         timing: Where records stand in time.
@@ -279,8 +281,8 @@ class JoinNode(WorkingNode):
     function: Callable[..., object]
     arguments: tuple[Argument, ...]
     kind_of: JoinKind
-    left: str
-    right: str
+    sides: tuple[str, str]
+    topics: tuple[str | None, str | None]
     within_ms: int
     grace_ms: int
     timing: Timing

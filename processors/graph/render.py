@@ -11,6 +11,7 @@ from onceflow.processors.graph.nodes import (
     FunctionNode,
     SinkNode,
     SourceNode,
+    TimerNode,
     WorkingNode,
 )
 from onceflow.processors.policies import OnError, Retries
@@ -49,6 +50,11 @@ def _working_lines(node: WorkingNode) -> list[str]:
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
         f"      writes       {', '.join(node.targets) or '(only what names a topic)'}",
     ]
+    tables = [*node.lookups, *(f"{name} (global)" for name in node.global_lookups)]
+    if isinstance(node, TimerNode):
+        lines[1] = f"      timers of    {tables.pop(0)}"
+    if tables:
+        lines.append(f"      looks up     {', '.join(tables)}")
     if isinstance(node, BatchNode):
         lines.append(f"      batch        up to {node.size} records a call")
     if isinstance(node, AggregateNode):
@@ -97,6 +103,7 @@ def as_json(topology: Topology) -> str:
             "writes": list(node.writes),
             "takes": node.takes,
             "gives": node.gives,
+            "global_tables": list(node.global_lookups),
             "states": [
                 {"name": state.name, "type": state.text, "changelog": state.changelog}
                 for state in node.states
@@ -144,6 +151,15 @@ def as_mermaid(topology: Topology) -> str:
         lines.append("    end")
     for edge in topology.edges:
         lines.append(f"    {place[edge.source]} -->{_label(edge.value)} {place[edge.target]}")
+    for number, table in enumerate(topology.global_tables):
+        if table.topic not in ids:
+            ids[table.topic] = f"t{len(ids)}"
+            lines.append(f'    {ids[table.topic]}[("{_escaped(table.topic)}")]')
+        lines.append(f'    g{number}[/"{_escaped(table.name)}<br/>global table"/]')
+        lines.append(f"    {ids[table.topic]} --> g{number}")
+        for node in topology.nodes:
+            if table.name in node.global_lookups:
+                lines.append(f"    g{number} -. looked up .-> {place[node.name]}")
     for function in topology.working:
         dead = function.policy.dead_letter_topic
         if dead is not None:

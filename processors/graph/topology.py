@@ -256,12 +256,17 @@ def _check_batches(topology: Topology) -> None:
     for part in topology.sub_topologies:
         for node in part.nodes:
             if isinstance(node, BatchNode):
-                others = [other.name for other in part.working if other is not node]
-                if others or len(part.input_topics) > 1:
+                others = [
+                    other.name
+                    for other in part.working
+                    if other is not node and not isinstance(other, TableNode)
+                ]
+                streams = [t for t in part.input_topics if t not in part.table_topics]
+                if others or len(streams) != 1:
                     what = ", ".join(others or part.input_topics)
                     raise DeclarationError(
                         f"{node.name}: batch= needs one topic for itself, without other functions "
-                        f"on it: {what}; let it write a topic, or leave out batch="
+                        f"on it or on its tables: {what}; let it write a topic, or leave out batch="
                     )
 
 

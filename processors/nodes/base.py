@@ -41,7 +41,7 @@ class WorkNode(Protocol):
 
     @property
     def takes_slices(self) -> bool:
-        """Whether ``run_slice`` may be used where it is the only node of its task."""
+        """Whether ``run_slice`` may be used where it is the only node of its topic."""
 
     def call(self, frame: Frame, stores: Stores) -> None:
         """Process the frame's item: fill the frame, or raise. The caller keeps or drops it."""
@@ -115,8 +115,6 @@ class Program:
     times: Mapping[str, Callable[[ConsumerRecord], int]] = field(default_factory=dict)
 
     def slices(self, topic: str) -> WorkNode | None:
-        """The node that takes whole slices, if it is alone and can."""
+        """The node that takes whole slices of a topic, if it is alone there and can."""
         roots = self.roots[topic]
-        if len(self.roots) == 1 and len(roots) == 1 and roots[0].takes_slices:
-            return roots[0]
-        return None
+        return roots[0] if len(roots) == 1 and roots[0].takes_slices else None

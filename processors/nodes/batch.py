@@ -8,14 +8,17 @@ given before, as after every abort.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 from onceflow.processors.batches import Field, Form, Part
+from onceflow.processors.declare.signatures import lookup_of
 from onceflow.processors.errors import ProcessingError
 from onceflow.processors.frame import Frame
 from onceflow.processors.graph.nodes import BatchNode
 from onceflow.processors.nodes.arrow import to_array, to_record_batch, to_rows
 from onceflow.processors.nodes.base import Stores, Surroundings
 from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.nodes.lookups import make_lookup
 from onceflow.processors.nodes.results import Results
 from onceflow.processors.unit import Unit
 from onceflow.processors.values import Format
@@ -46,11 +49,23 @@ class BatchWork:
         self._results = Results(
             node, around.lanes, feeds=False, record_bytes_max=around.record_bytes_max
         )
-        self._fills = [_fill(part, node.format, node.name) for part in node.parts]
+        self._fills = [
+            _fill(part, node.format, node.name) for part in node.parts if part.argument is None
+        ]
+        self._finds = [
+            (index, make_lookup(node.name, part.argument, around))
+            for index, part in enumerate(node.parts)
+            if part.argument is not None
+        ]
+        fields = [part.field for part in node.parts if part.argument is None]
+        by_value = any(
+            part.argument is not None and lookup_of(part.argument.annotation) for part in node.parts
+        )
+        self._value_at = fields.index(Field.VALUE) if by_value else None
 
     def call(self, frame: Frame, stores: Stores) -> None:
         """Process one record by itself."""
-        rows = self._rows([frame.record])
+        rows = self._rows([frame.record], stores, frame)
         if rows is not None:
             self._results.put(frame, rows[0])
 
@@ -70,7 +85,7 @@ class BatchWork:
         index, error = start, None
         while index < stop and error is None:
             before = index
-            index, error = self._run(records, index, min(stop, index + self._size))
+            index, error = self._run(records, index, min(stop, index + self._size), stores)
             if self.failures.counts and index > before:
                 self.failures.good(records[before].partition, index - before)
             if unit.clock() >= unit.due_s:
@@ -78,24 +93,26 @@ class BatchWork:
         return index, error
 
     def _run(
-        self, records: Sequence[ConsumerRecord], start: int, stop: int
+        self, records: Sequence[ConsumerRecord], start: int, stop: int, stores: Stores
     ) -> tuple[int, Exception | None]:
         """Process a run; one that fails is halved. Returns as ``run_slice``."""
         try:
-            self._take(records[start:stop])
+            self._take(records[start:stop], stores)
         except ProcessingError:
             raise
         except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
             if stop - start == 1:
                 return start, error
             middle = (start + stop) // 2
-            done, found = self._run(records, start, middle)
-            return (done, found) if found is not None else self._run(records, middle, stop)
+            done, found = self._run(records, start, middle, stores)
+            if found is not None:
+                return done, found
+            return self._run(records, middle, stop, stores)
         return stop, None
 
-    def _take(self, records: Sequence[ConsumerRecord]) -> None:
+    def _take(self, records: Sequence[ConsumerRecord], stores: Stores) -> None:
         """Make one call, and let what it gave reach the unit when all of it is encoded."""
-        rows = self._rows(records)
+        rows = self._rows(records, stores)
         if rows is None or self._results.put_all(records, rows):
             return
         frames = [Frame(record, record) for record in records]
@@ -104,9 +121,24 @@ class BatchWork:
         for frame in frames:
             frame.keep()
 
-    def _rows(self, records: Sequence[ConsumerRecord]) -> Sequence[object] | None:
+    def _arguments(
+        self, records: Sequence[ConsumerRecord], stores: Stores, frame: Frame | None
+    ) -> list[object]:
+        """What the parameters get; rows of tables are looked up for each record."""
+        filled = [fill(records) for fill in self._fills]
+        if self._finds:
+            frames = [Frame(record, record) for record in records] if frame is None else [frame]
+            values = [None] * len(records) if self._value_at is None else filled[self._value_at]
+            pairs = list(zip(frames, cast("Sequence[object]", values), strict=True))
+            for index, find in self._finds:
+                filled.insert(index, [find(each, stores, value) for each, value in pairs])
+        return filled
+
+    def _rows(
+        self, records: Sequence[ConsumerRecord], stores: Stores, frame: Frame | None = None
+    ) -> Sequence[object] | None:
         """What the function gives for each record; None for no output at all."""
-        result = self._function(*[fill(records) for fill in self._fills])
+        result = self._function(*self._arguments(records, stores, frame))
         if result is None:
             return None
         rows: Sequence[object] | None = to_rows(result)

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from onceflow.processors.declare.signatures import (
-    Argument,
-    ArgumentKind,
-    lookup_of,
-    table_of,
-)
+from onceflow.processors.declare.signatures import Argument, ArgumentKind, lookup_of
 from onceflow.processors.frame import Frame, Result
 from onceflow.processors.graph.nodes import FunctionNode
-from onceflow.processors.graph.specs import TABLE_STATE, StateKind, StateSpec
+from onceflow.processors.graph.specs import StateKind, StateSpec
+from onceflow.processors.nodes.lookups import make_lookup
 from onceflow.processors.nodes.own_key import check_own_key
 from onceflow.processors.nodes.timer_rows import timer_of, timers_binder
 from onceflow.processors.state.faces import BoundState, Face, bound_list, bound_map
 from onceflow.processors.state.rows import BoundRows
-from onceflow.processors.state.store import ABSENT, ValueStore
-from onceflow.processors.tables import AnyGlobalTable, GlobalTable
-from onceflow.processors.values import decoder_for, encoder_for
+from onceflow.processors.state.store import ValueStore
+from onceflow.processors.values import decoder_for
 
 if TYPE_CHECKING:
     from onceflow.processors.nodes.base import Stores, Surroundings
@@ -57,10 +52,7 @@ def make_binder(
     if kind is ArgumentKind.CONTEXT:
         return lambda frame, stores: frame.context
     if kind is ArgumentKind.TABLE:
-        table = table_of(argument.annotation)
-        if isinstance(table, GlobalTable):
-            return _global_binder(node, argument, table, around, decoded=decoded)
-        return _table_binder(node, argument)
+        return _table_binder(node, argument, around, decoded=decoded)
     if kind is ArgumentKind.TIMERS:
         spec = next(s for s in node.bound_states if s.declaration.name == argument.name)
         return timers_binder(node.name, spec.name, around)
@@ -71,41 +63,15 @@ def make_binder(
     return _state_binder(node, argument)
 
 
-def _table_binder(node: FunctionNode, argument: Argument) -> Binder:
-    table = table_of(argument.annotation)
-    assert table is not None
-    state = f"{table.name}.{TABLE_STATE}"
-
-    def bind(frame: Frame, stores: Stores) -> object:
-        if frame.item.key is None:
-            return None  # Nothing is kept under no key.
-        store = cast(ValueStore, stores[state])
-        kept = frame.values(store).load(check_own_key(node.name, argument.name, frame))
-        return None if kept is ABSENT else store.codec.open(kept)
-
-    return bind
-
-
-def _global_binder(
-    node: FunctionNode,
-    argument: Argument,
-    table: AnyGlobalTable,
-    around: Surroundings,
-    *,
-    decoded: bool,
+def _table_binder(
+    node: FunctionNode, argument: Argument, around: Surroundings, *, decoded: bool
 ) -> Binder:
-    """Any key will do: every worker has all rows."""
-    rows, encode, lookup = (
-        around.global_rows,
-        encoder_for(table.format),
-        lookup_of(argument.annotation),
-    )
-    if lookup is None:
-        return lambda frame, stores: rows.get(table.topic, encode(frame.item.key))
-    key_of = lookup.key
+    find = make_lookup(node.name, argument, around)
+    if lookup_of(argument.annotation) is None:
+        return lambda frame, stores: find(frame, stores, None)
     value = next(a for a in node.signature.arguments if a.kind is ArgumentKind.VALUE)
     value_of = make_binder(node, value, around, decoded=decoded)
-    return lambda frame, stores: rows.get(table.topic, encode(key_of(value_of(frame, stores))))
+    return lambda frame, stores: find(frame, stores, value_of(frame, stores))
 
 
 def _state_binder(node: FunctionNode, argument: Argument) -> Binder:

@@ -8,7 +8,7 @@ is over, and not before: no result is ever taken back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from onceflow.processors.clock import StreamClock
@@ -16,16 +16,18 @@ from onceflow.processors.declare.signatures import Argument, ArgumentKind
 from onceflow.processors.frame import Change, Due, Frame
 from onceflow.processors.graph.nodes import JoinNode, TableJoinNode
 from onceflow.processors.nodes.base import Stores, Surroundings
+from onceflow.processors.nodes.failures import Failures
 from onceflow.processors.nodes.late import LateRecords
 from onceflow.processors.nodes.own_key import check_own_key
 from onceflow.processors.nodes.plain import PlainWork
-from onceflow.processors.state.keys import close, pack_int, split, unpack_int
+from onceflow.processors.state.keys import after, close, pack_int, split, unpack_int
 from onceflow.processors.state.store import ABSENT, Rows, ValueStore
 from onceflow.processors.state.timed import (
     BY_STREAM,
     ROW,
     TimedStore,
 )
+from onceflow.processors.unit import Unit
 from onceflow.processors.values import Decoder, decoder_for
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
@@ -65,18 +67,27 @@ class JoinWork(PlainWork):
         self._alone = {LEFT: node.kind_of.left, RIGHT: node.kind_of.right}
 
     @property
-    def topics(self) -> tuple[str, str]:
-        """The topics of both sides."""
-        return self._node.left, self._node.right
+    def ordered(self) -> tuple[str, ...]:
+        """Topics whose records are to be taken by a time in their values."""
+        left, right = self._node.topics
+        if self._node.timing.time_of is None or left is None or right is None:
+            return ()
+        return left, right
 
-    @property
-    def orders(self) -> bool:
-        """Whether records are to be taken by a time in their values."""
-        return self._node.timing.time_of is not None
+    def side(self, parent: str) -> JoinSide:
+        """The join as the node that takes the records of one side.
+
+        Args:
+            parent: Name of the node that gives them.
+        """
+        return JoinSide(self, LEFT if parent == self._node.sides[0] else RIGHT)
+
+    def _topic(self, side: bytes) -> str | None:
+        return self._node.topics[0 if side == LEFT else 1]
 
     def time_of(self, record: ConsumerRecord) -> int:
         """Event time of a record, to take both sides in order; its failure shows in its call."""
-        side = LEFT if record.topic == self._node.left else RIGHT
+        side = LEFT if record.topic == self._node.topics[0] else RIGHT
         try:
             value = self._decode[side](record.value)
             return self._node.timing.event_time_ms(self.name, value, record.timestamp_ms)
@@ -86,15 +97,16 @@ class JoinWork(PlainWork):
     # One call ------------------------------------------------------------------------------
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Join a record with what waits for it, or give the result of one without a partner."""
+        """Give up a record for which no partner can come any more."""
+        self._give_up(frame, cast(TimedStore, stores[self._state]), cast(Due, frame.item))
+
+    def take(self, frame: Frame, stores: Stores, side: bytes) -> None:
+        """Join a record of one side with what waits for it."""
         store = cast(TimedStore, stores[self._state])
         item = frame.item
-        if isinstance(item, Due):
-            self._give_up(frame, store, item)
-            return
         key = check_own_key(self.name, "buffer", frame)
-        side = LEFT if frame.record.topic == self._node.left else RIGHT
-        data = cast("bytes | None", item.value)
+        is_read = self._topic(side) is not None
+        data = cast("bytes | None", item.value) if is_read else self.emitter.encode(item.value)
         value = self._decode[side](data)
         time_ms = self._node.timing.event_time_ms(self.name, value, item.timestamp_ms)
         rows = frame.rows(store)
@@ -103,7 +115,9 @@ class JoinWork(PlainWork):
             self._late.give(frame, time_ms, now_ms)
             return
         found = self._match(frame, rows, side, key, value, time_ms, now_ms)
-        own = ROW + side + close(key) + pack_int(time_ms) + pack_int(frame.record.offset)
+        place = ROW + side + close(key) + pack_int(time_ms)
+        number = frame.record.offset if is_read else _next_number(rows, place)
+        own = place + pack_int(number)
         rows.put(own, self._codec.encode(own, self._codec.keep((found, data))))
 
     def _match(
@@ -166,13 +180,57 @@ class JoinWork(PlainWork):
         if row is None:
             return None
         key, times = split(row[2:])
-        time_ms, offset = unpack_int(times[:8]), unpack_int(times[8:])
+        time_ms, number = unpack_int(times[:8]), unpack_int(times[8:])
         stored = store.get(row)
         assert stored is not None
         _, data = cast(Kept, self._codec.decode(row, stored))
-        topic = self._node.left if row[1:2] == LEFT else self._node.right
-        record = ConsumerRecord(topic, partition, offset, time_ms, key=key, value=data)
+        topic = self._topic(row[1:2])
+        offset = -1 if topic is None else number
+        record = ConsumerRecord(topic or self.name, partition, offset, time_ms, key=key, value=data)
         return Due(store, now_ms, row, key, time_ms, record)
+
+
+def _next_number(rows: Rows, place: bytes) -> int:
+    """A number for a result of a function: one record may give several of one key and time."""
+    last = next(rows.range(place, after(place), reverse=True), None)
+    return 0 if last is None else unpack_int(last[0][-8:]) + 1
+
+
+class JoinSide:
+    """One side of a join, as the node that takes its records.
+
+    Args:
+        join: The join.
+        side: Which side.
+    """
+
+    is_async = False
+    takes_slices = False
+
+    def __init__(self, join: JoinWork, side: bytes) -> None:
+        self.name: str = join.name
+        self.failures: Failures = join.failures
+        self._join = join
+        self._side = side
+
+    def call(self, frame: Frame, stores: Stores) -> None:
+        """Join a record; see ``WorkNode.call``."""
+        self._join.take(frame, stores, self._side)
+
+    async def call_async(self, frame: Frame, stores: Stores) -> None:
+        """As ``call``; nothing is awaited."""
+        self.call(frame, stores)
+
+    def run_slice(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Slices are not taken."""
+        raise NotImplementedError
 
 
 class TableJoinWork(PlainWork):

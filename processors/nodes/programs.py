@@ -48,20 +48,21 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
         for node in part.nodes
         if not isinstance(node, SourceNode | SinkNode)
     }
-    roots = {
-        node.topic: tuple(work[name] for name in behind(node.name))
-        for node in part.nodes
-        if isinstance(node, SourceNode)
-    }
-    children = {name: tuple(work[child] for child in behind(name)) for name in work}
+
+    def takers(parent: str) -> tuple[WorkNode, ...]:
+        found = (work[name] for name in behind(parent))
+        return tuple(made.side(parent) if isinstance(made, JoinWork) else made for made in found)
+
+    roots = {node.topic: takers(node.name) for node in part.nodes if isinstance(node, SourceNode)}
+    children = {name: takers(name) for name in work}
     timed = tuple(
         node for node in work.values() if isinstance(node, WindowWork | JoinWork | TimerWork)
     )
     times = {
         topic: node.time_of
         for node in work.values()
-        if isinstance(node, JoinWork) and node.orders
-        for topic in node.topics
+        if isinstance(node, JoinWork)
+        for topic in node.ordered
     }
     children = {name: nodes for name, nodes in children.items() if nodes}
     return Program(roots, children, timed, times)

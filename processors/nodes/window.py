@@ -8,7 +8,7 @@ of their own: the task makes them before it takes the next record.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from onceflow.processors.clock import StreamClock
@@ -17,6 +17,7 @@ from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.graph.nodes import AggregateNode
 from onceflow.processors.nodes.base import Stores, Surroundings
 from onceflow.processors.nodes.late import LateRecords
+from onceflow.processors.nodes.lookups import make_lookup
 from onceflow.processors.nodes.own_key import check_own_key, without_key
 from onceflow.processors.nodes.plain import PlainWork
 from onceflow.processors.state.keys import close, pack_int
@@ -37,8 +38,13 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("onceflow.processors.windows")
 
-Fill = Callable[[Item, object, object, Window], object]
-"""Gives one argument of the function: of item, value, accumulator and window."""
+Found = Mapping[str, object]
+"""Rows of tables by parameter, looked up once for each record."""
+
+NOTHING_FOUND: Found = {}
+
+Fill = Callable[[Item, object, object, Window, Found], object]
+"""Gives one argument of the function: of item, value, accumulator, window and rows of tables."""
 
 
 class WindowWork(PlainWork):
@@ -66,7 +72,12 @@ class WindowWork(PlainWork):
         what = f"value of {node.name}"
         self._decode = None if decoded else decoder_for(value.annotation, node.format, what)
         self._fill = [self._filler(argument) for argument in node.fold.arguments]
-        fixed = isinstance(node.frames, FixedFrames) and not node.on_update
+        self._finds = {
+            argument.name: make_lookup(node.name, argument, around)
+            for argument in node.fold.arguments
+            if argument.kind is ArgumentKind.TABLE
+        }
+        fixed = isinstance(node.frames, FixedFrames) and not node.on_update and not self._finds
         self.takes_slices: bool = (
             fixed and not decoded and not feeds and node.timing.idle_ms is None
         )
@@ -74,16 +85,20 @@ class WindowWork(PlainWork):
     def _filler(self, argument: Argument) -> Fill:
         kind = argument.kind
         if kind is ArgumentKind.VALUE:
-            return lambda item, value, accumulator, window: value
+            return lambda item, value, accumulator, window, found: value
         if kind is ArgumentKind.ACCUMULATOR:
-            return lambda item, value, accumulator, window: accumulator
+            return lambda item, value, accumulator, window, found: accumulator
         if kind is ArgumentKind.WINDOW:
-            return lambda item, value, accumulator, window: window
+            return lambda item, value, accumulator, window, found: window
         if kind is ArgumentKind.HEADERS:
-            return lambda item, value, accumulator, window: item.headers
+            return lambda item, value, accumulator, window, found: item.headers
+        if kind is ArgumentKind.TABLE:
+            return lambda item, value, accumulator, window, found: found[argument.name]
         what = f"key of {self.name}"
         decode = decoder_for(argument.annotation, self._node.format, what)
-        return lambda item, value, accumulator, window: decode(cast("bytes | None", item.key))
+        return lambda item, value, accumulator, window, found: decode(
+            cast("bytes | None", item.key)
+        )
 
     # One call ------------------------------------------------------------------------------
 
@@ -101,15 +116,23 @@ class WindowWork(PlainWork):
         time_ms = self._timing.event_time_ms(self.name, value, item.timestamp_ms)
         rows = frame.rows(store)
         now_ms = self._clock.observe(store, rows, time_ms)
-        if isinstance(self._frames, SessionFrames):
-            taken = self._into_session(frame, rows, key, value, time_ms, now_ms)
-        else:
-            taken = self._into_windows(frame, rows, key, value, time_ms, now_ms)
+        found = NOTHING_FOUND
+        if self._finds:
+            found = {name: find(frame, stores, value) for name, find in self._finds.items()}
+        into = self._into_session if isinstance(self._frames, SessionFrames) else self._into_windows
+        taken = into(frame, rows, key, value, found, time_ms, now_ms)
         if not taken:
             self._late.give(frame, time_ms, now_ms)
 
     def _into_windows(
-        self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
+        self,
+        frame: Frame,
+        rows: Rows,
+        key: bytes,
+        value: object,
+        found: Found,
+        time_ms: int,
+        now_ms: int,
     ) -> bool:
         """Fold into all windows that hold the time and are open."""
         frames = cast(FixedFrames, self._frames)
@@ -123,17 +146,25 @@ class WindowWork(PlainWork):
             data = rows.get(row)
             window = Window(start_ms, end_ms)
             before = None if data is None else self._codec.decode(row, data)
-            self._keep(frame, rows, row, window, data is not None, before, value, time_ms)
+            exists = data is not None
+            self._keep(frame, rows, row, window, exists, before, value, found, time_ms)
         return taken
 
     def _into_session(
-        self, frame: Frame, rows: Rows, key: bytes, value: object, time_ms: int, now_ms: int
+        self,
+        frame: Frame,
+        rows: Rows,
+        key: bytes,
+        value: object,
+        found: Found,
+        time_ms: int,
+        now_ms: int,
     ) -> bool:
         """Fold into the session around the time, which may join several into one."""
         frames = cast(SessionFrames, self._frames)
         start_ms = last_ms = time_ms
         merged: object = None
-        found = False
+        exists = False
         prefix = ROW + close(key)
         until = prefix + pack_int(time_ms + frames.gap_ms + 1)
         for row, data in list(rows.range(prefix, until)):
@@ -141,14 +172,15 @@ class WindowWork(PlainWork):
             if end_ms < time_ms - frames.gap_ms or frames.closes_ms(end_ms) <= now_ms:
                 continue
             accumulator = self._codec.decode(row, data)
-            merged = self._merge(merged, accumulator) if found else accumulator
-            found = True
+            merged = self._merge(merged, accumulator) if exists else accumulator
+            exists = True
             start_ms, last_ms = min(start_ms, first_ms), max(last_ms, end_ms)
             rows.put(row, None)
-        if not found and frames.closes_ms(last_ms) <= now_ms:
+        if not exists and frames.closes_ms(last_ms) <= now_ms:
             return False
         row = window_row(key, start_ms, last_ms)
-        self._keep(frame, rows, row, Window(start_ms, last_ms), found, merged, value, time_ms)
+        window = Window(start_ms, last_ms)
+        self._keep(frame, rows, row, window, exists, merged, value, found, time_ms)
         return True
 
     def _merge(self, left: object, right: object) -> object:
@@ -167,6 +199,7 @@ class WindowWork(PlainWork):
         exists: bool,
         before: object,
         value: object,
+        found: Found,
         time_ms: int,
     ) -> None:
         """Fold the value into one window."""
@@ -175,9 +208,13 @@ class WindowWork(PlainWork):
             if not exists:
                 # A value of its own: functions may change what they are given.
                 before = self._codec.open(self._codec.keep(self._fold.initial))
-            after = self._fold.function(*[fill(item, value, before, window) for fill in self._fill])
+            after = self._fold.function(
+                *[fill(item, value, before, window, found) for fill in self._fill]
+            )
         else:
-            given = self._fold.function(*[fill(item, value, None, window) for fill in self._fill])
+            given = self._fold.function(
+                *[fill(item, value, None, window, found) for fill in self._fill]
+            )
             if given is None:
                 if exists:  # The row may be that of a session that has grown.
                     rows.put(row, self._codec.encode(row, self._codec.keep(before)))
@@ -250,11 +287,11 @@ class WindowWork(PlainWork):
                 if data is None:
                     before = codec.open(codec.keep(self._fold.initial))
                 after = self._fold.function(
-                    *[fill(record, value, before, window) for fill in self._fill]
+                    *[fill(record, value, before, window, NOTHING_FOUND) for fill in self._fill]
                 )
             else:
                 given = self._fold.function(
-                    *[fill(record, value, None, window) for fill in self._fill]
+                    *[fill(record, value, None, window, NOTHING_FOUND) for fill in self._fill]
                 )
                 if given is None:
                     continue

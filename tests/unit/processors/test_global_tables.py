@@ -118,5 +118,5 @@ def test_refused() -> None:
     refused(lambda app: app.processor(app.global_table("a", str))(see), "gives no records")
     refused(lambda app: app.processor("in", to="o")(see), "not one of this application")
     refused(
-        lambda app: app.join("in", app.global_table("a", str), to="o")(see), "joins with a global"
+        lambda app: app.join("in", app.global_table("a", str), to="o")(see), "a value of each side"
     )

@@ -297,7 +297,7 @@ async def waiting(left: int, right: int) -> int:
     ("function", "options", "message"),
     [
         (both, {"right": "left"}, "left and right are both 'left'"),
-        (both, {"right": both}, "right=<function both.*join two topics, or two tables"),
+        (both, {"right": both}, "right=<function both.*join topics, functions that are"),
         (both, {"within": None}, "within= is missing"),
         (both, {"within": 5}, "within=5: must be a timedelta"),
         (both, {"grace": 5}, "grace=5: must be a timedelta"),
@@ -326,8 +326,8 @@ def test_joins_of_tables_that_cannot_work() -> None:
         app.join(a, a, to="out")(both)
     with pytest.raises(DeclarationError, match="table 'c' is not one of this application"):
         app.join(a, other, to="out")(both)
-    with pytest.raises(DeclarationError, match="join two topics, or two tables"):
-        app.join("x", b, to="out")(both)
+    with pytest.raises(DeclarationError, match="a table stands on the right of a stream"):
+        app.join(b, "x", to="out")(both)
 
 
 def test_a_result_that_goes_nowhere() -> None:

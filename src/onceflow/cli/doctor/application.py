@@ -113,7 +113,7 @@ def _decoders(node: Node, topic: str) -> Iterator[tuple[str, Decoder]]:
         case nodes.AggregateNode():
             arguments = node.fold.arguments
         case nodes.JoinNode():
-            side = 0 if topic == node.left else 1
+            side = node.topics.index(topic)
             values = [a for a in node.arguments if a.kind is not ArgumentKind.KEY]
             yield "value", decoder_for(values[side].annotation, node.format, node.name)
             arguments = tuple(a for a in node.arguments if a.kind is ArgumentKind.KEY)
