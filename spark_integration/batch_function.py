@@ -295,6 +295,7 @@ def _write(
     identity: ProducerIdentity,
 ) -> list[TaskReport]:
     """Run the tasks of one attempt and collect their reports."""
+    SinkColumns.of(df.schema, options.topic, is_strict=options.strict_columns)
     routed = route_by(df, options.admin, options.topic)
     columns = SinkColumns.of(routed.schema, options.topic)
 

@@ -207,6 +207,11 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
         "published under this name or at this location.",
         name="publishAgain",
     )
+    strict_columns: bool = switch(
+        False,
+        "`true` makes a column that the sink does not write an error; else it is ignored.",
+        name="strictColumns",
+    )
     include_headers: bool = switch(
         False, "Taken for Spark's own sink; has no effect.", name="includeHeaders"
     )
@@ -464,6 +469,7 @@ class SinkOptions:
         client: Settings of the clients of tasks and driver.
         publish_again: Whether a new checkpoint may begin before what was published.
         is_named_by_query: Whether the name comes from the query's id.
+        strict_columns: Whether columns that the sink does not write are an error.
     """
 
     topic: str | None
@@ -473,6 +479,7 @@ class SinkOptions:
     client: ClientSettings
     publish_again: bool = False
     is_named_by_query: bool = False
+    strict_columns: bool = False
 
     def of_query(self, query_id: str) -> SinkOptions:
         """The options with a name; it comes from the query's id where none was given.
@@ -559,6 +566,7 @@ class SinkOptions:
             checkpoint_location=found.checkpoint_location,
             client=client_of(options, client, NOT_OF_SINK),
             publish_again=found.publish_again,
+            strict_columns=found.strict_columns,
         )
         with named_as_options(options):  # what the clients would refuse
             for make in (made.of_query("query").owner, made.client.admin):

@@ -87,7 +87,12 @@ def route_by(df: DataFrame, admin: AdminConfig, topic: str | None) -> DataFrame:
 
 
 def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLookup) -> DataFrame:
-    SinkColumns.of(df.schema, topic)
+    at = SinkColumns.of(df.schema, topic)
+    names = {
+        name: df.columns[position]
+        for name in ("key", "value", "topic", "partition", "headers", "timestamp")
+        if (position := getattr(at, name)) is not None
+    }
 
     def choose(keys: pa.Array, topics: pa.Array, spread: pa.Array) -> pa.Array:
         if isinstance(counts, dict):
@@ -95,20 +100,24 @@ def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLoo
         return _choose(counts.of(topics.unique().to_pylist()), keys, topics, spread)
 
     partition_of = arrow_udf(choose, returnType=IntegerType())  # type: ignore[call-overload]
-    topic_column = F.lit(topic) if topic is not None else F.col("topic")
-    key = F.col("key").cast("binary") if "key" in df.columns else F.lit(None).cast("binary")
+    topic_column = F.lit(topic) if topic is not None else F.col(names["topic"])
+    key = F.col(names["key"]) if "key" in names else F.lit(None)
     # Rows without a key are spread by what they hold. A number drawn at random would change when
     # Spark computes a lost stage again, and rows would be lost or repeated on the way.
-    spread = F.pmod(F.xxhash64(*[F.col(name) for name in df.columns]), F.lit(2**31 - 1))
-    given = [F.col("partition")] if "partition" in df.columns else []
-    chosen: Column = F.coalesce(*given, partition_of(key, topic_column, spread))
-    routed = df.withColumn("partition", chosen)
+    spread = F.pmod(F.xxhash64(*[F.col(name) for name in names.values()]), F.lit(2**31 - 1))
+    # As long numbers: 2**32 must not become partition 0.
+    given = [F.col(names["partition"]).cast("long")] if "partition" in names else []
+    chosen: Column = F.coalesce(
+        *given, partition_of(key.cast("binary"), topic_column, spread).cast("long")
+    )
+    routed = df.withColumn(names.get("partition", "partition"), chosen)
     # One number for each pair of topic and partition, so that neighbours go to different tasks.
     shift = F.lit(0) if topic is not None else F.pmod(F.hash(topic_column), F.lit(2**20))
     tasks = TASKS_MAX if isinstance(counts, CountsLookup) else min(TASKS_MAX, sum(counts.values()))
     if topic is None:
         tasks = min(tasks, TASKS_PER_CORE * _cores(df))
-    target = F.coalesce(F.col("partition") + shift, F.lit(0))
+    number = F.col(names.get("partition", "partition")) + shift
+    target = F.pmod(F.coalesce(number, F.lit(0)), F.lit(2**31 - 1)).cast("int")
     return routed.repartitionById(max(1, tasks), target)
 
 

@@ -6,13 +6,19 @@ wrong one names the column.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    ByteType,
     DataType,
     IntegerType,
+    LongType,
+    MapType,
+    ShortType,
     StringType,
     StructType,
     TimestampType,
@@ -32,6 +38,28 @@ def source_schema(include_headers: bool) -> str:
     return f"{SOURCE_COLUMNS}, {HEADERS_COLUMN}" if include_headers else SOURCE_COLUMNS
 
 
+ALLOWED: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "key": (StringType, BinaryType),
+    "value": (StringType, BinaryType),
+    "topic": (StringType,),
+    "partition": (IntegerType, LongType, ShortType, ByteType),
+    "headers": (ArrayType,),
+    "timestamp": (TimestampType,),
+}
+"""Types of the sink's columns, the one to cast to first."""
+_NESTED: Final = (StructType, MapType, ArrayType)
+
+
+def _remedy(name: str, kind: DataType) -> str:
+    """What to write instead of a column of the wrong type."""
+    if name == "headers":
+        return "make it array<struct<key:string,value:binary>>"
+    if name in ("key", "value") and isinstance(kind, _NESTED):
+        return f'write it as JSON: to_json(col("{name}")).alias("{name}")'
+    wanted = ALLOWED[name][0]().simpleString()
+    return f'cast it: col("{name}").cast("{wanted}")'
+
+
 def _holds_headers(kind: DataType) -> bool:
     """Whether it is an array of structs (key string, value binary)."""
     pair = kind.elementType if isinstance(kind, ArrayType) else None
@@ -45,11 +73,13 @@ def _holds_headers(kind: DataType) -> bool:
 class SinkColumns:
     """Where the sink finds what it writes: column positions, None where a column is absent.
 
+    Names are found in any case, as Spark finds them.
+
     Attributes:
         value: Required; string or binary; null is a tombstone.
         key: String or binary; null is a record without a key.
         topic: String; required unless the option ``topic`` is set.
-        partition: Integer; null or absent lets the key decide.
+        partition: Whole number; null or absent lets the key decide.
         headers: Array of structs (key string, value binary).
         timestamp: Timestamp; null or absent takes the time of writing.
     """
@@ -62,38 +92,38 @@ class SinkColumns:
     timestamp: int | None
 
     @staticmethod
-    def of(schema: StructType, topic_option: str | None) -> SinkColumns:
+    def of(schema: StructType, topic_option: str | None, *, is_strict: bool = False) -> SinkColumns:
         """Check a schema against the sink's contract.
 
+        Args:
+            schema: Columns of the rows.
+            topic_option: The option ``topic``.
+            is_strict: Whether columns that the sink does not write are an error; else they are
+                ignored, as by Spark's own sink.
+
         Raises:
-            ConfigError: A column is missing, unknown or of another type; the message names it.
+            ConfigError: A column is missing, there twice, of another type, or unknown where that
+                is an error; the message names it.
         """
-        allowed: dict[str, tuple[type[DataType], ...]] = {
-            "key": (StringType, BinaryType),
-            "value": (StringType, BinaryType),
-            "topic": (StringType,),
-            "partition": (IntegerType,),
-            "headers": (ArrayType,),
-            "timestamp": (TimestampType,),
-        }
         found: dict[str, int] = {}
         for position, column in enumerate(schema.fields):
-            if column.name not in allowed:
+            name = column.name.lower()
+            if name not in ALLOWED:
+                if is_strict:
+                    raise ConfigError(
+                        "column", column.name, f"the sink writes only {', '.join(ALLOWED)}"
+                    )
+                continue
+            if name in found:
                 raise ConfigError(
-                    "column", column.name, f"the sink writes only {', '.join(allowed)}"
+                    "column", column.name, f"there are two columns `{name}`; drop or rename one"
                 )
-            if not isinstance(column.dataType, allowed[column.name]):
-                wanted = " or ".join(t.typeName() for t in allowed[column.name])
-                raise ConfigError(
-                    f"column {column.name}", column.dataType.simpleString(), f"cast it to {wanted}"
-                )
-            if column.name == "headers" and not _holds_headers(column.dataType):
-                raise ConfigError(
-                    "column headers",
-                    column.dataType.simpleString(),
-                    "make it array<struct<key:string,value:binary>>",
-                )
-            found[column.name] = position
+            kind = column.dataType
+            if not isinstance(kind, ALLOWED[name]) or (
+                name == "headers" and not _holds_headers(kind)
+            ):
+                raise ConfigError(f"column {name}", kind.simpleString(), _remedy(name, kind))
+            found[name] = position
         if "value" not in found:
             raise ConfigError("column value", "missing", "select a string or binary column `value`")
         if "topic" not in found and topic_option is None:

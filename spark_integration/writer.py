@@ -210,7 +210,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = SinkColumns.of(schema, options.topic)
+        self._columns = SinkColumns.of(schema, options.topic, is_strict=options.strict_columns)
         self._open: OpenBatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -259,7 +259,7 @@ def test_rows_choose_topic_partition_headers_and_time(copy: Copy) -> None:
     ("columns", "message"),
     [
         (["cast(1 AS int) AS value"], "column value"),
-        (["value", "'x' AS kye"], "kye"),
+        (["named_struct('a', value) AS value"], "to_json"),
         (["value", "'x' AS partition"], "column partition"),
     ],
 )
@@ -274,6 +274,40 @@ def test_wrong_column_is_named_before_anything_runs(
 def test_partition_that_does_not_exist_is_named_and_nothing_is_published(copy: Copy) -> None:
     with pytest.raises(Exception, match="column partition=99"):
         copy.run(lambda rows: rows.selectExpr("value", "99 AS partition"))
+    assert copy.visible() == []
+
+
+@both_sinks
+def test_whole_frame_of_the_source_is_written(copy: Copy) -> None:
+    rows = stream(copy.spark, copy.cluster, copy.source, includeHeaders="true")
+
+    def change(_: DataFrame) -> DataFrame:
+        upper = rows.withColumnRenamed("key", "KEY").withColumnRenamed("partition", "Partition")
+        return upper.selectExpr("*", "cast(null AS bigint) AS unused").withColumn(
+            "Partition", upper["Partition"].cast("bigint")
+        )
+
+    copy.run(change)
+    assert copy.visible() == VALUES
+    found = read_topic(copy.cluster, copy.target)
+    assert {r.value: f"{r.partition}-".encode() for r in found} == {
+        r.value: r.value[:2] for r in found if r.value
+    }
+    assert all(r.key == r.value for r in found)
+
+
+@batch_function
+def test_partition_beyond_32_bits_is_no_other_partition(copy: Copy) -> None:
+    with pytest.raises(Exception, match="column partition=4294967296"):
+        copy.run(lambda rows: rows.selectExpr("value", "4294967296 AS partition"))
+    assert copy.visible() == []
+
+
+@both_sinks
+def test_strict_columns_refuse_what_is_not_written(copy: Copy) -> None:
+    copy.options["strictColumns"] = "true"
+    with pytest.raises(Exception, match="column='kye'"):
+        copy.run(lambda rows: rows.selectExpr("value", "'x' AS kye"))
     assert copy.visible() == []
 
 

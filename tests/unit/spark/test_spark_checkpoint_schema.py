@@ -121,7 +121,12 @@ HEADER_PAIRS = ArrayType(StructType().add("key", "string").add("value", "string"
     ("schema", "topic", "message"),
     [
         (schema_of(key="string"), "t", "column value"),
-        (schema_of(value="integer"), "t", "column value"),
+        (schema_of(value="integer"), "t", """column value='int': cast it: col("value").cast"""),
+        (schema_of(value="string", key="double"), "t", 'col("key").cast("string")'),
+        (StructType().add("value", HEADER_PAIRS), "t", 'to_json(col("value")).alias("value")'),
+        (StructType().add("value", HEADER_PAIRS.elementType), "t", "to_json"),
+        (schema_of(value="string", Value="string"), "t", "two columns `value`"),
+        (schema_of(value="string", timestamp="string"), "t", 'cast("timestamp")'),
         (schema_of(value="string"), None, "topic"),
         (schema_of(value="string", valeu="string"), "t", "valeu"),
         (schema_of(value="string", partition="string"), "t", "column partition"),
@@ -130,7 +135,27 @@ HEADER_PAIRS = ArrayType(StructType().add("key", "string").add("value", "string"
 )
 def test_wrong_column_is_named(schema: StructType, topic: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        SinkColumns.of(schema, topic)
+        SinkColumns.of(schema, topic, is_strict=True)
+
+
+@pytest.mark.parametrize("kind", ["byte", "short", "integer", "long"])
+def test_whole_frame_of_the_source_is_taken_and_partition_is_any_integer(kind: str) -> None:
+    schema = schema_of(key="binary", value="binary", topic="string", partition=kind, offset="long")
+    schema = schema.add("timestamp", "timestamp").add("timestampType", "integer")
+    pairs = ArrayType(StructType().add("key", "string").add("value", "binary"))
+    schema = schema.add("headers", pairs)
+    names = [column.split()[0] for column in source_schema(include_headers=True).split(", ")][:8]
+    assert schema.names == names
+    columns = SinkColumns.of(schema, None)
+    assert (columns.key, columns.value, columns.topic, columns.partition) == (0, 1, 2, 3)
+    assert (columns.timestamp, columns.headers) == (5, 7)
+    with pytest.raises(ConfigError, match="column='offset'"):
+        SinkColumns.of(schema, None, is_strict=True)
+
+
+def test_names_of_columns_are_found_in_any_case() -> None:
+    columns = SinkColumns.of(schema_of(VALUE="string", Key="binary", Topic="string"), None)
+    assert (columns.value, columns.key, columns.topic) == (0, 1, 2)
 
 
 def test_headers_as_the_source_gives_them_are_taken() -> None:
