@@ -113,6 +113,26 @@ def _place(values: list[bytes], value: bytes) -> int | None:
     return values.index(value) if value in values else None
 
 
+def check_found(filled: bool) -> Callable[[Left], None]:
+    """Each record gives a committed row of its key; the last one, where all were there before."""
+
+    def check(left: Left) -> None:
+        came = check_each(left, "a", keyed=False)
+        check_order(left, came)
+        rows: dict[bytes | None, list[bytes]] = defaultdict(list)
+        for records in left.inputs["b"].values():
+            for record in records:
+                if record.visible and record.key is not None:
+                    rows[record.key].append(record.value)
+        for each in came:
+            found = rows.get(each.record.key, [])
+            wanted = found[-1:] if filled else found
+            if each.shown not in wanted and not (each.shown == b"-" and not (filled and found)):
+                left.wrong("wrong row", f"{each.record.value!r} met {each.shown!r}, not {wanted}")
+
+    return check
+
+
 # Joins of streams ----------------------------------------------------------------------------
 
 

@@ -192,9 +192,14 @@ def setup_for(fault: Fault, seed: int) -> Setup:
             changes |= {
                 "workers": nobody | {"group": 3, "producer": 1},
                 "troubles": ["kill worker", "kill worker", "kill worker", "kill broker"],
-                "trouble_every_us": 150_000,
-                "duration_us": 3_000_000,
+                "trouble_every_us": 200_000,
+                "duration_us": 4_000_000,
                 "static_members": True,
+                "properties": setup.properties
+                | {
+                    "group.consumer.heartbeat.interval.ms": 1_500,
+                    "group.consumer.assignment.interval.ms": 0,
+                },
                 "partitions": setup.partitions | {"a": 3},
                 "protocols": [
                     {"partition_assignment_strategy": ("cooperative-sticky",)},

@@ -8,7 +8,7 @@ from typing import cast
 
 import sim_ending
 from sim_broker import raw_batches
-from sim_check_inputs import check_joined, check_looked_up, check_merged
+from sim_check_inputs import check_found, check_joined, check_looked_up, check_merged
 from sim_check_time import check_windows
 from sim_checker import StoredRecord
 from sim_processor_checker import Left, check_copies, check_counted, check_rekeyed
@@ -81,6 +81,7 @@ def check_of(shape: Shape) -> Callable[[Left], None]:
         "window": check_windows(WINDOW_MS, shape.grace_ms),
         "merge": check_merged(shape.filled),
         "table": check_looked_up(shape.filled),
+        "global": check_found(shape.filled),
         "join": check_joined(WITHIN_MS, shape.grace_ms, shape.join),
     }[shape.kind]
 

@@ -36,7 +36,7 @@ PLAIN = ("copy", "count", "count", "chain")
 TOGETHER = ("merge", "table", "join")
 """Kinds whose tasks have two inputs, ``a`` and ``b``."""
 
-KINDS = (*PLAIN, "rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER)
+KINDS = (*PLAIN, "rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER, "global")
 """Kinds of applications, with repetitions as weights."""
 
 NEW_KEYS = 4
@@ -78,7 +78,7 @@ class Shape:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Topics that clients fill."""
-        return ("a", "b") if self.kind in TOGETHER else ("a",)
+        return ("a", "b") if self.kind in (*TOGETHER, "global") else ("a",)
 
     @property
     def marks(self) -> str:
@@ -91,7 +91,8 @@ class Shape:
     @property
     def topics(self) -> tuple[str, ...]:
         """Topics whose offsets the group commits."""
-        return (*self.inputs, REPARTITION) if self.kind == "rekey" else self.inputs
+        beside = {"rekey": ("a", REPARTITION), "global": ("a",)}
+        return beside.get(self.kind, self.inputs)
 
 
 def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
@@ -109,7 +110,7 @@ def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
         rng.random() < 0.6,
         rng.choice((0, 0, 300)),
     )
-    if shape.kind not in TOGETHER:
+    if len(shape.inputs) == 1:
         return replace(shape, filled=False)
     # Which of two inputs is ahead is otherwise not the seed's to decide: nothing may be late.
     return shape if shape.filled else replace(shape, grace_ms=UNBOUNDED_MS)
@@ -141,8 +142,9 @@ def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
     setup.duration_us = rng.choice((3_000_000, 6_000_000))
     setup.trouble_every_us = rng.choice((150_000, 400_000))
     setup.segment_bytes = rng.choice((20_000, 100_000))  # A dead letter has to fit in.
-    if shape.kind in TOGETHER:
+    if len(shape.inputs) > 1:
         setup.workers["input of b"] = rng.choice((1, 1, 2))
+    if shape.kind in TOGETHER:
         setup.partitions["b"] = setup.partitions["a"]
         setup.protocols = [_together(protocol) for protocol in setup.protocols]
     setup.troubles += ["kill worker", "pause worker", "zombie", "cut"]
@@ -256,6 +258,14 @@ class Handlers:
 
     def _table(self, app: App, options: dict[str, Any]) -> None:
         rows = app.table("b", bytes, name="rows", **options)
+
+        @app.processor("a", to=OUTPUT, name="step", **options)
+        def look_up(value: bytes, row: Annotated[bytes | None, rows]) -> bytes:
+            self._trouble(value)
+            return _shown(value, b"-" if row is None else row)
+
+    def _global(self, app: App, options: dict[str, Any]) -> None:
+        rows = app.global_table("b", bytes, name="rows")
 
         @app.processor("a", to=OUTPUT, name="step", **options)
         def look_up(value: bytes, row: Annotated[bytes | None, rows]) -> bytes:

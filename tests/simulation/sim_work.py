@@ -392,8 +392,8 @@ class GroupConsumer(Worker):
                 await consumer.start()
                 while not self.sim.drained("group"):
                     await self._step(me, consumer, life)
-                    if rng.random() < 0.01:
-                        break
+                    if rng.random() < 0.01 and not self.sim.calm:
+                        break  # In the calm a new member would mend what is divided badly.
             except KafkaError as error:
                 await self.failed(me, "group", error)
             finally:
