@@ -78,9 +78,8 @@ class WindowWork(PlainWork):
             if argument.kind is ArgumentKind.TABLE
         }
         fixed = isinstance(node.frames, FixedFrames) and not node.on_update and not self._finds
-        self.takes_slices: bool = (
-            fixed and not decoded and not feeds and node.timing.idle_ms is None
-        )
+        self._is_straight = fixed and node.timing.idle_ms is None
+        self.takes_slices: bool = not decoded and not feeds
 
     def _filler(self, argument: Argument) -> Fill:
         kind = argument.kind
@@ -235,10 +234,50 @@ class WindowWork(PlainWork):
         stores: Stores,
         unit: Unit,
     ) -> tuple[int, Exception | None]:
-        """Fold records straight into the store; see ``WorkNode.run_slice``.
+        """Fold records, up to where a window is to be closed; see ``WorkNode.run_slice``."""
+        fold = self._fold_straight if self._is_straight else self._fold_in_frames
+        stop, error = fold(records, start, stop, stores, unit)
+        if self.failures.counts and stop > start:
+            self.failures.good(records[start].partition, stop - start)
+        return stop, error
+
+    def _fold_in_frames(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Fold each record in a frame of its own, which reaches the unit at once."""
+        store = cast(TimedStore, stores[self._state])
+        for index in range(start, stop):
+            record = records[index]
+            frame = Frame(record, record)
+            try:
+                self.call(frame, stores)
+            except Exception as raised:  # noqa: BLE001 - any failure of a fold meets the policy
+                frame.drop()
+                return index, raised
+            frame.keep()
+            first_ms = store.first_due_ms(BY_STREAM)
+            is_due = first_ms is not None and first_ms <= self._clock.now_ms(store)
+            if is_due or unit.clock() >= unit.due_s:
+                return index + 1, None
+        return stop, None
+
+    def _fold_straight(
+        self,
+        records: Sequence[ConsumerRecord],
+        start: int,
+        stop: int,
+        stores: Stores,
+        unit: Unit,
+    ) -> tuple[int, Exception | None]:
+        """Fold records straight into the store.
 
         A record is folded into all of its windows before the first of them is written, so that
-        none has half of a record that fails. The slice ends where a window is to be closed.
+        none has half of a record that fails.
         """
         store = cast(TimedStore, stores[self._state])
         now_ms = seen_ms = stream_time_ms(store)
@@ -255,8 +294,6 @@ class WindowWork(PlainWork):
             stop, error = index, raised
         if now_ms > seen_ms:
             set_stream_time(store, now_ms)
-        if self.failures.counts and stop > start:
-            self.failures.good(records[start].partition, stop - start)
         return stop, error
 
     def _fold_one(
