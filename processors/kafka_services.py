@@ -224,7 +224,7 @@ class KafkaServices:
 
         return open_map(directory, self.wall_ms(), tombstone_age_ms)
 
-    monotonic_s = staticmethod(time.monotonic)
+    monotonic_s: staticmethod[[], float] = staticmethod(time.monotonic)
     """Monotonic clock in seconds; the function itself, since it is called for each record."""
 
     def wall_ms(self) -> int:
