@@ -13,9 +13,6 @@ Kind 8 ConsumerGroupCurrentMemberAssignment: what a member owns now
 Kind 16 ConsumerGroupRegularExpression: the topics that a pattern selected
 """
 
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
-
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
@@ -99,8 +96,6 @@ class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible="
     """Kind 7."""
 
     class TopicPartition(Struct):
-        """Partitions of one topic."""
-
         topic_id: UUID = uuid()
         partitions: list[int] = array(int32)
 
@@ -111,8 +106,6 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible=
     """Kind 8; partitions carry the epochs in which the member got them (KIP-1251)."""
 
     class TopicPartitions(Struct):
-        """Partitions of one topic."""
-
         topic_id: UUID = uuid()
         partitions: list[int] = array(int32)
         assignment_epochs: list[int] | None = array(

@@ -102,8 +102,6 @@ class TransactionLogValue(Message, versions="0-1", flexible="1+"):
     """The state of a transactional id; `transaction_partitions` is None while it is Empty."""
 
     class PartitionsSchema(Struct):
-        """Partitions of one topic in the transaction."""
-
         topic: str = string()
         partition_ids: list[int] = array(int32)
 

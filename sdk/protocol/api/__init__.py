@@ -1,7 +1,7 @@
-"""Every request kind that onceflow speaks, by its key.
+"""The table of all request kinds by API key.
 
-`API` imports the module that declares a message when it is first asked for, so that importing this
-package costs nothing. What a broker offers of it is the broker's own matter.
+`API` imports the module that declares a message at the message's first use, so that importing this
+package is cheap. The broker serves only a part of the table.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _MODULES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 class ApiEntry(NamedTuple):
-    """The two messages of a request kind."""
+    """Request and response of one API key."""
 
     request_type: type[Request]
     response_type: type[Response]

@@ -1,9 +1,9 @@
-"""Administration of topics and of settings.
+"""Messages of topic administration and of single settings.
 
-Layouts only; which settings exist and what they may be is the broker's business.
+Layouts only: the broker decides which settings exist and which values they take.
 
 CreateTopics (key 19), versions 2-7, flexible from 5:
-    4 the broker's defaults by -1 (KIP-464)
+    4 -1 for the broker's defaults (KIP-464)
     5 the topic's settings in the answer (KIP-525)
     6 THROTTLING_QUOTA_EXCEEDED (KIP-599)
     7 topic id in the answer
@@ -19,9 +19,6 @@ CreatePartitions (key 37), versions 0-3, flexible from 2:
 IncrementalAlterConfigs (key 44), versions 0-1, flexible from 1:
     (KIP-339)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class ConfigOperation(enum.IntEnum):
-    """What IncrementalAlterConfigs does with a value."""
+    """The change that IncrementalAlterConfigs makes to a setting."""
 
     SET = 0
     DELETE = 1
@@ -54,20 +51,18 @@ class ConfigOperation(enum.IntEnum):
 
 
 class CreateTopicsRequest(Request, api_key=19, versions="2-7", flexible="5+"):
-    """Create topics, or only check whether it could be done."""
+    """Create topics, or only validate the request."""
 
     class CreatableTopic(Struct):
         """One topic; -1 takes the broker's default."""
 
         class CreatableReplicaAssignment(Struct):
-            """The replicas of one partition, chosen by the caller."""
+            """The brokers that hold the replicas of one partition."""
 
             partition_index: int = int32()
             broker_ids: list[int] = array(int32)
 
         class CreatableTopicConfig(Struct):
-            """A setting of the topic."""
-
             name: str = string()
             value: str | None = string(nullable="0+")
 
@@ -91,10 +86,10 @@ class CreateTopicsResponse(Response, api_key=19, versions="2-7", flexible="5+"):
     """The outcome for each topic."""
 
     class CreatableTopicResult(Struct):
-        """The outcome for one topic; clients of Java need `configs` to be a list."""
+        """The outcome for one topic; Java's client fails if `configs` is null."""
 
         class CreatableTopicConfigs(Struct):
-            """A setting that the topic has now."""
+            """A setting of the created topic."""
 
             name: str = string()
             value: str | None = string(nullable="0+")
@@ -120,11 +115,9 @@ class CreateTopicsResponse(Response, api_key=19, versions="2-7", flexible="5+"):
 
 
 class DeleteTopicsRequest(Request, api_key=20, versions="1-6", flexible="4+"):
-    """Delete topics, by name or from version 6 on also by id."""
+    """Delete topics by name, or from version 6 on also by id."""
 
     class DeleteTopicState(Struct):
-        """One topic."""
-
         name: str | None = string(nullable="0+", default=None)
         topic_id: UUID = uuid()
 
@@ -137,8 +130,6 @@ class DeleteTopicsResponse(Response, api_key=20, versions="1-6", flexible="4+"):
     """The outcome for each topic."""
 
     class DeletableTopicResult(Struct):
-        """The outcome for one topic."""
-
         name: str | None = string(nullable="6+", default=None)
         topic_id: UUID = uuid("6+", default=ZERO_UUID, ignorable=True)
         error_code: int = int16(default=0)
@@ -152,10 +143,10 @@ class CreatePartitionsRequest(Request, api_key=37, versions="0-3", flexible="2+"
     """Add partitions to topics."""
 
     class CreatePartitionsTopic(Struct):
-        """One topic and its new total."""
+        """One topic and its new number of partitions."""
 
         class CreatePartitionsAssignment(Struct):
-            """The replicas of one new partition, chosen by the caller."""
+            """The brokers that hold the replicas of one new partition."""
 
             broker_ids: list[int] = array(int32)
 
@@ -176,8 +167,6 @@ class CreatePartitionsResponse(Response, api_key=37, versions="0-3", flexible="2
     """The outcome for each topic."""
 
     class CreatePartitionsTopicResult(Struct):
-        """The outcome for one topic."""
-
         name: str = string()
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)
@@ -190,7 +179,7 @@ class DescribeConfigsRequest(Request, api_key=32, versions="1-4", flexible="4+")
     """Ask for settings of topics, brokers or groups."""
 
     class DescribeConfigsResource(Struct):
-        """One resource; null as keys asks for all."""
+        """One resource; null keys ask for all settings."""
 
         resource_type: int = int8()
         resource_name: str = string()
@@ -202,16 +191,12 @@ class DescribeConfigsRequest(Request, api_key=32, versions="1-4", flexible="4+")
 
 
 class DescribeConfigsResponse(Response, api_key=32, versions="1-4", flexible="4+"):
-    """The settings asked for."""
+    """The requested settings."""
 
     class DescribeConfigsResult(Struct):
-        """The settings of one resource."""
-
         class DescribeConfigsResourceResult(Struct):
-            """One setting."""
-
             class DescribeConfigsSynonym(Struct):
-                """Another place that gives this setting a value."""
+                """Another source of a value for this setting."""
 
                 name: str = string()
                 value: str | None = string(nullable="0+")
@@ -244,14 +229,10 @@ class DescribeConfigsResponse(Response, api_key=32, versions="1-4", flexible="4+
 
 
 class IncrementalAlterConfigsRequest(Request, api_key=44, versions="0-1", flexible="1+"):
-    """Change single settings and leave the others."""
+    """Change single settings and keep all others."""
 
     class AlterConfigsResource(Struct):
-        """The changes to one resource."""
-
         class AlterableConfig(Struct):
-            """One change."""
-
             name: str = string()
             config_operation: int = int8()
             value: str | None = string(nullable="0+")
@@ -270,8 +251,6 @@ class IncrementalAlterConfigsResponse(Response, api_key=44, versions="0-1", flex
     """The outcome for each resource."""
 
     class AlterConfigsResourceResponse(Struct):
-        """The outcome for one resource."""
-
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)
         resource_type: int = int8()

@@ -1,18 +1,13 @@
-"""The cluster as a whole: its controllers' quorum, its features, and brokers that have gone.
-
-Layouts only.
+"""Messages about the controllers' quorum, feature levels, and brokers to unregister.
 
 DescribeQuorum (key 55), versions 0-2, all flexible:
     1 times of the last fetch (KIP-836)
-    2 folder ids and listeners of the controllers (KIP-853)
+    2 directory ids and listeners of the controllers (KIP-853)
 UpdateFeatures (key 57), versions 0-2, all flexible:
-    1 kinds of upgrade, and checks only (KIP-778)
+    1 upgrade types and validation only (KIP-778)
     2 one outcome for all features (KIP-1022)
 UnregisterBroker (key 64), version 0, flexible
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -38,7 +33,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class UpgradeType(enum.IntEnum):
-    """Which way a feature's level may go."""
+    """The change of a feature's level that UpdateFeatures allows."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -46,14 +41,10 @@ class UpgradeType(enum.IntEnum):
 
 
 class DescribeQuorumRequest(Request, api_key=55, versions="0-2", flexible="0+"):
-    """Ask who leads and follows a partition of the metadata log."""
+    """Ask for the leader, voters and observers of the metadata log."""
 
     class TopicData(Struct):
-        """Partitions of one topic."""
-
         class PartitionData(Struct):
-            """One partition."""
-
             partition_index: int = int32()
 
         topic_name: str = string()
@@ -65,7 +56,7 @@ class DescribeQuorumRequest(Request, api_key=55, versions="0-2", flexible="0+"):
 
 
 class ReplicaState(Struct):
-    """How far one node has come."""
+    """How far one node has read the log."""
 
     replica_id: int = int32()
     replica_directory_id: UUID = uuid("2+", default=ZERO_UUID)
@@ -75,11 +66,9 @@ class ReplicaState(Struct):
 
 
 class DescribeQuorumResponse(Response, api_key=55, versions="0-2", flexible="0+"):
-    """Leader, voters and observers, and where the voters are reached."""
+    """Leader, voters and observers, and the voters' addresses."""
 
     class TopicData(Struct):
-        """The partitions of one topic."""
-
         class PartitionData(Struct):
             """One partition, or the error about it."""
 
@@ -98,8 +87,6 @@ class DescribeQuorumResponse(Response, api_key=55, versions="0-2", flexible="0+"
     PartitionData: TypeAlias = TopicData.PartitionData
 
     class Node(Struct):
-        """One controller."""
-
         class Listener(Struct):
             """An address of the controller."""
 
@@ -119,10 +106,10 @@ class DescribeQuorumResponse(Response, api_key=55, versions="0-2", flexible="0+"
 
 
 class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):
-    """Set levels of features, or only check whether it could be done."""
+    """Set the levels of features, or only validate the request."""
 
     class FeatureUpdateKey(Struct):
-        """One feature and its new level; 0 ends it."""
+        """One feature and its new level; 0 disables it."""
 
         feature: str = string()
         max_version_level: int = int16()
@@ -135,11 +122,9 @@ class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):
 
 
 class UpdateFeaturesResponse(Response, api_key=57, versions="0-2", flexible="0+"):
-    """The outcome, below version 2 for each feature."""
+    """The outcome; below version 2 one for each feature."""
 
     class UpdatableFeatureResult(Struct):
-        """The outcome for one feature."""
-
         feature: str = string()
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)
@@ -153,7 +138,7 @@ class UpdateFeaturesResponse(Response, api_key=57, versions="0-2", flexible="0+"
 
 
 class UnregisterBrokerRequest(Request, api_key=64, versions="0", flexible="0+"):
-    """Have the cluster forget a broker that is gone."""
+    """Remove a stopped broker from the cluster."""
 
     broker_id: int = int32()
 

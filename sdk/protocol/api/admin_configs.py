@@ -1,6 +1,6 @@
-"""Settings as a whole: replacing all of a resource, and listing what has settings.
+"""Messages that replace all settings of a resource and list the resources that have settings.
 
-Layouts only. Single settings are read and changed by the messages in ``api.admin``.
+Messages that read and change single settings are in ``api.admin``.
 
 AlterConfigs (key 33), versions 0-2, flexible from 2:
     (superseded by IncrementalAlterConfigs, KIP-339)
@@ -8,9 +8,6 @@ ListConfigResources (key 74), versions 0-1, all flexible:
     0 client metrics only (KIP-1000)
     1 any type of resource (KIP-1142)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -30,14 +27,12 @@ from onceflow.sdk.protocol.schema import (
 
 
 class AlterConfigsRequest(Request, api_key=33, versions="0-2", flexible="2+"):
-    """Replace all settings of resources; what is not named goes back to its default."""
+    """Replace all settings of resources; settings that are not named get their defaults."""
 
     class AlterConfigsResource(Struct):
-        """All that one resource is to have set."""
+        """All settings of one resource."""
 
         class AlterableConfig(Struct):
-            """One setting."""
-
             name: str = string()
             value: str | None = string(nullable="0+")
 
@@ -55,8 +50,6 @@ class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
     """The outcome for each resource."""
 
     class AlterConfigsResourceResponse(Struct):
-        """The outcome for one resource."""
-
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)
         resource_type: int = int8()
@@ -67,7 +60,7 @@ class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
 
 
 class ListConfigResourcesRequest(Request, api_key=74, versions="0-1", flexible="0+"):
-    """Ask which resources have settings; no types ask for all that a broker lists."""
+    """Ask which resources have settings; an empty list of types asks for all types."""
 
     resource_types: list[int] = array(int8, "1+", default=[])
 
@@ -76,8 +69,6 @@ class ListConfigResourcesResponse(Response, api_key=74, versions="0-1", flexible
     """The resources."""
 
     class ConfigResource(Struct):
-        """One resource."""
-
         resource_name: str = string()
         resource_type: int = int8("1+", default=16, ignorable=True)
 

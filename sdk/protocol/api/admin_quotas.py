@@ -1,13 +1,8 @@
-"""Quotas of clients: what is set for users, client ids and addresses (KIP-546).
-
-Layouts only.
+"""Messages that read and change quotas of users, client ids and addresses (KIP-546).
 
 DescribeClientQuotas (key 48), versions 0-1, flexible from 1
 AlterClientQuotas (key 49), versions 0-1, flexible from 1
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -28,10 +23,10 @@ from onceflow.sdk.protocol.schema import (
 
 
 class DescribeClientQuotasRequest(Request, api_key=48, versions="0-1", flexible="1+"):
-    """Ask for the quotas of entities that match every component; none match all entities."""
+    """Ask for quotas of entities that match all components; no component matches all entities."""
 
     class ComponentData(Struct):
-        """What one part of an entity must be."""
+        """The filter for one part of an entity."""
 
         entity_type: str = string()
         match_type: int = int8()
@@ -45,8 +40,6 @@ class DescribeClientQuotasResponse(Response, api_key=48, versions="0-1", flexibl
     """Entities and their quotas."""
 
     class EntryData(Struct):
-        """One entity."""
-
         class EntityData(Struct):
             """One part of the entity; null is the default of its type."""
 
@@ -54,8 +47,6 @@ class DescribeClientQuotasResponse(Response, api_key=48, versions="0-1", flexibl
             entity_name: str | None = string(nullable="0+")
 
         class ValueData(Struct):
-            """One quota."""
-
             key: str = string()
             value: float = float64()
 
@@ -72,11 +63,9 @@ class DescribeClientQuotasResponse(Response, api_key=48, versions="0-1", flexibl
 
 
 class AlterClientQuotasRequest(Request, api_key=49, versions="0-1", flexible="1+"):
-    """Set and remove quotas, or only check whether it could be done."""
+    """Set and remove quotas, or only validate the request."""
 
     class EntryData(Struct):
-        """The changes of one entity."""
-
         class EntityData(Struct):
             """One part of the entity; null is the default of its type."""
 
@@ -84,8 +73,6 @@ class AlterClientQuotasRequest(Request, api_key=49, versions="0-1", flexible="1+
             entity_name: str | None = string(nullable="0+")
 
         class OpData(Struct):
-            """One change."""
-
             key: str = string()
             value: float = float64(default=0.0)
             remove: bool = boolean(default=False)
@@ -104,8 +91,6 @@ class AlterClientQuotasResponse(Response, api_key=49, versions="0-1", flexible="
     """The outcome for each entity."""
 
     class EntryData(Struct):
-        """The outcome for one entity."""
-
         class EntityData(Struct):
             """One part of the entity; null is the default of its type."""
 

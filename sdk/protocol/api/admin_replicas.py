@@ -1,13 +1,11 @@
-"""Where replicas are: log folders, elections, reassignments, and the partitions of topics.
-
-Layouts only.
+"""Messages about replicas: log directories, leader elections, reassignments, partitions of topics.
 
 AlterReplicaLogDirs (key 34), versions 1-2, flexible from 2:
     (KIP-113)
 DescribeLogDirs (key 35), versions 1-5, flexible from 2:
     3 error of the whole answer
     4 size of the volume (KIP-827)
-    5 whether the folder takes no new replicas (KIP-1066)
+    5 whether the directory is cordoned (KIP-1066)
 ElectLeaders (key 43), versions 0-2, flexible from 2:
     1 unclean elections (KIP-460)
 AlterPartitionReassignments (key 45), versions 0-1, all flexible:
@@ -16,9 +14,6 @@ ListPartitionReassignments (key 46), version 0, flexible
 DescribeTopicPartitions (key 75), version 0, flexible:
     (KIP-966)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -45,21 +40,19 @@ from onceflow.sdk.protocol.schema import (
 
 
 class ElectionType(enum.IntEnum):
-    """Who may become leader."""
+    """Which replica may become the leader."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class AlterReplicaLogDirsRequest(Request, api_key=34, versions="1-2", flexible="2+"):
-    """Move replicas of the broker that is asked to other folders of its own."""
+    """Move replicas of the broker to other log directories of the same broker."""
 
     class AlterReplicaLogDir(Struct):
-        """A folder and what goes there."""
+        """A log directory and the replicas to move there."""
 
         class AlterReplicaLogDirTopic(Struct):
-            """Partitions of one topic."""
-
             name: str = string()
             partitions: list[int] = array(int32)
 
@@ -75,11 +68,7 @@ class AlterReplicaLogDirsResponse(Response, api_key=34, versions="1-2", flexible
     """The outcome for each replica."""
 
     class AlterReplicaLogDirTopicResult(Struct):
-        """The outcomes of one topic."""
-
         class AlterReplicaLogDirPartitionResult(Struct):
-            """The outcome of one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
 
@@ -97,11 +86,9 @@ class AlterReplicaLogDirsResponse(Response, api_key=34, versions="1-2", flexible
 
 
 class DescribeLogDirsRequest(Request, api_key=35, versions="1-5", flexible="2+"):
-    """Ask a broker for its folders; null asks for all partitions."""
+    """Ask a broker for its log directories; null asks for all partitions."""
 
     class DescribableLogDirTopic(Struct):
-        """Partitions of one topic."""
-
         topic: str = string()
         partitions: list[int] = array(int32)
 
@@ -111,17 +98,11 @@ class DescribeLogDirsRequest(Request, api_key=35, versions="1-5", flexible="2+")
 
 
 class DescribeLogDirsResponse(Response, api_key=35, versions="1-5", flexible="2+"):
-    """The folders of a broker and what is in them."""
+    """The log directories of a broker with their replicas."""
 
     class DescribeLogDirsResult(Struct):
-        """One folder."""
-
         class DescribeLogDirsTopic(Struct):
-            """Replicas of one topic."""
-
             class DescribeLogDirsPartition(Struct):
-                """One replica."""
-
                 partition_index: int = int32()
                 partition_size: int = int64()
                 offset_lag: int = int64()
@@ -148,11 +129,9 @@ class DescribeLogDirsResponse(Response, api_key=35, versions="1-5", flexible="2+
 
 
 class ElectLeadersRequest(Request, api_key=43, versions="0-2", flexible="2+"):
-    """Have leaders elected; null elects for all partitions."""
+    """Elect leaders; null stands for all partitions."""
 
     class TopicPartitions(Struct):
-        """Partitions of one topic."""
-
         topic: str = string()
         partitions: list[int] = array(int32)
 
@@ -165,11 +144,7 @@ class ElectLeadersResponse(Response, api_key=43, versions="0-2", flexible="2+"):
     """The outcome for each partition."""
 
     class ReplicaElectionResult(Struct):
-        """The outcomes of one topic."""
-
         class PartitionResult(Struct):
-            """The outcome of one partition."""
-
             partition_id: int = int32()
             error_code: int = int16(default=0)
             error_message: str | None = string(nullable="0+", default=None)
@@ -185,13 +160,11 @@ class ElectLeadersResponse(Response, api_key=43, versions="0-2", flexible="2+"):
 
 
 class AlterPartitionReassignmentsRequest(Request, api_key=45, versions="0-1", flexible="0+"):
-    """Give partitions other replicas; null as replicas cancels what is under way."""
+    """Move partitions to other brokers; null replicas cancel the running reassignment."""
 
     class ReassignableTopic(Struct):
-        """Partitions of one topic."""
-
         class ReassignablePartition(Struct):
-            """One partition and where it is to be."""
+            """One partition and its new replicas."""
 
             partition_index: int = int32()
             replicas: list[int] | None = array(int32, nullable="0+", default=None)
@@ -210,11 +183,7 @@ class AlterPartitionReassignmentsResponse(Response, api_key=45, versions="0-1", 
     """The outcome for each partition."""
 
     class ReassignableTopicResponse(Struct):
-        """The outcomes of one topic."""
-
         class ReassignablePartitionResponse(Struct):
-            """The outcome of one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
             error_message: str | None = string(nullable="0+", default=None)
@@ -234,11 +203,9 @@ class AlterPartitionReassignmentsResponse(Response, api_key=45, versions="0-1", 
 
 
 class ListPartitionReassignmentsRequest(Request, api_key=46, versions="0", flexible="0+"):
-    """Ask which reassignments are under way; null asks for all."""
+    """Ask for the running reassignments; null asks for all partitions."""
 
     class ListPartitionReassignmentsTopics(Struct):
-        """Partitions of one topic."""
-
         name: str = string()
         partition_indexes: list[int] = array(int32)
 
@@ -249,14 +216,10 @@ class ListPartitionReassignmentsRequest(Request, api_key=46, versions="0", flexi
 
 
 class ListPartitionReassignmentsResponse(Response, api_key=46, versions="0", flexible="0+"):
-    """The reassignments under way."""
+    """The running reassignments."""
 
     class OngoingTopicReassignment(Struct):
-        """Those of one topic."""
-
         class OngoingPartitionReassignment(Struct):
-            """That of one partition."""
-
             partition_index: int = int32()
             replicas: list[int] = array(int32)
             adding_replicas: list[int] = array(int32)
@@ -274,15 +237,13 @@ class ListPartitionReassignmentsResponse(Response, api_key=46, versions="0", fle
 
 
 class DescribeTopicPartitionsRequest(Request, api_key=75, versions="0", flexible="0+"):
-    """Ask for the partitions of topics, page by page; no topics ask for all."""
+    """Ask for the partitions of topics, page by page; an empty list asks for all topics."""
 
     class TopicRequest(Struct):
-        """One topic."""
-
         name: str = string()
 
     class Cursor(Struct):
-        """Where the page begins."""
+        """Topic and partition at which the page begins."""
 
         topic_name: str = string()
         partition_index: int = int32()
@@ -325,7 +286,7 @@ class DescribeTopicPartitionsResponse(Response, api_key=75, versions="0", flexib
     )
 
     class Cursor(Struct):
-        """Where the next page begins."""
+        """Topic and partition at which the next page begins."""
 
         topic_name: str = string()
         partition_index: int = int32()

@@ -1,6 +1,6 @@
-"""Finding the way about a cluster: what a broker speaks, brokers, topics, coordinators.
+"""Messages that describe a cluster: supported requests, brokers, topics, coordinators.
 
-Layouts only; what the answers mean is decided by `core.metadata` and by the broker's handlers.
+Layouts only: `core.metadata` and the broker's handlers give the answers their meaning.
 
 Metadata (key 3), versions 0-13, flexible from 9:
     1 null for all topics, racks, controller
@@ -12,7 +12,7 @@ Metadata (key 3), versions 0-13, flexible from 9:
     8 authorized operations
     10 topic ids
     11 cluster operations dropped (KIP-700)
-    12 look-up by topic id
+    12 topics named by id
     13 error of the whole answer
 FindCoordinator (key 10), versions 0-6, flexible from 3:
     1 key types and throttle time
@@ -27,9 +27,6 @@ DescribeCluster (key 60), versions 0-2, all flexible:
     1 endpoint type (KIP-919)
     2 fenced brokers (KIP-1073)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -53,11 +50,11 @@ from onceflow.sdk.protocol.schema import (
 )
 
 NOT_REQUESTED: Final = -0x80000000
-"""Value of an operations field that was not asked for."""
+"""Value of an operations field that the request did not ask for."""
 
 
 class CoordinatorType(enum.IntEnum):
-    """What FindCoordinator looks for (`key_type`)."""
+    """Kind of coordinator that FindCoordinator looks for (`key_type`)."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -65,14 +62,14 @@ class CoordinatorType(enum.IntEnum):
 
 
 class ApiVersionsRequest(Request, api_key=18, versions="0-4", flexible="3+"):
-    """Ask which requests, versions and features a broker speaks; the first request there is."""
+    """Ask which requests, versions and features a broker supports; a client's first request."""
 
     client_software_name: str = string("3+", default="", ignorable=True)
     client_software_version: str = string("3+", default="", ignorable=True)
 
 
 class ApiVersionsResponse(Response, api_key=18, versions="0-4", flexible="3+"):
-    """What the broker speaks; error 35 answers a version that is too new, in layout 0."""
+    """Supported requests and features; for a version that is too new, error 35 in version 0."""
 
     class ApiVersion(Struct):
         """One kind of request."""
@@ -82,14 +79,14 @@ class ApiVersionsResponse(Response, api_key=18, versions="0-4", flexible="3+"):
         max_version: int = int16()
 
     class SupportedFeatureKey(Struct):
-        """A feature that the broker could run."""
+        """A feature that the broker supports."""
 
         name: str = string()
         min_version: int = int16()
         max_version: int = int16()
 
     class FinalizedFeatureKey(Struct):
-        """A feature at the level that the cluster runs."""
+        """A feature with the level that the cluster has agreed on."""
 
         name: str = string()
         max_version_level: int = int16()
@@ -109,7 +106,7 @@ class ApiVersionsResponse(Response, api_key=18, versions="0-4", flexible="3+"):
 
 
 class MetadataRequest(Request, api_key=3, versions="0-13", flexible="9+"):
-    """Ask for brokers and topics: null for all topics (an empty list in version 0)."""
+    """Ask for brokers and topics; null asks for all topics (in version 0 an empty list does)."""
 
     class MetadataRequestTopic(Struct):
         """A topic by name, or from version 12 by id."""
@@ -124,7 +121,7 @@ class MetadataRequest(Request, api_key=3, versions="0-13", flexible="9+"):
 
 
 class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):
-    """The brokers of the cluster and the topics that were asked for."""
+    """The brokers of the cluster and the requested topics."""
 
     class MetadataResponseBroker(Struct):
         """A broker under the address that it advertises."""
@@ -167,7 +164,7 @@ class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):
 
 
 class FindCoordinatorRequest(Request, api_key=10, versions="0-6", flexible="3+"):
-    """Ask who coordinates a group or a transactional id; several from version 4 on."""
+    """Ask for the coordinator of a group or transactional id; from version 4 on of several."""
 
     key: str = string("0-3", default="")
     key_type: int = int8("1+", default=0)

@@ -1,15 +1,12 @@
-"""Consumer groups whose coordinator divides the partitions (KIP-848): heartbeats and description.
+"""Messages of consumer groups whose coordinator assigns the partitions (KIP-848).
 
-Layouts only; the rules are in the client's `core.consumer_member` and in the broker's coordinator.
+Layouts only: the rules are in `core.group.consumer_member` and in the broker's coordinator.
 
 ConsumerGroupHeartbeat (key 68), versions 0-1, flexible from 0:
     1 pattern subscription, member id made by the client
 ConsumerGroupDescribe (key 69), versions 0-1, flexible from 0:
-    1 protocol that a member speaks
+    1 the member's protocol: classic or consumer
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class ConsumerGroupHeartbeatRequest(Request, api_key=68, versions="0-1", flexible="0+"):
-    """Join, stay in, or leave a group; null and -1 mean "as I said before"."""
+    """Join, stay in, or leave a group; null and -1 mean "unchanged since the last heartbeat"."""
 
     class TopicPartitions(Struct):
         """Partitions of one topic that the member owns."""
@@ -59,11 +56,9 @@ class ConsumerGroupHeartbeatResponse(Response, api_key=68, versions="0-1", flexi
     """The member's epoch, and its assignment when that changed."""
 
     class Assignment(Struct):
-        """What the member shall own."""
+        """The member's target assignment."""
 
         class TopicPartitions(Struct):
-            """Partitions of one topic."""
-
             topic_id: UUID = uuid()
             partitions: list[int] = array(int32)
 
@@ -91,8 +86,6 @@ class DescribedAssignment(Struct):
     """Partitions of a member."""
 
     class TopicPartitions(Struct):
-        """Partitions of one topic."""
-
         topic_id: UUID = uuid()
         topic_name: str = string()
         partitions: list[int] = array(int32)
@@ -101,13 +94,11 @@ class DescribedAssignment(Struct):
 
 
 class ConsumerGroupDescribeResponse(Response, api_key=69, versions="0-1", flexible="0+"):
-    """The groups; one that is not of this protocol has GROUP_ID_NOT_FOUND."""
+    """The groups; a group of another protocol has GROUP_ID_NOT_FOUND."""
 
     class DescribedGroup(Struct):
-        """One group."""
-
         class Member(Struct):
-            """One member: what it owns, and what it shall own in the end."""
+            """One member with its current and its target assignment."""
 
             member_id: str = string()
             instance_id: str | None = string(nullable="0+", default=None)

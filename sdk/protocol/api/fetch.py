@@ -1,6 +1,6 @@
-"""Fetch: record batches on their way out of partitions.
+"""The messages that read record batches from partitions.
 
-Layout only; sessions, waiting and isolation are decided by `core.fetcher` and by the broker.
+Layout only: `core.consume` and the broker implement sessions, waiting and isolation.
 
 Fetch (key 1), versions 4-18, flexible from 12:
     4 isolation level and aborted transactions (KIP-98)
@@ -17,9 +17,6 @@ Fetch (key 1), versions 4-18, flexible from 12:
     17 directory ids (KIP-853)
     18 high watermark (KIP-1166)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -44,20 +41,16 @@ from onceflow.sdk.protocol.schema import records as record_batches
 
 
 class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+"):
-    """Ask for record batches from given offsets, waiting for `min_bytes` at most `max_wait_ms`."""
+    """Ask for record batches from offsets on; wait at most `max_wait_ms` for `min_bytes`."""
 
     class ReplicaState(Struct):
-        """The follower that asks; clients leave it out."""
+        """The follower that sends the request; clients leave it out."""
 
         replica_id: int = int32(default=-1)
         replica_epoch: int = int64(default=-1)
 
     class FetchTopic(Struct):
-        """What is asked of one topic."""
-
         class FetchPartition(Struct):
-            """What is asked of one partition."""
-
             partition: int = int32()
             current_leader_epoch: int = int32("9+", default=-1, ignorable=True)
             fetch_offset: int = int64()
@@ -76,7 +69,7 @@ class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+"):
         partitions: list[FetchPartition] = array(FetchPartition)
 
     class ForgottenTopic(Struct):
-        """Partitions that leave the fetch session."""
+        """Partitions to remove from the fetch session."""
 
         topic: str = string("7-12", default="", ignorable=True)
         topic_id: UUID = uuid("13+", default=ZERO_UUID, ignorable=True)
@@ -101,34 +94,32 @@ class FetchRequest(Request, api_key=1, versions="4-18", flexible="12+"):
 
 
 class FetchResponse(Response, api_key=1, versions="4-18", flexible="12+"):
-    """Record batches; in a session only of partitions that have news."""
+    """Record batches; in a fetch session only of partitions with changes."""
 
     class FetchableTopicResponse(Struct):
-        """The answer for one topic."""
-
         class PartitionData(Struct):
             """The answer for one partition; `records` may be empty and must not be None."""
 
             class EpochEndOffset(Struct):
-                """Where the log parts from what the asker has (KIP-595)."""
+                """The offset from which the log differs from the follower's (KIP-595)."""
 
                 epoch: int = int32(default=-1)
                 end_offset: int = int64(default=-1)
 
             class LeaderIdAndEpoch(Struct):
-                """The partition's leader, where the one asked no longer leads (KIP-951)."""
+                """The new leader, if the broker no longer leads the partition (KIP-951)."""
 
                 leader_id: int = int32(default=-1)
                 leader_epoch: int = int32(default=-1)
 
             class SnapshotId(Struct):
-                """A snapshot to fetch instead; Raft only."""
+                """A snapshot to fetch instead; only in the metadata log."""
 
                 end_offset: int = int64(default=-1)
                 epoch: int = int32(default=-1)
 
             class AbortedTransaction(Struct):
-                """A transaction whose records are to be skipped up to its abort marker."""
+                """A transaction whose records the consumer skips up to the abort marker."""
 
                 producer_id: int = int64()
                 first_offset: int = int64()
@@ -156,7 +147,7 @@ class FetchResponse(Response, api_key=1, versions="4-18", flexible="12+"):
         partitions: list[PartitionData] = array(PartitionData)
 
     class NodeEndpoint(Struct):
-        """Address of a leader that the answer names (KIP-951)."""
+        """Address of a new leader (KIP-951)."""
 
         node_id: int = int32()
         host: str = string()

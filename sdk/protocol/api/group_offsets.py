@@ -1,6 +1,6 @@
-"""Offsets that groups commit: plainly, within a transaction, and reading them back.
+"""Messages that commit a group's offsets, also within a transaction, read them and delete them.
 
-Layouts only; `groups` and `transactions` offer these messages among theirs.
+`groups` and `transactions` export these messages too.
 
 OffsetCommit (key 8), versions 2-10, flexible from 8:
     3 throttle time
@@ -10,7 +10,7 @@ OffsetCommit (key 8), versions 2-10, flexible from 8:
     9 member epochs (KIP-848)
     10 topic ids
 OffsetFetch (key 9), versions 1-10, flexible from 6:
-    2 all topics, error of the answer
+    2 null for all topics, error of the whole answer
     3 throttle time
     5 leader epoch
     7 stable offsets only (KIP-447)
@@ -19,13 +19,10 @@ OffsetFetch (key 9), versions 1-10, flexible from 6:
     10 topic ids
 TxnOffsetCommit (key 28), versions 0-5, flexible from 3:
     2 leader epoch
-    3 the member that commits (KIP-447)
+    3 member id and generation of the committing member (KIP-447)
     4 TRANSACTION_ABORTABLE and 5 adding the group implicitly (KIP-890)
 OffsetDelete (key 47), version 0, not flexible
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -51,11 +48,7 @@ class OffsetCommitRequest(Request, api_key=8, versions="2-10", flexible="8+"):
     """Store the offsets of a group."""
 
     class OffsetCommitRequestTopic(Struct):
-        """Offsets in one topic."""
-
         class OffsetCommitRequestPartition(Struct):
-            """The offset in one partition."""
-
             partition_index: int = int32()
             committed_offset: int = int64()
             committed_leader_epoch: int = int32("6+", default=-1, ignorable=True)
@@ -79,11 +72,7 @@ class OffsetCommitResponse(Response, api_key=8, versions="2-10", flexible="8+"):
     """The outcome for each partition."""
 
     class OffsetCommitResponseTopic(Struct):
-        """The outcome for one topic."""
-
         class OffsetCommitResponsePartition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
 
@@ -100,7 +89,7 @@ class OffsetCommitResponse(Response, api_key=8, versions="2-10", flexible="8+"):
 
 
 class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+"):
-    """Ask for the offsets of a group, or from version 8 on of several; null for all topics."""
+    """Ask for the offsets of a group, from version 8 on of several; null asks for all topics."""
 
     class OffsetFetchRequestTopic(Struct):
         """Partitions of one topic (up to version 7)."""
@@ -109,11 +98,7 @@ class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+"):
         partition_indexes: list[int] = array(int32)
 
     class OffsetFetchRequestGroup(Struct):
-        """One group."""
-
         class OffsetFetchRequestTopics(Struct):
-            """Partitions of one topic."""
-
             name: str = string("8-9", default="", ignorable=True)
             topic_id: UUID = uuid("10+", default=ZERO_UUID, ignorable=True)
             partition_indexes: list[int] = array(int32)
@@ -136,7 +121,7 @@ class OffsetFetchRequest(Request, api_key=9, versions="1-10", flexible="6+"):
 
 
 class OffsetFetchResponse(Response, api_key=9, versions="1-10", flexible="6+"):
-    """The stored offsets; -1 where there is none."""
+    """The committed offsets; -1 for none."""
 
     class OffsetFetchResponseTopic(Struct):
         """Offsets in one topic (up to version 7)."""
@@ -154,14 +139,8 @@ class OffsetFetchResponse(Response, api_key=9, versions="1-10", flexible="6+"):
         partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition)
 
     class OffsetFetchResponseGroup(Struct):
-        """The offsets of one group."""
-
         class OffsetFetchResponseTopics(Struct):
-            """Offsets in one topic."""
-
             class OffsetFetchResponsePartitions(Struct):
-                """The offset in one partition."""
-
                 partition_index: int = int32()
                 committed_offset: int = int64()
                 committed_leader_epoch: int = int32(default=-1)
@@ -192,11 +171,7 @@ class TxnOffsetCommitRequest(Request, api_key=28, versions="0-5", flexible="3+")
     """Store the offsets of a group as part of a transaction."""
 
     class TxnOffsetCommitRequestTopic(Struct):
-        """Offsets in one topic."""
-
         class TxnOffsetCommitRequestPartition(Struct):
-            """The offset in one partition."""
-
             partition_index: int = int32()
             committed_offset: int = int64()
             committed_leader_epoch: int = int32("2+", default=-1, ignorable=True)
@@ -223,11 +198,7 @@ class TxnOffsetCommitResponse(Response, api_key=28, versions="0-5", flexible="3+
     """The outcome for each partition."""
 
     class TxnOffsetCommitResponseTopic(Struct):
-        """The outcome for one topic."""
-
         class TxnOffsetCommitResponsePartition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
 
@@ -243,14 +214,10 @@ class TxnOffsetCommitResponse(Response, api_key=28, versions="0-5", flexible="3+
 
 
 class OffsetDeleteRequest(Request, api_key=47, versions="0"):
-    """Delete offsets of a group for partitions of topics that it does not read any more."""
+    """Delete a group's offsets of topics to which the group is no longer subscribed."""
 
     class OffsetDeleteRequestTopic(Struct):
-        """Partitions of one topic."""
-
         class OffsetDeleteRequestPartition(Struct):
-            """One partition."""
-
             partition_index: int = int32()
 
         name: str = string()
@@ -263,14 +230,10 @@ class OffsetDeleteRequest(Request, api_key=47, versions="0"):
 
 
 class OffsetDeleteResponse(Response, api_key=47, versions="0"):
-    """An outcome for the whole request, or for each partition."""
+    """One error for the whole request, or an outcome for each partition."""
 
     class OffsetDeleteResponseTopic(Struct):
-        """The outcomes for one topic."""
-
         class OffsetDeleteResponsePartition(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
 

@@ -1,9 +1,8 @@
-"""Consumer groups, classic protocol: membership and administration.
+"""Messages of classic consumer groups: membership and administration.
 
-Layouts only; the rules are in `core.group_member` and in the broker's coordinator. The offsets of
-groups are declared in `group_offsets` and offered here too.
+Layouts only: the rules are in `core.group.classic_member` and in the broker's coordinator. This
+module also exports OffsetCommit and OffsetFetch (keys 8, 9), which `group_offsets` declares.
 
-OffsetCommit, OffsetFetch (keys 8, 9): see `group_offsets`.
 JoinGroup (key 11), versions 0-9, flexible from 6:
     1 rebalance timeout
     2 throttle time
@@ -11,7 +10,7 @@ JoinGroup (key 11), versions 0-9, flexible from 6:
     5 static members (KIP-345)
     7 protocol type (KIP-559)
     8 reason (KIP-800)
-    9 leaders that need not assign (KIP-814)
+    9 leaders that skip the assignment (KIP-814)
 Heartbeat (key 12), versions 0-4, flexible from 4:
     1 throttle time
     3 static members
@@ -33,11 +32,8 @@ ListGroups (key 16), versions 0-5, flexible from 3:
     4 states (KIP-518)
     5 types (KIP-848)
 DeleteGroups (key 42), versions 0-2, flexible from 2:
-    1 throttled after the answer
+    1 throttling after the answer, by the client
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -62,7 +58,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class JoinGroupRequest(Request, api_key=11, versions="0-9", flexible="6+"):
-    """Join a group, or take part in its next generation."""
+    """Join a group, or rejoin it for its next generation."""
 
     class JoinGroupRequestProtocol(Struct):
         """An assignment protocol that the member supports, and its subscription."""
@@ -81,7 +77,7 @@ class JoinGroupRequest(Request, api_key=11, versions="0-9", flexible="6+"):
 
 
 class JoinGroupResponse(Response, api_key=11, versions="0-9", flexible="6+"):
-    """The generation; `leader` is a member id, and only that member gets the list."""
+    """The new generation; `leader` is a member id, and only that member gets the member list."""
 
     class JoinGroupResponseMember(Struct):
         """A member and its subscription."""
@@ -102,11 +98,9 @@ class JoinGroupResponse(Response, api_key=11, versions="0-9", flexible="6+"):
 
 
 class SyncGroupRequest(Request, api_key=14, versions="0-5", flexible="4+"):
-    """Fetch a member's assignment; the leader brings everyone's."""
+    """Ask for a member's assignment; the leader sends the assignments of all members."""
 
     class SyncGroupRequestAssignment(Struct):
-        """The assignment of one member."""
-
         member_id: str = string()
         assignment: bytes = bytes_()
 
@@ -130,7 +124,7 @@ class SyncGroupResponse(Response, api_key=14, versions="0-5", flexible="4+"):
 
 
 class HeartbeatRequest(Request, api_key=12, versions="0-4", flexible="4+"):
-    """Show that a member lives."""
+    """Tell the coordinator that a member is alive."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -139,7 +133,7 @@ class HeartbeatRequest(Request, api_key=12, versions="0-4", flexible="4+"):
 
 
 class HeartbeatResponse(Response, api_key=12, versions="0-4", flexible="4+"):
-    """Whether the generation still stands."""
+    """Whether the generation is still current."""
 
     throttle_time_ms: int = int32("1+", default=0, ignorable=True)
     error_code: int = int16(default=0)
@@ -149,8 +143,6 @@ class LeaveGroupRequest(Request, api_key=13, versions="0-5", flexible="4+"):
     """Leave a group; from version 3 on several members at once."""
 
     class MemberIdentity(Struct):
-        """A member that leaves."""
-
         member_id: str = string()
         group_instance_id: str | None = string(nullable="0+", default=None)
         reason: str | None = string("5+", nullable="5+", default=None, ignorable=True)
@@ -164,8 +156,6 @@ class LeaveGroupResponse(Response, api_key=13, versions="0-5", flexible="4+"):
     """The outcome."""
 
     class MemberResponse(Struct):
-        """The outcome for one member."""
-
         member_id: str = string()
         group_instance_id: str | None = string(nullable="0+")
         error_code: int = int16(default=0)
@@ -176,17 +166,17 @@ class LeaveGroupResponse(Response, api_key=13, versions="0-5", flexible="4+"):
 
 
 class DescribeGroupsRequest(Request, api_key=15, versions="0-6", flexible="5+"):
-    """Ask for the state of groups."""
+    """Ask for the state and the members of groups."""
 
     groups: list[str] = array(string)
     include_authorized_operations: bool = boolean("3+", default=False)
 
 
 class DescribeGroupsResponse(Response, api_key=15, versions="0-6", flexible="5+"):
-    """The groups asked for."""
+    """The requested groups."""
 
     class DescribedGroup(Struct):
-        """One group; an unknown one is Dead, or GROUP_ID_NOT_FOUND from version 6 on."""
+        """One group; an unknown one is Dead, and has GROUP_ID_NOT_FOUND from version 6 on."""
 
         class DescribedGroupMember(Struct):
             """A member with its subscription and assignment."""
@@ -216,18 +206,16 @@ class DescribeGroupsResponse(Response, api_key=15, versions="0-6", flexible="5+"
 
 
 class ListGroupsRequest(Request, api_key=16, versions="0-5", flexible="3+"):
-    """Ask a coordinator for its groups; empty filters let all pass."""
+    """Ask a coordinator for its groups; an empty filter matches all."""
 
     states_filter: list[str] = array(string, "4+", default=[])
     types_filter: list[str] = array(string, "5+", default=[])
 
 
 class ListGroupsResponse(Response, api_key=16, versions="0-5", flexible="3+"):
-    """The groups that pass the filters."""
+    """The groups that match the filters."""
 
     class ListedGroup(Struct):
-        """One group."""
-
         group_id: str = string()
         protocol_type: str = string()
         group_state: str = string("4+", default="", ignorable=True)
@@ -248,8 +236,6 @@ class DeleteGroupsResponse(Response, api_key=42, versions="0-2", flexible="2+"):
     """The outcome for each group."""
 
     class DeletableGroupResult(Struct):
-        """The outcome for one group."""
-
         group_id: str = string()
         error_code: int = int16(default=0)
 

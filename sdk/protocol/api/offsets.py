@@ -1,6 +1,4 @@
-"""Offsets of logs: looking them up by time or by leader epoch, and deleting what lies before one.
-
-Layouts only. Offsets that groups commit are in `groups`.
+"""Messages that find offsets by time or leader epoch, and that delete records before an offset.
 
 ListOffsets (key 2), versions 1-11, flexible from 6:
     2 isolation level and throttle time
@@ -12,14 +10,11 @@ ListOffsets (key 2), versions 1-11, flexible from 6:
     10 timeout (KIP-1075)
     11 earliest pending upload (KIP-1023)
 DeleteRecords (key 21), versions 0-2, flexible from 2:
-    1 throttled after the answer
+    1 throttling after the answer, by the client
 OffsetForLeaderEpoch (key 23), versions 2-4, flexible from 4:
     2 current leader epoch (KIP-320)
     3 replica id
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -39,14 +34,10 @@ from onceflow.sdk.protocol.schema import (
 
 
 class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+"):
-    """Ask for the first offset at or after a time; negative times have special meanings."""
+    """Ask for the first offset at or after a time; negative times are special (-1 latest ...)."""
 
     class ListOffsetsTopic(Struct):
-        """What is asked of one topic."""
-
         class ListOffsetsPartition(Struct):
-            """What is asked of one partition."""
-
             partition_index: int = int32()
             current_leader_epoch: int = int32("4+", default=-1, ignorable=True)
             timestamp: int = int64()
@@ -63,14 +54,10 @@ class ListOffsetsRequest(Request, api_key=2, versions="1-11", flexible="6+"):
 
 
 class ListOffsetsResponse(Response, api_key=2, versions="1-11", flexible="6+"):
-    """The offsets asked for; -1 where there is none."""
+    """The requested offsets; -1 for none."""
 
     class ListOffsetsTopicResponse(Struct):
-        """The answer for one topic."""
-
         class ListOffsetsPartitionResponse(Struct):
-            """The answer for one partition."""
-
             partition_index: int = int32()
             error_code: int = int16(default=0)
             timestamp: int = int64(default=-1)
@@ -90,11 +77,7 @@ class DeleteRecordsRequest(Request, api_key=21, versions="0-2", flexible="2+"):
     """Move the start of logs up to given offsets; -1 is the high watermark."""
 
     class DeleteRecordsTopic(Struct):
-        """What is deleted in one topic."""
-
         class DeleteRecordsPartition(Struct):
-            """What is deleted in one partition."""
-
             partition_index: int = int32()
             offset: int = int64()
 
@@ -111,11 +94,7 @@ class DeleteRecordsResponse(Response, api_key=21, versions="0-2", flexible="2+")
     """Where the logs start now."""
 
     class DeleteRecordsTopicResult(Struct):
-        """The outcome for one topic."""
-
         class DeleteRecordsPartitionResult(Struct):
-            """The outcome for one partition."""
-
             partition_index: int = int32()
             low_watermark: int = int64(default=-1)
             error_code: int = int16(default=0)
@@ -130,14 +109,10 @@ class DeleteRecordsResponse(Response, api_key=21, versions="0-2", flexible="2+")
 
 
 class OffsetForLeaderEpochRequest(Request, api_key=23, versions="2-4", flexible="4+"):
-    """Ask where a leader epoch ended, to find where two logs part (KIP-320)."""
+    """Ask where a leader epoch ended, to find where two logs differ (KIP-320)."""
 
     class OffsetForLeaderTopic(Struct):
-        """What is asked of one topic."""
-
         class OffsetForLeaderPartition(Struct):
-            """What is asked of one partition."""
-
             partition: int = int32()
             current_leader_epoch: int = int32(default=-1)
             leader_epoch: int = int32()
@@ -155,10 +130,8 @@ class OffsetForLeaderEpochResponse(Response, api_key=23, versions="2-4", flexibl
     """The ends of the epochs."""
 
     class OffsetForLeaderTopicResult(Struct):
-        """The answer for one topic."""
-
         class EpochEndOffset(Struct):
-            """The answer for one partition: the largest epoch not above the one asked for."""
+            """The answer for one partition: the last epoch up to the requested one, and its end."""
 
             error_code: int = int16(default=0)
             partition: int = int32()

@@ -1,21 +1,18 @@
-"""Produce: record batches on their way into partitions.
+"""The messages that append record batches to partitions.
 
-Layout only; batches are `records`' business, and the broker's log decides what it takes.
+Layout only: `sdk.protocol.records` encodes batches, and the broker's log validates them.
 
 Produce (key 0), versions 3-13, flexible from 9:
     3 transactional id and record format 2 (KIP-98)
     5 log start offset
     7 zstd (KIP-110)
-    8 the records at fault (KIP-467)
+    8 the refused records (KIP-467)
     10 new leaders (KIP-951)
     11 TRANSACTION_ABORTABLE and 12 adding partitions implicitly (KIP-890)
     13 topic ids (KIP-516)
 
 Brokers advertise versions 0 to 2 as well and refuse them (KAFKA-18659); they have no layout here.
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -39,7 +36,10 @@ from onceflow.sdk.protocol.schema import records as record_batches
 
 
 class ProduceRequest(Request, api_key=0, versions="3-13", flexible="9+"):
-    """One record batch for each of some partitions; `acks` 0 gets no answer, -1 waits for all."""
+    """Append a record batch to each named partition.
+
+    A request with `acks` 0 gets no answer; with -1 the answer waits for all in-sync replicas.
+    """
 
     class TopicProduceData(Struct):
         """The batches for one topic."""
@@ -63,22 +63,20 @@ class ProduceRequest(Request, api_key=0, versions="3-13", flexible="9+"):
 
 
 class ProduceResponse(Response, api_key=0, versions="3-13", flexible="9+"):
-    """Where the batches were stored, or why not."""
+    """The offsets of the appended batches, or errors."""
 
     class TopicProduceResponse(Struct):
-        """The outcome for one topic."""
-
         class PartitionProduceResponse(Struct):
-            """The outcome for one partition; append time -1 keeps the producer's timestamps."""
+            """The outcome for one partition; append time -1 means the producer's timestamps."""
 
             class BatchIndexAndErrorMessage(Struct):
-                """A record at fault."""
+                """A refused record."""
 
                 batch_index: int = int32()
                 batch_index_error_message: str | None = string(nullable="0+", default=None)
 
             class LeaderIdAndEpoch(Struct):
-                """The partition's leader, where the one asked no longer leads (KIP-951)."""
+                """The new leader, if the broker no longer leads the partition (KIP-951)."""
 
                 leader_id: int = int32(default=-1)
                 leader_epoch: int = int32(default=-1)
@@ -101,7 +99,7 @@ class ProduceResponse(Response, api_key=0, versions="3-13", flexible="9+"):
         partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
 
     class NodeEndpoint(Struct):
-        """Address of a leader that the answer names (KIP-951)."""
+        """Address of a new leader (KIP-951)."""
 
         node_id: int = int32()
         host: str = string()

@@ -1,9 +1,8 @@
-"""SASL: choosing a mechanism and exchanging its tokens (KIP-43, KIP-152, KIP-368).
+"""Messages of SASL: choice of a mechanism and exchange of its tokens (KIP-43, KIP-152, KIP-368).
 
-Layouts only; mechanisms are the handshake's business.
 
 SaslHandshake (key 17), versions 0-1, never flexible:
-    1 tokens travel in SaslAuthenticate instead of bare frames
+    1 tokens are sent in SaslAuthenticate instead of bare frames
 SaslAuthenticate (key 36), versions 0-2, flexible from 2:
     1 session lifetime (KIP-368)
 """
@@ -20,7 +19,7 @@ class SaslHandshakeRequest(Request, api_key=17, versions="0-1"):
 
 
 class SaslHandshakeResponse(Response, api_key=17, versions="0-1"):
-    """Whether it is offered, and which ones are."""
+    """Whether the broker offers the mechanism, and which ones it offers."""
 
     error_code: int = int16(default=0)
     mechanisms: list[str] = array(string, default=[])
@@ -33,7 +32,7 @@ class SaslAuthenticateRequest(Request, api_key=36, versions="0-2", flexible="2+"
 
 
 class SaslAuthenticateResponse(Response, api_key=36, versions="0-2", flexible="2+"):
-    """The server's token, or why the login failed."""
+    """The broker's token, or why the login failed."""
 
     error_code: int = int16(default=0)
     error_message: str | None = string(nullable="0+", default=None)

@@ -1,6 +1,4 @@
-"""Administration of who may do what: users of SCRAM, and ACLs.
-
-Layouts only; what an ACL grants is the broker's business.
+"""Messages that administer SCRAM users and ACLs.
 
 DescribeAcls (key 29), CreateAcls (key 30), DeleteAcls (key 31), versions 1-3, flexible from 2:
     1 pattern types (KIP-290)
@@ -8,9 +6,6 @@ DescribeAcls (key 29), CreateAcls (key 30), DeleteAcls (key 31), versions 1-3, f
 DescribeUserScramCredentials (key 50), AlterUserScramCredentials (key 51), version 0, flexible:
     (KIP-554)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class DescribeAclsRequest(Request, api_key=29, versions="1-3", flexible="2+"):
-    """Find ACLs; None and ANY match everything."""
+    """Ask for the ACLs that match a filter; None and ANY match everything."""
 
     resource_type_filter: int = int8()
     resource_name_filter: str | None = string(nullable="0+")
@@ -45,11 +40,7 @@ class DescribeAclsResponse(Response, api_key=29, versions="1-3", flexible="2+"):
     """ACLs by resource."""
 
     class DescribeAclsResource(Struct):
-        """A resource with its ACLs."""
-
         class AclDescription(Struct):
-            """One ACL."""
-
             principal: str = string()
             host: str = string()
             operation: int = int8()
@@ -72,8 +63,6 @@ class CreateAclsRequest(Request, api_key=30, versions="1-3", flexible="2+"):
     """Add ACLs."""
 
     class AclCreation(Struct):
-        """One ACL."""
-
         resource_type: int = int8()
         resource_name: str = string()
         resource_pattern_type: int = int8("1+", default=3)
@@ -86,11 +75,9 @@ class CreateAclsRequest(Request, api_key=30, versions="1-3", flexible="2+"):
 
 
 class CreateAclsResponse(Response, api_key=30, versions="1-3", flexible="2+"):
-    """Outcome of each, in the request's order."""
+    """The outcome for each ACL, in the request's order."""
 
     class AclCreationResult(Struct):
-        """Outcome of one."""
-
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)
 
@@ -102,7 +89,7 @@ class DeleteAclsRequest(Request, api_key=31, versions="1-3", flexible="2+"):
     """Remove the ACLs that match filters."""
 
     class DeleteAclsFilter(Struct):
-        """What to remove; None and ANY match everything."""
+        """A filter; None and ANY match everything."""
 
         resource_type_filter: int = int8()
         resource_name_filter: str | None = string(nullable="0+")
@@ -119,10 +106,8 @@ class DeleteAclsResponse(Response, api_key=31, versions="1-3", flexible="2+"):
     """What each filter removed, in the request's order."""
 
     class DeleteAclsFilterResult(Struct):
-        """Outcome of one filter."""
-
         class DeleteAclsMatchingAcl(Struct):
-            """One ACL that it matched."""
+            """One ACL that the filter matched."""
 
             error_code: int = int16(default=0)
             error_message: str | None = string(nullable="0+", default=None)
@@ -145,11 +130,9 @@ class DeleteAclsResponse(Response, api_key=31, versions="1-3", flexible="2+"):
 
 
 class DescribeUserScramCredentialsRequest(Request, api_key=50, versions="0-0", flexible="0+"):
-    """Look at users of SCRAM; None or none of them asks for all."""
+    """Ask for SCRAM users; None or an empty list asks for all."""
 
     class UserName(Struct):
-        """One user."""
-
         name: str = string()
 
     users: list[UserName] | None = array(UserName, nullable="0+")
@@ -159,8 +142,6 @@ class DescribeUserScramCredentialsResponse(Response, api_key=50, versions="0-0",
     """Mechanisms and iterations of users."""
 
     class DescribeUserScramCredentialsResult(Struct):
-        """One user."""
-
         class CredentialInfo(Struct):
             """One mechanism of the user."""
 
@@ -183,16 +164,16 @@ class DescribeUserScramCredentialsResponse(Response, api_key=50, versions="0-0",
 
 
 class AlterUserScramCredentialsRequest(Request, api_key=51, versions="0-0", flexible="0+"):
-    """Remove and set passwords of users of SCRAM."""
+    """Remove and set the passwords of SCRAM users."""
 
     class ScramCredentialDeletion(Struct):
-        """Forget one."""
+        """A credential to remove."""
 
         name: str = string()
         mechanism: int = int8()
 
     class ScramCredentialUpsertion(Struct):
-        """Set one; the password itself does not travel."""
+        """A credential to set; it carries the salted password, not the password."""
 
         name: str = string()
         mechanism: int = int8()
@@ -208,8 +189,6 @@ class AlterUserScramCredentialsResponse(Response, api_key=51, versions="0-0", fl
     """Outcome for each user."""
 
     class AlterUserScramCredentialsResult(Struct):
-        """One user."""
-
         user: str = string()
         error_code: int = int16(default=0)
         error_message: str | None = string(nullable="0+", default=None)

@@ -1,12 +1,13 @@
-"""Transactions: producer ids, what belongs to a transaction, how it ends, who is in one.
+"""Messages of transactions: producer ids, partitions and offsets, end, markers, description.
 
-Layouts only; the rules are in `core.transaction_manager` and in the broker's coordinator.
+Layouts only: the rules are in `core.produce.transaction_manager` and in the broker's coordinator.
+This module also exports TxnOffsetCommit, which `group_offsets` declares.
 
 InitProducerId (key 22), versions 0-5, flexible from 2:
-    3 resuming an epoch (KIP-360)
+    3 a new epoch for a known producer id (KIP-360)
     4 PRODUCER_FENCED
     5 TRANSACTION_ABORTABLE (KIP-890)
-    6 is two-phase commit (KIP-939), which Kafka does not advertise
+    6 two-phase commit (KIP-939), not declared, as Kafka does not advertise it
 AddPartitionsToTxn (key 24), versions 0-5, flexible from 3:
     2 PRODUCER_FENCED
     4 several transactions and verification, for brokers only
@@ -25,15 +26,9 @@ DescribeProducers (key 61), version 0, all flexible:
 DescribeTransactions (key 65), version 0, all flexible:
     (KIP-664)
 ListTransactions (key 66), versions 0-2, all flexible:
-    1 least duration (KIP-994)
-    2 pattern of ids (KIP-1152)
-
-TxnOffsetCommit, which takes a group's offsets into a transaction, is declared in `group_offsets`
-and offered here too.
+    1 shortest duration (KIP-994)
+    2 pattern of transactional ids (KIP-1152)
 """
-
-# The short names inside the messages are aliases, which mypy forbids in real dataclasses only.
-# mypy: disable-error-code=misc
 
 from __future__ import annotations
 
@@ -58,7 +53,7 @@ from onceflow.sdk.protocol.schema import (
 
 
 class InitProducerIdRequest(Request, api_key=22, versions="0-5", flexible="2+"):
-    """Ask for a producer id, or to fence and take over a transactional id."""
+    """Ask for a producer id; with a transactional id, fence its former producer."""
 
     transactional_id: str | None = string(nullable="0+")
     transaction_timeout_ms: int = int32()
@@ -67,7 +62,7 @@ class InitProducerIdRequest(Request, api_key=22, versions="0-5", flexible="2+"):
 
 
 class InitProducerIdResponse(Response, api_key=22, versions="0-5", flexible="2+"):
-    """The identity to produce under."""
+    """Producer id and epoch."""
 
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16(default=0)
@@ -76,14 +71,12 @@ class InitProducerIdResponse(Response, api_key=22, versions="0-5", flexible="2+"
 
 
 class AddPartitionsToTxnRequest(Request, api_key=24, versions="0-5", flexible="3+"):
-    """Take partitions into a transaction; clients use versions 0 to 3, brokers the batched form."""
+    """Add partitions to a transaction; clients use versions 0 to 3, brokers 4 and 5 (batched)."""
 
     class AddPartitionsToTxnTransaction(Struct):
-        """One transaction, and whether to verify only."""
+        """One transaction, and whether only to verify its partitions."""
 
         class AddPartitionsToTxnTopic(Struct):
-            """Partitions of one topic."""
-
             name: str = string()
             partitions: list[int] = array(int32)
 
@@ -110,14 +103,8 @@ class AddPartitionsToTxnResponse(Response, api_key=24, versions="0-5", flexible=
     """The outcome for each partition."""
 
     class AddPartitionsToTxnResult(Struct):
-        """The outcome for one transaction."""
-
         class AddPartitionsToTxnTopicResult(Struct):
-            """The outcome for one topic."""
-
             class AddPartitionsToTxnPartitionResult(Struct):
-                """The outcome for one partition."""
-
                 partition_index: int = int32()
                 partition_error_code: int = int16()
 
@@ -147,7 +134,7 @@ class AddPartitionsToTxnResponse(Response, api_key=24, versions="0-5", flexible=
 
 
 class AddOffsetsToTxnRequest(Request, api_key=25, versions="0-4", flexible="3+"):
-    """Take the offsets of a group into a transaction."""
+    """Add the offsets of a group to a transaction."""
 
     transactional_id: str = string()
     producer_id: int = int64()
@@ -172,7 +159,7 @@ class EndTxnRequest(Request, api_key=26, versions="0-5", flexible="3+"):
 
 
 class EndTxnResponse(Response, api_key=26, versions="0-5", flexible="3+"):
-    """The outcome, and from version 5 on the identity for the next transaction."""
+    """The outcome; from version 5 on with producer id and epoch for the next transaction."""
 
     throttle_time_ms: int = int32(default=0)
     error_code: int = int16(default=0)
@@ -181,14 +168,12 @@ class EndTxnResponse(Response, api_key=26, versions="0-5", flexible="3+"):
 
 
 class WriteTxnMarkersRequest(Request, api_key=27, versions="1-2", flexible="1+"):
-    """Write the markers that end transactions; sent by coordinators to leaders."""
+    """Write the markers that end transactions; coordinators send it to leaders."""
 
     class WritableTxnMarker(Struct):
         """The end of one transaction."""
 
         class WritableTxnMarkerTopic(Struct):
-            """Partitions of one topic."""
-
             name: str = string()
             partition_indexes: list[int] = array(int32)
 
@@ -208,14 +193,8 @@ class WriteTxnMarkersResponse(Response, api_key=27, versions="1-2", flexible="1+
     """The outcome for each marker."""
 
     class WritableTxnMarkerResult(Struct):
-        """The outcome for one transaction."""
-
         class WritableTxnMarkerTopicResult(Struct):
-            """The outcome for one topic."""
-
             class WritableTxnMarkerPartitionResult(Struct):
-                """The outcome for one partition."""
-
                 partition_index: int = int32()
                 error_code: int = int16(default=0)
 
@@ -236,11 +215,9 @@ class WriteTxnMarkersResponse(Response, api_key=27, versions="1-2", flexible="1+
 
 
 class DescribeProducersRequest(Request, api_key=61, versions="0", flexible="0+"):
-    """Ask who produces into partitions."""
+    """Ask for the idempotent and transactional producers of partitions."""
 
     class TopicRequest(Struct):
-        """Partitions of one topic."""
-
         name: str = string()
         partition_indexes: list[int] = array(int32)
 
@@ -248,16 +225,12 @@ class DescribeProducersRequest(Request, api_key=61, versions="0", flexible="0+")
 
 
 class DescribeProducersResponse(Response, api_key=61, versions="0", flexible="0+"):
-    """The producers that the leaders know."""
+    """The producers known to the leader."""
 
     class TopicResponse(Struct):
-        """The answer for one topic."""
-
         class PartitionResponse(Struct):
-            """The answer for one partition."""
-
             class ProducerState(Struct):
-                """One producer; a start offset other than -1 is an open transaction."""
+                """One producer; a start offset other than -1 means an open transaction."""
 
                 producer_id: int = int64()
                 producer_epoch: int = int32()
@@ -288,14 +261,10 @@ class DescribeTransactionsRequest(Request, api_key=65, versions="0", flexible="0
 
 
 class DescribeTransactionsResponse(Response, api_key=65, versions="0", flexible="0+"):
-    """The states asked for."""
+    """The requested states."""
 
     class TransactionState(Struct):
-        """The state of one transactional id."""
-
         class TopicData(Struct):
-            """Partitions of one topic in the transaction."""
-
             topic: str = string()
             partitions: list[int] = array(int32)
 
@@ -315,7 +284,7 @@ class DescribeTransactionsResponse(Response, api_key=65, versions="0", flexible=
 
 
 class ListTransactionsRequest(Request, api_key=66, versions="0-2", flexible="0+"):
-    """Ask a coordinator for its transactional ids, filtered."""
+    """Ask a coordinator for the transactional ids that match filters."""
 
     state_filters: list[str] = array(string, default=[])
     producer_id_filters: list[int] = array(int64, default=[])
@@ -324,11 +293,9 @@ class ListTransactionsRequest(Request, api_key=66, versions="0-2", flexible="0+"
 
 
 class ListTransactionsResponse(Response, api_key=66, versions="0-2", flexible="0+"):
-    """The transactional ids that pass the filters."""
+    """The transactional ids that match the filters."""
 
     class TransactionState(Struct):
-        """One transactional id."""
-
         transactional_id: str = string()
         producer_id: int = int64()
         transaction_state: str = string()
