@@ -40,7 +40,7 @@ _LOADED_AT_FIRST_USE = {
     "KafkaRecords": "committed",
     "OnceflowContainer": "container",
 }
-"""Modules that need more than the broker: pytest, the clients, the package testcontainers."""
+"""Modules that import more than the broker needs: pytest, the clients, testcontainers."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,8 @@
-"""A broker inside of the current process: for tests, notebooks and demos.
+"""A broker in the current process, for tests, notebooks and demos.
 
-``with Broker() as broker`` runs it on an event loop of its own in one background thread;
-``async with Broker() as broker`` runs it on the caller's loop. It decides where data is kept and
-which settings differ from a daemon's; everything else is the same broker.
+``with Broker() as broker`` runs it in a background thread with its own event loop;
+``async with Broker() as broker`` runs it on the caller's loop. It differs from a daemon's broker
+only in where it stores data and in a few defaults (``in_process_defaults``).
 """
 
 from __future__ import annotations
@@ -46,40 +46,39 @@ CALL_TIMEOUT_SECONDS = 30.0
 class Broker:
     """A Kafka broker in this process.
 
-    It answers on a real socket, so any Kafka client can use it. Data lives in memory unless
-    ``data`` names a folder; what is left out of Kafka is listed in ``docs/kafka-differences.md``.
+    It listens on a real socket, so any Kafka client can use it. Data stays in memory unless
+    ``data`` names a folder. ``docs/kafka-differences.md`` lists what the broker leaves out.
 
     Args:
-        data: Folder for the data, created when missing; None keeps everything in memory.
+        data: Folder for the data, created if missing; None keeps all data in memory.
         host: Address to listen on.
-        port: Port to listen on, 0 for any free one. Kept over a stop and a new start.
-        listeners: Several listeners, or one that is secured, in place of host and port: as Kafka's
-            ``listeners``, for example ``"PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0"``.
-        settings: Broker settings by Kafka's property names. Against a daemon,
-            ``group.initial.rebalance.delay.ms`` is 0 and the coordinators' topics have 4
-            partitions by default. A whole ``BrokerConfig`` is taken as it is.
-        nodes: How many nodes answer, with ids from ``node.id`` (1) on, each on its own listeners.
+        port: Port to listen on, 0 for any free one. A restart keeps the port.
+        listeners: Kafka's ``listeners``, in place of host and port, for several listeners or
+            secured ones: ``"PLAINTEXT://127.0.0.1:0,SASL_SSL://127.0.0.1:0"``.
+        settings: Broker settings by Kafka's property names; ``in_process_defaults`` lists the
+            defaults that differ from a daemon's. A ``BrokerConfig`` is used unchanged.
+        nodes: Number of nodes, with ids from ``node.id`` (1) on, each on its own listeners.
             They share one log; partition leaders and coordinators are spread over them. With a
-            fixed ``port`` the others take the ports behind it.
+            fixed ``port`` the other nodes use the ports after it.
         racks: The nodes' racks, in order.
-        profile: A release of Kafka, as ``"2.8"`` or ``"4.0"``: of what this broker can do it serves
-            and announces only what that release has. Setting ``onceflow.profile``.
-        clock: Returns wall milliseconds; by default it runs with the system's and can be moved
-            forward. A ``VirtualClock`` stands still until it is moved.
-        seed: Makes ids repeatable; None takes the system's randomness.
-        storage: Where data is kept, in place of ``data``; for tests of failures.
-        journal: Note every request with its answer in :attr:`journal` from the start.
-        journal_file: Write what goes over the connections to this file, which Wireshark opens.
-        control: Port of 127.0.0.1 for the control endpoint, 0 for any free one; None for no
+        profile: A release of Kafka, such as ``"2.8"`` or ``"4.0"``: the broker serves and announces
+            only what that release has. Setting ``onceflow.profile``.
+        clock: Returns wall milliseconds. The default follows the system's clock and can be moved
+            forward; a ``VirtualClock`` stands still until it is moved.
+        seed: Makes ids repeatable; None uses the system's randomness.
+        storage: Storage for the data, in place of ``data``; for tests of disk failures.
+        journal: Record every request with its answer in :attr:`journal` from the start.
+        journal_file: Write the bytes of all connections to this file in Wireshark's format.
+        control: Port on 127.0.0.1 for the control endpoint, 0 for any free one; None for no
             endpoint. See ``docs/testing.md``.
-        durability: ``kafka`` answers once the system has the data (default), ``group`` after a
-            flush to the disk that the waiting requests share, ``always`` after a flush of each
-            append (setting ``onceflow.durability``).
+        durability: ``kafka`` answers once the operating system has the data (default), ``group``
+            after an fsync that all waiting requests share, ``always`` after an fsync of each
+            append. Setting ``onceflow.durability``.
 
     Attributes:
         faults: Rules that make requests, connections and writes fail.
-        disk: Whether and why the broker stopped by itself: the disk failed a flush, or a change
-            that cannot be undone.
+        disk: Whether and why the broker stopped by itself, because an fsync or a change on the
+            disk failed.
 
     Example:
         >>> from onceflow.broker_lite import Broker
@@ -129,7 +128,7 @@ class Broker:
         self.faults: FaultInjector = FaultInjector(self._call_if_running, self._clock, self._wire)
         self.faults.recording = journal
         self._control_port = control
-        if control is not None:  # Only this needs uvicorn; a missing one is told here.
+        if control is not None:  # only the endpoint needs uvicorn: report a missing one early
             from onceflow.broker_lite.testing import control_calls
 
             self._make_control = control_calls.make_server
@@ -143,7 +142,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``HOST:PORT`` for clients, of the first listener; of several nodes all, with commas.
+        """``HOST:PORT`` of the first listener; several nodes are separated by commas.
 
         Raises:
             RuntimeError: The broker was not started yet.
@@ -151,10 +150,10 @@ class Broker:
         return self.bootstrap_servers_of(self._listeners[0].name)
 
     def bootstrap_servers_of(self, listener: str) -> str:
-        """``HOST:PORT`` for clients, of a listener.
+        """Return ``HOST:PORT`` of a listener; several nodes are separated by commas.
 
         Args:
-            listener: Its name, such as ``SASL_SSL``.
+            listener: Name, such as ``SASL_SSL``.
 
         Raises:
             KeyError: No listener has that name.
@@ -162,7 +161,7 @@ class Broker:
         """
         found = {each.name: each for each in self._listeners}[listener.upper()]
         if not found.port:
-            raise RuntimeError("the broker has no address before it is started")
+            raise RuntimeError("the broker has no address yet: start it first")
         ports = {key: port for key, port in self._nodes.ports.items() if key[1] == found.name}
         return ",".join(found.bound(ports[key]).address for key in sorted(ports))
 
@@ -173,12 +172,12 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port of the first listener, 0 before the first start with a free one."""
+        """The port of the first listener; 0 if any free one was wanted and none is bound yet."""
         return self._listeners[0].port
 
     @property
     def state(self) -> BrokerState:
-        """The broker's inside, for tests; touch it on its own loop only (see :meth:`call`).
+        """The broker's internal state, for tests; use it on its own loop only (:meth:`call`).
 
         Raises:
             RuntimeError: The broker is not running.
@@ -187,12 +186,12 @@ class Broker:
 
     @property
     def running(self) -> bool:
-        """Whether the broker answers."""
+        """Whether the broker is started."""
         return self._serving is not None
 
     @property
     def journal(self) -> Journal:
-        """Requests with their answers, when they are noted; kept over stops and starts."""
+        """Recorded requests with their answers; a restart keeps them."""
         return self.faults.journal
 
     @property
@@ -200,10 +199,10 @@ class Broker:
         """Address of the control endpoint.
 
         Raises:
-            RuntimeError: There is none, or the broker was not started yet.
+            RuntimeError: ``control`` was not given, or the broker was not started yet.
         """
         if self._control is None:
-            raise RuntimeError("start the broker with control=0 (or a port) to have an endpoint")
+            raise RuntimeError("no control endpoint: make the broker with control=0, and start it")
         return f"http://127.0.0.1:{self._control.port}"
 
     def now_ms(self) -> int:
@@ -211,7 +210,7 @@ class Broker:
         return self._clock()
 
     def describe(self) -> dict[str, object]:
-        """What runs, and where, in plain values."""
+        """Return addresses, cluster id, connections, nodes and topics as plain values."""
         state = None if self._serving is None else self._serving.state
         return {
             "running": state is not None,
@@ -234,7 +233,7 @@ class Broker:
 
         Raises:
             OSError: The address cannot be bound.
-            StorageLockedError: Another broker works on the same folder.
+            StorageLockedError: Another broker uses the same folder.
         """
         if self._serving is not None:
             raise RuntimeError("the broker is running already")
@@ -245,7 +244,7 @@ class Broker:
                 else RealStorage(
                     self._data,
                     durable=self._config.durable,
-                    # With a clock that is moved by hand, a move waits for what it begins.
+                    # A move of a clock that stands still waits for the work that it starts.
                     in_background=not getattr(self._clock, "stands_still", False),
                 )
             )
@@ -274,7 +273,7 @@ class Broker:
         self.disk.begin(serving, lambda: self._stop_serving(serving))
 
     def _opened(self, state: BrokerState) -> None:
-        """Stand before the handlers of a broker that is about to listen."""
+        """Connect fault rules, nodes and connection taps, before the broker listens."""
         self.faults.router = self._nodes.opened(state)
         state.interceptor = self.faults
         self._wire.use(state.timers)
@@ -284,17 +283,17 @@ class Broker:
             await self.stop_async(clean=False)
 
     async def _open_control(self) -> None:
-        """Open the control endpoint, which outlives a restart of the broker."""
+        """Open the control endpoint; a restart of the broker keeps it open."""
         if self._control_port is not None and self._control is None:
             control = self._make_control(self)
             await control.start(self._control_port)
             self._control = control
 
     async def stop_async(self, *, clean: bool = True) -> None:
-        """Stop; without effect when not running. Data in memory and the address are kept.
+        """Stop if running; data in memory and the address are kept.
 
         Args:
-            clean: Write everything out. False drops the broker as a crash of the process would.
+            clean: Flush all data. False stops as a crash of the process would.
         """
         serving, self._serving = self._serving, None
         if serving is None:
@@ -306,8 +305,8 @@ class Broker:
         """Stop, and close the control endpoint and the journal file.
 
         Args:
-            clean: As for :meth:`stop_async`. A broker in memory that was stopped cleanly begins
-                empty when it is started again; after a crash it has what it acknowledged.
+            clean: As for :meth:`stop_async`. A broker in memory starts empty after a clean stop;
+                after a crash it still has the data that it acknowledged.
         """
         await self.stop_async(clean=clean)
         if clean and not self._keeps_storage:
@@ -334,11 +333,11 @@ class Broker:
     # --- in a thread
 
     def start(self) -> Self:
-        """Start in a background thread and return when it is ready.
+        """Start in a background thread and return when the broker is ready.
 
         Raises:
             OSError: The address cannot be bound.
-            StorageLockedError: Another broker works on the same folder.
+            StorageLockedError: Another broker uses the same folder.
         """
         if self._thread is not None:
             raise RuntimeError("the broker is running already")
@@ -352,23 +351,23 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly; without effect when not running."""
+        """Stop cleanly if running."""
         self._stop_thread(clean=True)
 
     def kill(self) -> None:
-        """Drop connections and logs as a crash of the process would, without writing out.
+        """Stop as a crash of the process would, without a flush.
 
-        A new start finds what such a crash leaves; of a broker in memory that is everything.
+        The next start finds the data that such a crash leaves; a broker in memory loses none.
         """
         self._stop_thread(clean=False)
 
     def restart(self, *, kill: bool = False) -> None:
-        """Stop and start with the same data and address; raises what :meth:`start` does.
+        """Stop and start with the same data and address; raises what :meth:`start` raises.
 
-        After a start that fails the broker is stopped, and may be started.
+        If the start fails, the broker is stopped and can be started again.
 
         Args:
-            kill: Stop as a crash of the process would, without writing out.
+            kill: Stop as a crash of the process would, without a flush.
         """
 
         async def again() -> None:
@@ -422,10 +421,10 @@ class Broker:
     # --- several nodes
 
     async def stop_node_async(self, node_id: int) -> None:
-        """Let one of several nodes go away: connections are cut, leaders move to the others.
+        """Stop one of several nodes: cut its connections and move its leaders to other nodes.
 
         Args:
-            node_id: Which one.
+            node_id: Id of the node.
 
         Raises:
             PlacementError: The node is unknown.
@@ -433,10 +432,10 @@ class Broker:
         await self._nodes.stop(self._running().server, node_id)
 
     async def start_node_async(self, node_id: int) -> None:
-        """Let a node come back under its old address; leaders stay where they are.
+        """Start a stopped node under its old address; leaders do not move back.
 
         Args:
-            node_id: Which node.
+            node_id: Id of the node.
 
         Raises:
             PlacementError: The node is unknown.
@@ -445,23 +444,23 @@ class Broker:
         await self._nodes.start(self._running().server, node_id)
 
     def stop_node(self, node_id: int) -> None:
-        """As :meth:`stop_node_async`, for a broker in a thread.
+        """Do as :meth:`stop_node_async`, for a broker in a thread.
 
         Args:
-            node_id: Which node.
+            node_id: Id of the node.
         """
         self._in_loop(self.stop_node_async(node_id))
 
     def start_node(self, node_id: int) -> None:
-        """As :meth:`start_node_async`, for a broker in a thread.
+        """Do as :meth:`start_node_async`, for a broker in a thread.
 
         Args:
-            node_id: Which node.
+            node_id: Id of the node.
         """
         self._in_loop(self.start_node_async(node_id))
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 when none does.
+        """Return the node that leads a partition, -1 for none.
 
         Args:
             topic: Topic name.
@@ -470,7 +469,7 @@ class Broker:
         return self.call(lambda state, now_ms: state.placement.leader(topic, partition))
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Let another node lead a partition, under a new leader epoch.
+        """Make another node the leader of a partition, with a new leader epoch.
 
         Args:
             topic: Topic name.
@@ -478,7 +477,7 @@ class Broker:
             node_id: The new leader.
 
         Raises:
-            PlacementError: The node has no replica, or does not run.
+            PlacementError: The node has no replica or is stopped.
             KeyError: The partition does not exist.
         """
         self.call(
@@ -490,18 +489,18 @@ class Broker:
     def move_coordinator(
         self, node_id: int, *, group_id: str | None = None, transactional_id: str | None = None
     ) -> None:
-        """Let another node coordinate a group or a transactional id.
+        """Make another node the coordinator of a group or a transactional id.
 
-        Everything whose state is in the same partition of the internal topic moves with it. What
-        waits at the old coordinator is told NOT_COORDINATOR.
+        All groups or transactional ids of the same partition of the internal topic move with it.
+        Requests that wait at the old coordinator get NOT_COORDINATOR.
 
         Args:
             node_id: The new coordinator.
-            group_id: The group, or else:
-            transactional_id: The transactional id.
+            group_id: The group; or give transactional_id.
+            transactional_id: The transactional id; or give group_id.
 
         Raises:
-            PlacementError: The node does not run.
+            PlacementError: The node is stopped.
             ValueError: Neither or both are given.
         """
         self.call(
@@ -513,11 +512,11 @@ class Broker:
     def coordinator(
         self, *, group_id: str | None = None, transactional_id: str | None = None
     ) -> int:
-        """The node that coordinates a group or a transactional id.
+        """Return the node that coordinates a group or a transactional id.
 
         Args:
-            group_id: The group, or else:
-            transactional_id: The transactional id.
+            group_id: The group; or give transactional_id.
+            transactional_id: The transactional id; or give group_id.
         """
 
         def ask(state: BrokerState, now_ms: int) -> int:
@@ -527,7 +526,7 @@ class Broker:
         return self.call(ask)
 
     def elect_preferred(self) -> int:
-        """Let every partition be led by its preferred node that runs; returns how many moved."""
+        """Move each partition's leader to its first running replica; return how many moved."""
         return self.call(lambda state, now_ms: state.placement.move_to_preferred(now_ms))
 
     def _running(self) -> Serving:
@@ -535,18 +534,18 @@ class Broker:
             raise RuntimeError("the broker is not running")
         return self._serving
 
-    # --- reaching in
+    # --- internal state
 
     def call(self, function: Callable[[BrokerState, int], T]) -> T:
         """Run ``function(state, now_ms)`` on the broker's loop and return its result.
 
-        From the loop itself, as with ``async with``, it runs at once.
+        With ``async with`` and from the loop itself, the function runs at once.
 
         Args:
             function: Called with the state of the broker and the present time in milliseconds.
 
         Raises:
-            BaseException: What the function raises, a ``SystemExit`` too; the broker goes on.
+            BaseException: Any error of the function, ``SystemExit`` too; the broker keeps running.
         """
         serving = self._running()
 
@@ -566,25 +565,25 @@ class Broker:
 
         Args:
             name: Name of the topic.
-            partitions: How many partitions.
+            partitions: Number of partitions.
             configs: Topic settings by Kafka's names.
 
         Raises:
-            TopicError: The name is refused or taken.
-            ConfigError: A setting is refused.
+            TopicError: The name is invalid or taken.
+            ConfigError: A setting is invalid.
         """
         overrides = validate_overrides(dict(configs or {}))
         self.call(lambda state, now_ms: state.topics.create(name, partitions, overrides, now_ms))
 
     def topic_names(self) -> list[str]:
-        """Names of the topics that there are."""
+        """Return the names of all topics."""
         return self.call(lambda state, now_ms: [topic.name for topic in state.topics])
 
     def partition_figures(self, topic: str | None = None) -> list[PartitionFigures]:
-        """Positions of every partition, with what open transactions hide from readers.
+        """Return the offsets of each partition, with what open transactions hide from readers.
 
         Args:
-            topic: Of this topic only.
+            topic: Only of this topic; None for all.
 
         Raises:
             KeyError: The topic does not exist.
@@ -592,25 +591,26 @@ class Broker:
         return self.call(lambda state, now_ms: partition_figures(state, topic))
 
     def advance(self, duration_ms: int) -> None:
-        """Move the broker's clock, on the broker's loop, and run what became due.
+        """Move the broker's clock, on the broker's loop, and run the timers that became due.
 
         Args:
             duration_ms: Milliseconds.
 
         Raises:
-            RuntimeError: The broker was given a clock that cannot be moved.
+            RuntimeError: The clock that was given cannot be moved.
         """
         clock = self._clock
         if not isinstance(clock, MovableTime):
-            raise RuntimeError("the broker's clock cannot be moved: leave it out, or give a "
-                               "VirtualClock")  # fmt: skip
+            raise RuntimeError(
+                f"clock={clock!r} cannot be moved: omit clock, or give a VirtualClock"
+            )
         if self._serving is None:
             clock.advance(duration_ms)
         else:
             self.call(lambda state, now_ms: clock.advance(duration_ms))
 
     def leave_to_parent(self) -> list[int]:
-        """In a forked child: the broker runs in the parent only; see :mod:`forks`."""
+        """In a forked child, drop the broker, which runs in the parent only; see :mod:`forks`."""
         handles = [] if self._serving is None else self._serving.server.file_handles()
         handles += [] if self._control is None else self._control.file_handles()
         handles += [self._storage.lock_handle] if isinstance(self._storage, RealStorage) else []

@@ -1,4 +1,4 @@
-"""Settings that a broker in process has otherwise than a daemon, so that tests need not wait."""
+"""Defaults of a broker in process that differ from a daemon's, so that tests need not wait."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ IN_PROCESS_DEFAULTS: dict[str, object] = {
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.num.partitions": 4,
 }
-"""Values by Kafka property; what the caller sets wins."""
+"""Values by Kafka property; the caller's settings override them."""

@@ -1,6 +1,6 @@
-"""What clients asked and what they were told: every request with its answer and both times.
+"""A journal of requests: each with its answer and the times of both.
 
-The newest entries are kept, bounded in number and in bytes. It decides nothing about requests.
+It keeps the newest entries, bounded in number and in bytes.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.testing.fault_rules import Fault
 
 JOURNAL_ENTRIES_MAX = 100_000
-"""Oldest entries go first."""
+"""Most entries; the oldest are dropped first."""
 
 JOURNAL_BYTES_MAX = 64 * 1024 * 1024
-"""Records in kept requests and answers, in bytes; oldest entries go first here too."""
+"""Most bytes of records in requests and answers; the oldest entries are dropped first."""
 
 ENTRY_BYTES = 1_000
-"""What an entry without records is taken to need."""
+"""Estimated size of an entry without its records."""
 
 
 @dataclass(slots=True, eq=False)
 class JournalEntry:
-    """One request that the broker took, and its answer.
+    """One request that the broker received, and its answer.
 
     Attributes:
-        number: Counts requests from 1; gaps have been dropped.
-        now_ms: When it was taken, wall milliseconds of the broker's clock.
-        connection_id: On which connection.
-        client_id: Who asked, as the client names itself.
-        principal: Who asked, as the broker knows it.
-        node_id: Which node was asked.
+        number: Number of the request, counted from 1; a dropped entry leaves a gap.
+        now_ms: When the broker received it, wall milliseconds of the broker's clock.
+        connection_id: Id of the connection.
+        client_id: The client's id for itself.
+        principal: The authenticated user.
+        node_id: Id of the node that received it.
         api_version: Version of the request.
-        request: The request: a class of ``onceflow.sdk.protocol.api`` that follows from ``key``.
-            Its type is Any, since a test knows which requests it selected.
-        fault: What a rule did to it, None for nothing.
-        answer: The answer, likewise; None until it is given, and for requests without one.
-        answered_ms: When it was answered; None as long as it is not.
-        topics: Names by id of the topics that it names by id.
+        request: The request, an object of the class in ``onceflow.sdk.protocol.api`` that ``key``
+            names. Its type is Any, as a test knows which requests it selected.
+        fault: The fault that a rule applied, or None.
+        answer: The answer, typed likewise; None until it is given, and for requests without one.
+        answered_ms: When the broker answered; None until then.
+        topics: Names, by id, of the topics that the request names by id.
     """
 
     number: int
@@ -63,11 +63,11 @@ class JournalEntry:
 
     @property
     def key(self) -> str:
-        """Kind of the request by Kafka's name, as ``Produce``."""
+        """Kind of the request by Kafka's name, such as ``Produce``."""
         return type(self.request).__name__.removesuffix("Request")
 
     def parts(self) -> list[Part]:
-        """Topics, partitions, groups and transactional ids that the request names."""
+        """Return the topics, partitions, groups and transactional ids that the request names."""
         return [
             part._replace(topic=self.topics.get(part.topic))
             if isinstance(part.topic, uuid.UUID)
@@ -79,11 +79,11 @@ class JournalEntry:
 class Journal:
     """The newest requests with their answers, oldest first.
 
-    The broker's thread writes it while a test reads it in another.
+    It is thread-safe: the broker's thread writes while the test's thread reads.
 
     Attributes:
-        recording: Whether requests are noted.
-        dropped: Entries that had to go.
+        recording: Whether new requests are recorded.
+        dropped: Number of entries dropped to make room.
     """
 
     def __init__(self) -> None:
@@ -105,15 +105,15 @@ class Journal:
         return self._entries[index]
 
     def next_number(self) -> int:
-        """The number of a new entry."""
+        """Return the number of a new entry."""
         self._last_number += 1
         return self._last_number
 
     def add(self, entry: JournalEntry) -> None:
-        """Note a request.
+        """Add a request.
 
         Args:
-            entry: The request, as yet unanswered.
+            entry: The request, not answered yet.
         """
         with self._lock:
             self._entries.append(entry)
@@ -121,7 +121,7 @@ class Journal:
             self._make_room()
 
     def answered(self, entry: JournalEntry, answer: Response | None, now_ms: int) -> None:
-        """Note the answer to a request.
+        """Add the answer to a request.
 
         Args:
             entry: The request.
@@ -133,13 +133,13 @@ class Journal:
         if answer is None:
             return
         with self._lock:
-            # An entry that was dropped meanwhile has taken its bytes with it.
+            # The bytes of an entry that was dropped meanwhile are no longer counted.
             if self._entries and entry.number >= self._entries[0].number:
                 self._bytes += _record_bytes(answer)
                 self._make_room()
 
     def clear(self) -> None:
-        """Forget every entry; numbers go on."""
+        """Drop all entries; the numbers of new ones continue."""
         with self._lock:
             self._entries.clear()
             self._bytes = 0
@@ -156,16 +156,16 @@ class Journal:
         node_id: int | None = None,
         after: int = 0,
     ) -> list[JournalEntry]:
-        """Entries that fit everything that is given, oldest first.
+        """Return the entries that match all given arguments, oldest first.
 
         Args:
             key: Kind of the request, as class or by Kafka's name (``"Produce"``).
-            client_id: Who asked.
-            topic: A topic that the request names; a Fetch in a session need not name any.
-            partition: A partition that it names, of ``topic`` where that is given too.
+            client_id: The client's id.
+            topic: A topic that the request names; a Fetch in a session may name none.
+            partition: A partition that it names, of ``topic`` if that is given too.
             group_id: A group that it names.
             transactional_id: A transactional id that it names.
-            node_id: Which node was asked.
+            node_id: Id of the node that received it.
             after: Only entries with a greater number.
         """
         name = key if key is None or isinstance(key, str) else key.__name__.removesuffix("Request")
@@ -193,7 +193,7 @@ class Journal:
 
 
 def part_fits(wanted: Part, part: Part) -> bool:
-    """Whether a part has everything that ``wanted`` names."""
+    """Whether a part matches all fields of ``wanted`` that are not None."""
     return all(value is None or value == named for value, named in zip(wanted, part, strict=True))
 
 

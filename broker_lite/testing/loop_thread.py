@@ -1,7 +1,7 @@
-"""A thread with an event loop for a broker beside the program's own loops and threads.
+"""A thread with an event loop for the broker, beside the program's own loops and threads.
 
-It decides how a call crosses into the thread and back. Whatever ends a called function, a
-``sys.exit`` too, is raised in the caller, and the loop lives on: other clients are served by it.
+An error of a called function, ``SystemExit`` too, is raised in the caller. The loop keeps running,
+as it serves other clients.
 """
 
 from __future__ import annotations
@@ -18,30 +18,23 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 
 def check_outside(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Raise if the caller, which wants to wait for a loop, is a function that this loop runs.
-
-    Args:
-        loop: The loop, if there is one.
-
-    Raises:
-        RuntimeError: The caller would wait for itself.
-    """
+    """Raise RuntimeError if the loop runs the caller, which would then wait for itself."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         return
     if running is loop:
         raise RuntimeError(
-            "this would wait for itself: in the broker's own event loop await the method with "
-            "_async, and in a function that Broker.call runs do it afterwards"
+            "this call would wait for itself: in the broker's own event loop, await the method "
+            "with _async; in a function that Broker.call runs, call it after the function returned"
         )
 
 
 class LoopThread:
-    """A running event loop in a thread of its own.
+    """An event loop that runs in its own thread.
 
     Attributes:
-        loop: The loop; from other threads only its thread-safe methods may be used.
+        loop: The loop; other threads may use only its thread-safe methods.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,29 +45,26 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is in this thread."""
+        """Whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
     def call(self, function: Callable[[], T], timeout_s: float) -> T:
-        """Call a function in the loop and wait for its result.
+        """Call a function in the loop and return its result.
 
         Args:
-            function: What to call.
-            timeout_s: How long to wait for it, in seconds.
-
-        Returns:
-            What it returns.
+            function: The function.
+            timeout_s: Longest wait for the result, in seconds.
 
         Raises:
-            TimeoutError: The loop did not come to it in time.
-            BaseException: Whatever the function raises.
+            TimeoutError: The result did not come in time.
+            BaseException: Any error of the function.
         """
 
-        # A loop ends by some exceptions and takes others for its own, so none is raised in it.
+        # SystemExit would end the loop and CancelledError cancel the task: catch all in the loop.
         async def outcome() -> tuple[list[T], BaseException | None]:
             try:
                 return [function()], None
-            except BaseException as error:  # noqa: BLE001 - it is raised where it belongs
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread below
                 return [], error
 
         result, error = asyncio.run_coroutine_threadsafe(outcome(), self.loop).result(timeout_s)
@@ -95,5 +85,5 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                # Of a test's function that the loop called; the broker's clients go on.
-                logger.exception("a function within the broker wanted to end the program")
+                # A callback of the test raised it; the loop must keep serving clients.
+                logger.exception("a function in the broker's loop tried to end the program")

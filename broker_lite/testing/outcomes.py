@@ -1,8 +1,7 @@
-"""How the transactions in a stopped broker's folder ended, counted from its own log.
+"""Counts the committed and aborted transactions in a stopped broker's folder.
 
-The coordinator writes one record for each state that a transaction enters; this module reads the
-``__transaction_state`` segments and counts those that say "complete". It changes nothing and knows
-only the records' form.
+The coordinator writes one record for each state that a transaction enters. This module reads the
+``__transaction_state`` segments and counts the records of the two "complete" states.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ COMPLETE_ABORT = 5
 
 
 class TransactionOutcomes(NamedTuple):
-    """Transactions that ended.
+    """Counts of ended transactions.
 
     Attributes:
-        committed: How many were committed.
-        aborted: How many were aborted, by their producer, by a successor or by their timeout.
+        committed: Committed transactions.
+        aborted: Transactions aborted by their producer, by a newer producer or by their timeout.
     """
 
     committed: int
@@ -30,13 +29,10 @@ class TransactionOutcomes(NamedTuple):
 
 
 def transaction_outcomes(data: Path | str) -> TransactionOutcomes:
-    """Count the transactions that ended, as far as the log still holds them.
+    """Count the ended transactions in the log; compaction may have removed old ones.
 
     Args:
-        data: A broker's data folder; the broker should be stopped.
-
-    Returns:
-        The counts; compaction may have removed old ones.
+        data: Data folder of a broker, which should be stopped.
     """
     ended = {COMPLETE_COMMIT: 0, COMPLETE_ABORT: 0}
     for segment in sorted(Path(data).glob("__transaction_state-*/*.log")):

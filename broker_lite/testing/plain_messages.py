@@ -1,4 +1,4 @@
-"""Requests and answers as plain values, for JSON: bytes become their size, records a count."""
+"""Converts messages to plain values for JSON: bytes to their size, records to their count."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from onceflow.sdk.protocol.batch_header import (
 from onceflow.sdk.protocol.schema import Message
 
 TEXT_MAX = 1_000
-"""Longer texts are cut."""
+"""Longer strings are cut."""
 
 
 def plain_message(message: Message, api_version: int) -> dict[str, object]:
-    """A message's fields by name.
+    """Return a message's fields by name.
 
     Args:
         message: A request, an answer, or a struct of one.
@@ -46,7 +46,7 @@ def _plain(value: object, api_version: int, kind: str) -> object:
 
 
 def _record_count(data: bytes) -> int | None:
-    """Records in batches, None when they cannot be counted."""
+    """Return the number of records in batches; None if the batches are damaged."""
     try:
         return sum(header.records_count for _, header in iter_batch_headers(data))
     except InvalidBatchError:

@@ -1,8 +1,7 @@
 """The pytest plugin ``onceflow``: brokers, topics, records and assertions for tests.
 
-Installed with the package; nothing is imported or started before a fixture is asked for. It
-decides how long a broker lives, what its options are and how topics are named; what a broker can
-do is the business of ``in_process``, and how records are compared of ``committed``.
+It is installed with the package, and imports and starts nothing before a test uses a fixture.
+``in_process`` has the broker, ``committed`` compares records.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ TOPIC_NAME_MAX = 200
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
-        "kafka_broker(**options): options of the broker that the fixture kafka_broker makes, as "
-        "of onceflow.broker_lite.Broker",
+        "kafka_broker(**options): arguments of onceflow.broker_lite.Broker for the broker of the "
+        "test",
     )
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Differences of committed records, line by line."""
+    """Explain the differences of committed records, line by line."""
     if op != "==":
         return None
     import sys
@@ -47,7 +46,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     options: dict[str, Any] = {}
     markers = list(request.node.iter_markers(MARKER))
-    for marker in reversed(markers):  # The nearest marker wins.
+    for marker in reversed(markers):  # the marker nearest to the test wins
         if marker.args:
             raise pytest.UsageError("kafka_broker takes options by name: nodes=3, profile='2.8'")
         options.update(marker.kwargs)
@@ -56,11 +55,7 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse unknown options of a broker.
-
-    Raises:
-        UsageError: It names the option, and the nearest one that there is.
-    """
+    """Raise UsageError for an option that the broker does not have."""
     import difflib
     import inspect
 
@@ -70,13 +65,13 @@ def _check_options(options: dict[str, Any]) -> None:
     for name in options:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(known)}"
+            remedy = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(known)}"
             raise pytest.UsageError(f"kafka_broker has no option {name!r}: {remedy}")
 
 
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker in memory for one test; options come from the marker ``kafka_broker``."""
+    """A broker in memory for one test, with the options of the marker ``kafka_broker``."""
     from onceflow.broker_lite.testing.in_process import Broker
 
     with Broker(**_options(request)) as broker:
@@ -85,7 +80,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def shared_kafka_broker() -> Iterator[Broker]:
-    """A broker in memory for the whole run; the fixture ``kafka_topic`` keeps tests apart."""
+    """A broker in memory for the whole run; ``kafka_topic`` gives each test its own topics."""
     from onceflow.broker_lite.testing.in_process import Broker
 
     with Broker() as broker:
@@ -94,8 +89,8 @@ def shared_kafka_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Broker:
-    """The broker of this test: the shared one, or one of its own where a marker or the fixture
-    ``kafka_broker`` asks for it."""
+    """The broker of this test: the shared one, or its own if the test has the marker
+    ``kafka_broker`` or the fixture of that name."""
     own = "kafka_broker" in request.fixturenames or request.node.get_closest_marker(MARKER)
     name = "kafka_broker" if own else "shared_kafka_broker"
     broker: Broker = request.getfixturevalue(name)
@@ -110,10 +105,10 @@ def kafka_bootstrap_servers(kafka: Broker) -> str:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest, kafka: Broker) -> Callable[..., str]:
-    """Makes topics with names of their own: ``kafka_topic("orders", partitions=3)``.
+    """A function that makes topics: ``kafka_topic("orders", partitions=3)`` returns the name.
 
-    The name begins with the test's and ends with the one given, so that it is clean on a shared
-    broker and tells in a log where it belongs.
+    The name consists of the test's name and the given one, so that tests on a shared broker do not
+    meet, and logs show which test a topic belongs to.
     """
     prefix = re.sub(r"[^a-zA-Z0-9.-]+", "-", request.node.name).strip("-.")
     made: dict[str, int] = {}
@@ -123,7 +118,7 @@ def kafka_topic(request: pytest.FixtureRequest, kafka: Broker) -> Callable[..., 
         suffix = name if number == 1 else f"{name}-{number}"
         topic = f"{prefix[: TOPIC_NAME_MAX - len(suffix)]}-{suffix}"
         taken = kafka.topic_names()
-        if topic in taken:  # The same test ran before on this broker.
+        if topic in taken:  # the same test ran before on this broker
             topic = f"{topic}-{len(taken)}"
         kafka.create_topic(
             topic,
@@ -137,7 +132,7 @@ def kafka_topic(request: pytest.FixtureRequest, kafka: Broker) -> Callable[..., 
 
 @pytest.fixture
 def kafka_records(kafka: Broker) -> Iterator[KafkaRecords]:
-    """Records in and out: ``put(topic, b"v")`` sends, ``committed(topic)`` looks."""
+    """Sends and reads records: ``put(topic, b"v")``, ``committed(topic)``."""
     from onceflow.broker_lite.testing.committed import KafkaRecords
 
     with KafkaRecords(kafka) as records:
@@ -146,7 +141,7 @@ def kafka_records(kafka: Broker) -> Iterator[KafkaRecords]:
 
 @pytest.fixture
 def kafka_producer(kafka: Broker) -> Iterator[Callable[..., Producer]]:
-    """Makes producers for the broker of this test and closes them after it."""
+    """A function that makes producers for the broker of this test; they are closed after it."""
     from onceflow.sdk import Producer
 
     with ExitStack() as stack:
@@ -168,19 +163,21 @@ def kafka_admin(kafka: Broker) -> Iterator[Admin]:
 
 
 def _complete(config: dict[str, Any], broker: Broker, topics: tuple[str, ...]) -> None:
-    """Add what a consumer in a test needs to read what is there, where it was not said."""
+    """Add defaults with which a consumer reads all existing records."""
     import uuid
 
     config.setdefault("bootstrap_servers", broker.bootstrap_servers)
     config.setdefault("auto_offset_reset", "earliest")
-    if topics:  # A subscription needs a group.
+    if topics:  # a subscription needs a group
         config.setdefault("group_id", f"test-{uuid.uuid4()}")
 
 
 @pytest.fixture
 def kafka_consumer(kafka: Broker) -> Iterator[Callable[..., Consumer]]:
-    """Makes consumers, which read from the start and in groups of their own unless told otherwise,
-    and closes them."""
+    """A function that makes consumers for the broker of this test; they are closed after it.
+
+    By default each reads from the earliest offset, in a new group.
+    """
     from onceflow.sdk import Consumer
 
     with ExitStack() as stack:
@@ -210,21 +207,21 @@ class AsyncClients:
         await self._stack.aclose()
 
     async def producer(self, **config: Any) -> AsyncProducer:
-        """A producer; closed at the end of the block."""
+        """Start a producer; it is closed at the end of the block."""
         from onceflow.sdk import AsyncProducer
 
         config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
         return await self._stack.enter_async_context(AsyncProducer(**config))
 
     async def admin(self, **config: Any) -> AsyncAdmin:
-        """An admin client; closed at the end of the block."""
+        """Start an admin client; it is closed at the end of the block."""
         from onceflow.sdk import AsyncAdmin
 
         config.setdefault("bootstrap_servers", self._broker.bootstrap_servers)
         return await self._stack.enter_async_context(AsyncAdmin(**config))
 
     async def consumer(self, *topics: str, **config: Any) -> AsyncConsumer:
-        """A consumer that reads from the start, in a group of its own, unless told otherwise."""
+        """Start a consumer, by default from the earliest offset and in a new group."""
         from onceflow.sdk import AsyncConsumer
 
         _complete(config, self._broker, topics)
@@ -235,7 +232,6 @@ class AsyncClients:
 def kafka_async(kafka: Broker) -> AsyncClients:
     """Clients for asyncio: ``async with kafka_async: producer = await kafka_async.producer()``.
 
-    The broker runs in a thread of its own, so any event loop and any plugin for async tests will
-    do.
+    The broker runs in its own thread, so that they work with any plugin for async tests.
     """
     return AsyncClients(kafka)

@@ -1,8 +1,8 @@
-"""The pytest plugin ``onceflow`` for projects that name it in ``conftest.py``.
+"""Loads the pytest plugin ``onceflow`` for projects that name it in ``conftest.py``.
 
-Where the package is installed pytest finds the plugin by itself; from a tree of sources
-``pytest_plugins = ["onceflow.broker_lite.testing.pytest_plugin"]`` brings it. Both together are
-one. It decides nothing else; the fixtures are in ``pytest_fixtures``.
+pytest finds the plugin of an installed package by itself. In a source tree,
+``pytest_plugins = ["onceflow.broker_lite.testing.pytest_plugin"]`` loads it. If both apply, it is
+loaded once. The fixtures are in ``pytest_fixtures``.
 """
 
 from __future__ import annotations

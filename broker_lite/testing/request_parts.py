@@ -1,9 +1,9 @@
-"""What a request names (topics, partitions, groups, transactional ids), and answers about them.
+"""Splits requests into parts (topics, partitions, groups, transactional ids) and merges answers.
 
-One table says for each kind of request where its parts stand and where the answer speaks of each.
-From it a request is split into the parts that somebody refuses and the rest, an answer is made that
-says nothing but an error code, and both answers become one. It decides nothing about who refuses
-what: that is done by fault rules and by nodes that do not lead what they are asked about.
+A table says for each API key where the request names its parts and where the answer mirrors them.
+With it, this module splits a request into refused parts and the rest, makes an answer with an error
+code for each refused part, and merges it with the handler's answer. Fault rules and nodes decide
+which parts to refuse.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from onceflow.sdk.protocol.primitives import ZERO_UUID
 from onceflow.sdk.protocol.schema import REQUIRED, Message, Request, Response
 
 ITSELF = ""
-"""Stands for an array's element that is a plain text or number."""
+"""Marks an array whose elements are plain strings or numbers."""
 
 
 class Part(NamedTuple):
-    """One thing that a request names; None for what it does not say.
+    """One part of a request; None for a field that the request does not name.
 
     Attributes:
         topic: Name or id of a topic.
@@ -41,15 +41,15 @@ class Part(NamedTuple):
 
 
 class Level(NamedTuple):
-    """An array of a request and the array of the answer that mirrors it.
+    """An array of a request, and the array of the answer that mirrors it.
 
     Attributes:
         asked: Array of the request.
         answered: Array of the answer.
-        names: Pairs of a field of the answer's element and of the request's.
-        what: Which field of :class:`Part` the names are; empty when none.
-        error: Field of the answer's element for an error code; empty when it has none.
-        fixed: Further fields of an element that says only an error.
+        names: Pairs of naming fields: in the answer's element, and in the request's.
+        what: Field of :class:`Part` that the names fill; empty for none.
+        error: Field of the answer's element for an error code; empty for none.
+        fixed: Values of further fields of an element that holds only an error.
         then: The array within each element, or None.
     """
 
@@ -146,10 +146,10 @@ LEVELS: dict[int, tuple[Level, ...]] = {
     69: (Level("group_ids", "groups", (("group_id", ITSELF),), "group_id"),),
     75: (Level("topics", "topics", _same("name"), "topic"),),
 }  # fmt: skip
-"""By api key; of several the first whose array the version has."""
+"""By API key; of several levels, the first whose array the request's version has applies."""
 
 BELOW_FIRST = frozenset({1, 3})
-"""Kinds whose answers have an error of their own for other things: it goes to the parts."""
+"""API keys whose errors go to the parts, as the answer's own error field means other faults."""
 
 _OWN_NAMES = {
     "group_id": ("group_id",),
@@ -158,10 +158,10 @@ _OWN_NAMES = {
 
 
 def parts(request: Request, api_version: int) -> Iterator[Part]:
-    """Everything that a request names, in its order; once an empty part when it names nothing.
+    """Yield the parts of a request in its order; one empty part if it names none.
 
     Args:
-        request: The request. What a fetch session keeps is not part of it.
+        request: The request. Partitions that only a fetch session holds are not parts.
         api_version: Its version.
     """
     whole = _own_part(request, api_version)
@@ -176,15 +176,15 @@ def parts(request: Request, api_version: int) -> Iterator[Part]:
 def split(
     request: Request, api_version: int, chosen: Callable[[Part], bool]
 ) -> tuple[Request | None, Request | None]:
-    """Divide a request.
+    """Split a request into one with the chosen parts and one with the others.
 
     Args:
-        request: The request; it stays as it is.
+        request: The request; it is not changed.
         api_version: Its version.
-        chosen: Which parts go to the first half.
+        chosen: Whether a part is chosen.
 
     Returns:
-        A request with the chosen parts and one with the others; None for a half without any.
+        Both requests; None in place of one without parts.
     """
     level = _level(request, api_version)
     whole = _own_part(request, api_version)
@@ -200,7 +200,7 @@ def split(
 
 
 def merge(answer: Response, other: Response, api_key: int, api_version: int) -> Response:
-    """Put what another answer says into ``answer``; of the same part the other's word counts."""
+    """Merge another answer into ``answer``; for a part that both have, the other's wins."""
     for level in LEVELS.get(api_key, ()):
         field = type(answer).fields()[level.answered]
         if field.is_present(api_version):
@@ -214,16 +214,16 @@ def merge(answer: Response, other: Response, api_key: int, api_version: int) -> 
 def error_answer(
     request: Request, api_version: int, code: ErrorCode, *, each_part: bool = False
 ) -> Response:
-    """Answer ``request`` with an error and nothing else.
+    """Make an answer that holds only an error.
 
     Args:
         request: The request.
         api_version: Its version.
         code: The error.
-        each_part: Say it of each part, also where the answer as a whole could say it.
+        each_part: Set the error of each part, also if the answer has an error field of its own.
 
     Raises:
-        ValueError: For a kind of request whose answer has no plain place for an error.
+        ValueError: The answer has no field for the error.
     """
     response_type = API[request.api_key].response_type
     fields = response_type.fields()
@@ -239,8 +239,8 @@ def error_answer(
         return whole
     if level is None:
         raise ValueError(
-            f"answers to {type(request).__name__} version {api_version} have no error of their "
-            "own: let the rule drop the request or the answer"
+            f"answers to {type(request).__name__} version {api_version} have no error field: use "
+            "a rule that drops the request or the answer"
         )
     refused = _refused(response_type, elements or (), level, code, each_part)
     answer: Response = _blank(response_type, {level.answered: refused})
@@ -254,20 +254,21 @@ def refuse_parts(
     code: ErrorCode,
     run: Callable[[Request], object],
 ) -> object:
-    """Answer an error for some parts of a request, and let a handler answer for the others.
+    """Answer some parts of a request with an error, and call a handler for the others.
 
     Args:
         request: The request.
         api_version: Its version.
-        refuses: Which parts.
+        refuses: Whether a part is refused.
         code: The error.
         run: The handler; it may answer later.
 
     Returns:
-        What the handler gave, put together with the errors; None as from the handler.
+        The handler's answer merged with the errors; None if the handler returns None.
 
     Raises:
-        CloseConnection: Parts of a Produce with ``acks=0`` are refused: the only way to tell.
+        CloseConnection: A part of a Produce with ``acks=0`` is refused. Such a request gets no
+            answer, so that the client learns of the error only by the closed connection.
     """
     refused, rest = split(request, api_version, refuses)
     if refused is None:
@@ -275,7 +276,7 @@ def refuse_parts(
     if isinstance(request, ProduceRequest) and request.acks == 0:
         if rest is not None:
             run(rest)
-        raise CloseConnection(f"a produce with acks=0 meets {code.name}")
+        raise CloseConnection(f"{code.name} for a produce with acks=0")
     if rest is None:
         return error_answer(request, api_version, code)
     errors = error_answer(refused, api_version, code, each_part=True)
@@ -283,7 +284,7 @@ def refuse_parts(
 
 
 def merged(result: object, errors: Response, api_key: int, api_version: int) -> object:
-    """What a handler gave together with errors, now or when it is there."""
+    """Merge a handler's answer with errors, at once or when a deferred answer arrives."""
     if isinstance(result, Response):
         return merge(result, errors, api_key, api_version)
     if isinstance(result, Deferred):
@@ -379,7 +380,7 @@ def _merge(mine: list[Any], others: list[Any], level: Level) -> None:
             setattr(mine[number], level.then.answered, inner)
 
 
-# --- answers that say only an error
+# --- answers that hold only an error
 
 
 def _refused(

@@ -1,7 +1,7 @@
-"""Clocks that a test moves: one that stands still otherwise, and one that runs like the system's.
+"""Clocks that a test can move: VirtualClock stands still otherwise, RunningClock keeps running.
 
-A broker that is given the first arms no alarms: sessions, transactions and long polls run out
-exactly when the test says so. The second is for real clients, which time out by their own clocks.
+With a VirtualClock, sessions, transactions and long polls expire only when the test moves it. A
+RunningClock suits real clients, whose timeouts follow their own clocks.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from onceflow.broker_lite.clock import SystemClock
 
 START_MS = 1_700_000_000_000
-"""Where the clock starts: November 2023, wall milliseconds."""
+"""First reading of a VirtualClock: November 2023, wall milliseconds."""
 
 
 class _Movable:
-    """What both clocks do when they are moved."""
+    """Base of both clocks: calls the subscribers after each move."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
 
     def _move(self, duration_ms: int) -> None:
-        """Let the clock read that much more."""
+        """Increase the reading."""
         raise NotImplementedError
 
     def advance(self, duration_ms: int) -> None:
-        """Move the clock and let everything run that became due.
+        """Move the clock forward and run the timers that became due.
 
         Args:
             duration_ms: Milliseconds, not negative.
@@ -34,16 +34,16 @@ class _Movable:
             ValueError: It is negative.
         """
         if duration_ms < 0:
-            raise ValueError(f"duration_ms={duration_ms}: time does not go back")
+            raise ValueError(f"duration_ms={duration_ms}: must not be negative")
         self._move(duration_ms)
         for callback in list(self._callbacks):
             callback()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` after every move.
+        """Call ``callback`` without arguments after every move.
 
         Args:
-            callback: Called without arguments.
+            callback: The function.
         """
         self._callbacks.append(callback)
 
@@ -51,14 +51,14 @@ class _Movable:
         """Stop calling ``callback``.
 
         Args:
-            callback: What was given to ``subscribe``; anything else is no error.
+            callback: The function that was given to ``subscribe``; any other is ignored.
         """
         if callback in self._callbacks:
             self._callbacks.remove(callback)
 
 
 class RunningClock(_Movable):
-    """The system's time, which can be moved forward."""
+    """A clock that follows the system's and can be moved forward."""
 
     stands_still = False
 
@@ -84,12 +84,12 @@ class RunningClock(_Movable):
 
 
 class VirtualClock(_Movable):
-    """Wall milliseconds moved by hand.
+    """A clock in wall milliseconds that stands still until it is moved.
 
     Args:
-        now_ms: First reading. Producers stamp records with their own clock, and a topic refuses
-            what is more than ``message.timestamp.after.max.ms`` ahead of the broker's: give the
-            present time, ``int(time.time() * 1000)``, where they do.
+        now_ms: First reading. Use the present time, ``int(time.time() * 1000)``, if producers
+            stamp records by their own clock: a topic refuses records that are more than
+            ``message.timestamp.after.max.ms`` ahead of the broker's clock.
     """
 
     stands_still = True

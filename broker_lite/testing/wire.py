@@ -1,7 +1,7 @@
-"""The bytes of a broker's connections in a test: cut, slowed, held back, and written to a file.
+"""Faults on a broker's connections: answers are cut, slowed or held back; all bytes are captured.
 
 A :class:`WireWatch` belongs to one broker in process and sees each connection from its beginning.
-Which answer is treated how is decided by fault rules; what a capture looks like by ``capture``.
+Fault rules choose the answers; ``capture`` writes the file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PIECE_MS = 50
 
 
 class ConnectionWire:
-    """One connection, as a test may treat it.
+    """One connection and the faults that apply to it.
 
     Attributes:
         connection: The connection.
-        state: What the broker remembers of it.
-        shapes: Rules for answers to come, by correlation id.
-        isolated_by: The rule that lets nothing pass, or None.
+        state: The broker's state of the connection.
+        shapes: Rules for future answers, by correlation id.
+        isolated_by: The rule that holds all bytes back, or None.
     """
 
     __slots__ = ("_pieces", "_watch", "_withheld", "connection", "isolated_by", "shapes", "state")
@@ -48,13 +48,13 @@ class ConnectionWire:
         self.isolated_by: FaultRule | None = None
 
     def received(self, data: bytes) -> None:
-        """The peer sent something."""
+        """Capture bytes that the client sent."""
         capture = self._watch.capture
         if capture is not None:
             capture.received(self.state.connection_id, data, self._watch.clock())
 
     def takes(self, parts: list[Buffer], correlation_id: int) -> bool:
-        """Whether an answer is sent from here, or not at all, in place of the usual way."""
+        """Apply the faults to an answer; True if the connection must not send it itself."""
         if self.isolated_by is not None:
             self._withheld.append((parts, correlation_id))
             return True
@@ -75,7 +75,7 @@ class ConnectionWire:
         return False
 
     def rejoin(self) -> None:
-        """Let everything pass again, first of all what was held back."""
+        """Send the answers that were held back, and hold back no more."""
         self.isolated_by = None
         withheld, self._withheld = self._withheld, deque()
         for parts, correlation_id in withheld:
@@ -84,7 +84,7 @@ class ConnectionWire:
         self.connection.rejoin()
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """Drop what is left to send, after the connection was closed."""
         self._pieces.clear()
         self._withheld.clear()
         self._watch.forget(self)
@@ -96,7 +96,7 @@ class ConnectionWire:
             capture.sent(self.state.connection_id, data, self._watch.clock())
 
     def _cut_up(self, data: bytes, rule: FaultRule | None) -> None:
-        if rule is None:  # Behind a slow answer, but not slow itself.
+        if rule is None:  # not slow itself, but must wait for a slow answer before it
             self._pieces.append((data, 0))
             return
         size = max(1, rule.bytes_per_second * PIECE_MS // 1000)
@@ -110,7 +110,7 @@ class ConnectionWire:
             self._note_sent([piece])
             self.connection.send([piece])
             if not self._pieces:
-                return  # Sending found the connection closed.
+                return  # send() found the connection closed
             self._pieces.popleft()
             if self._pieces and pause_ms:
                 self._watch.schedule(now_ms + pause_ms, self._send_piece)
@@ -118,16 +118,12 @@ class ConnectionWire:
 
 
 class WireWatch:
-    """Every connection of one broker.
-
-    Args:
-        clock: Wall milliseconds of the broker.
-        capture: Where the bytes are written down, or None.
+    """All connections of one broker.
 
     Attributes:
-        capture: Where the bytes are written down, or None.
-        clock: Wall milliseconds of the broker.
-        refusal: Tells whether a new connection of a node is to be reset.
+        clock: Returns the broker's wall milliseconds.
+        capture: File for all bytes, or None.
+        refusal: Whether to reset a new connection to a node, by node id.
     """
 
     def __init__(self, clock: Callable[[], int], capture: Capture | None = None) -> None:
@@ -138,12 +134,12 @@ class WireWatch:
         self._open: dict[int, ConnectionWire] = {}
 
     def use(self, timers: Timers) -> None:
-        """Take the timers of a broker that starts."""
+        """Use the timers of a broker that starts."""
         self._timers = timers
         self._open.clear()
 
     def schedule(self, at_ms: int, callback: Callable[[int], None]) -> None:
-        """Run something on the broker's timers."""
+        """Call a function at a time, on the broker's timers."""
         assert self._timers is not None
         self._timers.schedule(at_ms, callback)
 
@@ -158,24 +154,24 @@ class WireWatch:
         return wire
 
     def forget(self, wire: ConnectionWire) -> None:
-        """A connection is gone."""
+        """Drop a closed connection."""
         connection_id = wire.state.connection_id
         self._open.pop(connection_id, None)
         if self.capture is not None:
             self.capture.closed(connection_id, self.clock())
 
     def shape(self, context: RequestContext, rule: FaultRule) -> None:
-        """Treat the answer to a request as a rule says."""
+        """Apply a rule to the answer of a request."""
         wire = self._open.get(context.connection_id)
         if wire is not None:
             wire.shapes[context.connection.correlation_id] = rule
 
     def refuses(self, node_id: int) -> bool:
-        """Whether a new connection of a node is to be reset; the fault rules say."""
+        """Whether the fault rules reset a new connection to a node."""
         return self.refusal is not None and self.refusal(node_id)
 
     def isolate(self, rule: FaultRule) -> None:
-        """Let nothing pass on the connections that a rule is about."""
+        """Hold back all bytes of the connections that a rule selects."""
         for wire in self._open.values():
             if rule.client_id in (None, wire.state.client_id) and rule.node_id in (
                 None,
@@ -184,13 +180,13 @@ class WireWatch:
                 self._isolate(wire, rule)
 
     def isolate_connection(self, connection_id: int, rule: FaultRule) -> None:
-        """Let nothing pass on one connection."""
+        """Hold back all bytes of one connection."""
         wire = self._open.get(connection_id)
         if wire is not None:
             self._isolate(wire, rule)
 
     def rejoin(self, rule: FaultRule) -> None:
-        """Let everything pass again where a rule did not."""
+        """Let bytes pass again on the connections that a rule isolated."""
         for wire in list(self._open.values()):
             if wire.isolated_by is rule:
                 wire.rejoin()

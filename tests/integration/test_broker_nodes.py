@@ -409,7 +409,7 @@ class TestCoordinators:
 
 def test_wrong_numbers_of_nodes_are_refused() -> None:
     for count in (0, 101):
-        with pytest.raises(ValueError, match="give 1 to 100"):
+        with pytest.raises(ValueError, match="must be from 1 to 100"):
             Broker(nodes=count)
 
 

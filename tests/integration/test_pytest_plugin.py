@@ -134,7 +134,7 @@ def test_an_option_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) ->
     done = run(tmp_path, MISSPELT)
     assert done.returncode == 1
     assert "kafka_broker has no option 'jurnal': did you mean journal?" in done.stdout
-    assert "kafka_broker has no option 'colour': there are data, host, port," in done.stdout
+    assert "kafka_broker has no option 'colour': it has data, host, port," in done.stdout
     assert "TypeError" not in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Several nodes over one shared log: leaders, coordinators, and the answers that name them."""
+"""Several nodes over one shared log: placement of leaders and coordinators, routing of requests."""
 
 from onceflow.broker_lite.placement import Node, PlacementError
 from onceflow.broker_lite.testing.nodes.nodes import Nodes

@@ -1,7 +1,4 @@
-"""What to move and what there is, by the names that users know: for tests and the control endpoint.
-
-It decides nothing; it finds partitions and shows the placement in plain values.
-"""
+"""Finds partitions and coordinators by name, and describes nodes as plain values."""
 
 from __future__ import annotations
 
@@ -17,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def known_topic(state: Services, name: str, partition: int) -> Topic:
-    """The topic of that name.
-
-    Raises:
-        KeyError: The partition does not exist.
-    """
+    """Return a topic; raise KeyError if the topic or the partition does not exist."""
     topic = state.topics.get(name)
     if topic is None or not 0 <= partition < len(topic.partitions):
         raise KeyError(f"unknown partition {name}-{partition}")
@@ -31,20 +24,22 @@ def known_topic(state: Services, name: str, partition: int) -> Topic:
 def coordinator_of(
     state: Services, group_id: str | None, transactional_id: str | None, now_ms: int
 ) -> tuple[Topic, int]:
-    """The partition of an internal topic whose leader coordinates a group or transactional id.
+    """Return the partition whose leader coordinates a group or transactional id.
 
     Raises:
         ValueError: Neither or both are given.
     """
     if (group_id is None) == (transactional_id is None):
-        raise ValueError("give group_id or transactional_id, one of them")
+        raise ValueError(
+            f"group_id={group_id!r}, transactional_id={transactional_id!r}: give one of the two"
+        )
     name = OFFSETS_TOPIC if group_id is not None else TRANSACTION_TOPIC
     topic = state.topics.ensure_internal(name, now_ms)
     return topic, coordinator_partition(group_id or transactional_id or "", len(topic.partitions))
 
 
 def describe_nodes(state: Services, placement: SharedPlacement) -> dict[str, object]:
-    """The nodes by id: whether each runs, and what it leads."""
+    """Return for each node id whether the node runs, its rack, and the partitions it leads."""
     led: dict[int, list[str]] = {node_id: [] for node_id in placement.nodes}
     if not placement.single:
         for topic in state.topics:

@@ -1,7 +1,7 @@
-"""The nodes of one broker: their placement, their addresses, and how one stops and comes back.
+"""The nodes of one broker: their placement and addresses, stop and start of one node.
 
-It keeps the ports over restarts of the broker, so that a node is found where it was. Which node
-answers which request is decided by ``routing``.
+It keeps the ports over restarts of the broker, so that clients find each node again. ``routing``
+decides which node answers a request.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Nodes:
-    """What makes one broker answer as several nodes.
+    """The nodes that one broker in process simulates.
 
     Args:
-        count: How many nodes.
+        count: Number of nodes.
         first_id: Id of the first (``node.id``); the others follow.
-        racks: Their racks, in order; none for those that are missing.
+        racks: Racks of the nodes, in order; nodes beyond the list have none.
 
     Attributes:
-        placement: Who leads what; made by :meth:`begin` for each start of the broker.
+        placement: Leaders and replicas; :meth:`begin` makes it for each start of the broker.
         ports: Ports by node id and name of the listener, as of the last start.
 
     Raises:
@@ -44,21 +44,17 @@ class Nodes:
         self.placement: SharedPlacement = self.begin()
 
     def begin(self) -> SharedPlacement:
-        """Make the placement of a broker that is about to start: every node runs."""
+        """Make the placement for a start of the broker, at which all nodes run."""
         self.placement = SharedPlacement(make_nodes(self._count, self._first_id, self._racks))
         return self.placement
 
     def opened(self, state: Services) -> Router | None:
-        """Take the topics of a broker that was opened.
-
-        Returns:
-            What stands before its handlers; None with one node.
-        """
+        """Place the topics of a broker that was opened; return its router, None with one node."""
         self.placement.use(state.topics)
         return None if self.placement.single else Router(state, self.placement)
 
     def listeners_of(self, listener: Listener) -> list[tuple[int, Listener]]:
-        """Return where each node opens a listener: on its former port, or next to the first's."""
+        """Return each node's listener: on its former port, or on one after the first node's."""
         found = []
         for node_id in self.placement.nodes:
             distance = node_id - self._first_id
@@ -70,7 +66,7 @@ class Nodes:
         return found
 
     def note_ports(self, server: Server) -> None:
-        """Remember the ports of a broker that listens."""
+        """Keep the ports on which the broker listens."""
         for endpoint in server.endpoints:
             self.ports[endpoint.node_id, endpoint.listener.name] = endpoint.listener.port
 
@@ -87,11 +83,11 @@ class Nodes:
         await asyncio.sleep(0)
 
     async def start(self, server: Server, node_id: int) -> None:
-        """Let a node come back under its old address.
+        """Start a stopped node under its old address.
 
         Raises:
             PlacementError: The node is unknown.
-            OSError: Its address is taken.
+            OSError: Another process has taken its address.
         """
         node = self.placement.nodes.get(node_id)
         if node is not None and not node.running:

@@ -1,8 +1,8 @@
-"""Requests that came to the wrong node: refused truthfully, part by part, with the right address.
+"""Refuses the parts of a request that another node must answer, and names that node.
 
-Decides which node may answer what: the leader of a partition for its data, the leader of the
-coordinator's partition for groups and transactional ids, anybody for the rest. Fetch looks at
-leaders itself, since its partitions may stand in a session. With one node nothing passes here.
+The leader of a partition answers for its data, the coordinator for its groups and transactional
+ids, any node for the rest. Fetch checks leaders itself, as its session may hold the partitions.
+With one node, requests bypass this module.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 FETCH_KEY = 1
 
 OF_LEADERS = frozenset({0, 2, 21, 23, 27, 61})
-"""Kinds that the leader of each partition answers; Fetch (1) is not among them."""
+"""API keys that the leader of each partition answers; Fetch (1) checks leaders itself."""
 
 OF_GROUPS = frozenset({8, 9, 11, 12, 13, 14, 15, 28, 42, 47, 68, 69})
-"""Kinds that the group's coordinator answers."""
+"""API keys that the group's coordinator answers."""
 
 OF_TRANSACTIONS = frozenset({22, 24, 25, 26, 65})
-"""Kinds that the transactional id's coordinator answers."""
+"""API keys that the transactional id's coordinator answers."""
 
 LISTS = {16: ("groups", "group_id", OFFSETS_TOPIC),
          66: ("transaction_states", "transactional_id", TRANSACTION_TOPIC)}  # fmt: skip
-"""Kinds whose answer lists what the asked node coordinates: array, name in it, internal topic."""
+"""API keys that list what a node coordinates: the answer's array, its id field, internal topic."""
 
 LEADER_ENDPOINTS_FROM = {0: 10, 1: 16}
-"""From which version on an answer tells the leader and its address (KIP-951)."""
+"""First version, by API key, whose answer names the leader and its address (KIP-951)."""
 
 
 class Router:
-    """Stands before the handlers of a broker with several nodes.
+    """Intercepts the requests to a broker with several nodes, before its handlers.
 
     Args:
         state: The broker.
@@ -65,7 +65,7 @@ class Router:
         request: Request,
         now_ms: int,
     ) -> object:
-        """Call the handler for what this node is responsible for, and refuse the rest."""
+        """Call the handler for the parts that this node must answer, and refuse the rest."""
         api_key = request.api_key
 
         def run(part: Request = request) -> object:
@@ -85,7 +85,7 @@ class Router:
         answer = run()
         if api_key == FETCH_KEY:
             if isinstance(answer, Deferred):
-                # Before the connection's own callback, which sends the answer.
+                # This callback must run before the connection's, which sends the answer.
                 answer.add_done_callback(lambda response: self.with_leaders(context, response))
             return self.with_leaders(context, answer)
         if api_key in LISTS and isinstance(answer, Response):
@@ -142,7 +142,7 @@ class Router:
         if topic is None and name is not None and not isinstance(name, str):
             topic = topics.get_by_id(name)
         if topic is None or part.partition is None:
-            return False  # The handler knows what to say of what does not exist.
+            return False  # the handler refuses a topic that does not exist
         if not 0 <= part.partition < len(topic.partitions):
             return False
         return not self._state.placement.leads(
@@ -169,7 +169,7 @@ class Router:
     def _coordinates(self, context: RequestContext, topic: str, key: str) -> bool:
         found = self._state.topics.get(topic)
         if found is None:
-            return True  # No coordinator was looked up yet.
+            return True  # the internal topic does not exist before the first FindCoordinator
         partition = coordinator_partition(key, len(found.partitions))
         return self._state.placement.leads(context.connection.node_id, topic, partition)
 
@@ -202,7 +202,7 @@ class Router:
         key: str,
         inner: Deferred[Any],
     ) -> Deferred[Any]:
-        """Keep hold of what waits at a coordinator, so that it learns when that moves."""
+        """Answer a request that waits at a coordinator with an error when the coordinator moves."""
         found = self._state.topics.get(topic)
         if found is None:
             return inner
@@ -230,5 +230,5 @@ class Router:
     def _moved(self, topic: Topic, partition: int, now_ms: int) -> None:
         for give_up in list(self._parked.pop((topic.name, partition), {}).values()):
             give_up()
-        # Readers that wait here must look for the new leader.
+        # Wake the fetches that wait at the old leader, so that they get its error.
         self._state.purgatory.wake((topic.topic_id, partition))

@@ -1,7 +1,7 @@
-"""The placement of a broker with several nodes over one shared log.
+"""Leaders and replicas of a broker with several nodes over one shared log.
 
-Since the nodes share the log, a leader can be moved without copying anything: the new leader begins
-a new leader epoch, as in Kafka, and that is all. With one node everything is led by it.
+As the nodes share the log, a move of a leader copies nothing: it only begins a new leader epoch, as
+in Kafka. A single node leads every partition.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic, TopicRegistry
 
 OnMoved = Callable[["Topic", int, int], None]
-"""``on_moved(topic, partition, now_ms)``, after another node leads a partition, or none."""
+"""``on_moved(topic, partition, now_ms)``, called after a partition's leader changed."""
 
 
 class SharedPlacement:
@@ -35,7 +35,7 @@ class SharedPlacement:
 
     Attributes:
         nodes: The nodes by id.
-        on_moved: Told of every partition that another node leads.
+        on_moved: Called after each change of a partition's leader.
     """
 
     __slots__ = ("_leaders", "_order", "_replicas", "_topics", "nodes", "on_moved")
@@ -44,57 +44,57 @@ class SharedPlacement:
         self.nodes: dict[int, Node] = {node.node_id: node for node in nodes}
         self._order = tuple(self.nodes)
         self._topics: TopicRegistry | None = None
-        # Only what differs from the rule: the first replica that runs leads.
+        # Only exceptions from the rule that the first running replica leads.
         self._leaders: dict[tuple[str, int], int] = {}
         self._replicas: dict[tuple[str, int], tuple[int, ...]] = {}
         self.on_moved: list[OnMoved] = []
 
     def use(self, topics: TopicRegistry) -> None:
-        """Take the topics whose partitions are led; those that are deleted are forgotten."""
+        """Place the partitions of these topics; a deleted topic is dropped."""
         self._topics = topics
         topics.on_deleted.append(lambda topic, now_ms: self._forget(topic))
 
     @property
     def single(self) -> bool:
-        """Whether there is one node only, which leads everything."""
+        """Whether there is only one node, which leads every partition."""
         return len(self._order) == 1
 
     @property
     def running(self) -> list[Node]:
-        """Nodes that answer, by id."""
+        """The nodes that run."""
         return [node for node in self.nodes.values() if node.running]
 
     @property
     def controller_id(self) -> int:
-        """The node that answers name as the controller: the first that runs."""
+        """The node that answers name as the controller: the first running one."""
         return next((node.node_id for node in self.running), NO_LEADER)
 
     # --- questions
 
     def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
-        """Nodes that may lead a partition, the preferred one first."""
+        """Return the replicas of a partition, the preferred leader first."""
         if self.single:
             return self._order
         chosen = self._replicas.get((topic, partition))
         if chosen is not None:
             return chosen
-        # By the name, so that a restart finds every leader where it was.
+        # Depends only on name and number, so that a restart keeps the leaders.
         first = (zlib.crc32(topic.encode()) + partition) % len(self._order)
         return self._order[first:] + self._order[:first]
 
     def in_sync(self, topic: str, partition: int) -> list[int]:
-        """Replicas that run; the last leader alone when none does."""
+        """Return the running replicas, or the preferred leader alone if none runs."""
         replicas = self.replicas(topic, partition)
         found = [node_id for node_id in replicas if self.nodes[node_id].running]
         return found or [replicas[0]]
 
     def offline(self, topic: str, partition: int) -> list[int]:
-        """Replicas that do not run."""
+        """Return the stopped replicas."""
         replicas = self.replicas(topic, partition)
         return [node_id for node_id in replicas if not self.nodes[node_id].running]
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 when none of its replicas runs."""
+        """Return the leader of a partition, -1 if no replica runs."""
         if self.single:
             return self._order[0]
         leader = self._leaders.get((topic, partition))
@@ -109,27 +109,27 @@ class SharedPlacement:
     # --- changes
 
     def place(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
-        """Choose the replicas of a partition that is about to be made.
+        """Set the replicas of a partition that is about to be created.
 
         Raises:
-            PlacementError: A node is there twice, or does not exist.
+            PlacementError: A node is named twice, or does not exist.
         """
         self._replicas[topic, partition] = check_replicas(replicas, self.nodes)
 
     def place_some(self, topic: str, partition: int, factor: int) -> None:
-        """Choose so many replicas by the usual rule.
+        """Set `factor` replicas by the usual rule.
 
         Raises:
-            PlacementError: There are not so many nodes.
+            PlacementError: There are fewer nodes than replicas.
         """
         check_factor(factor, self.nodes)
         self.place(topic, partition, self.replicas(topic, partition)[:factor])
 
     def move_leader(self, topic: Topic, partition: int, node_id: int, now_ms: int) -> None:
-        """Let another node lead a partition, under a new leader epoch.
+        """Make another node the leader of a partition, with a new leader epoch.
 
         Raises:
-            PlacementError: The node has no replica of it, or does not run.
+            PlacementError: The node has no replica of the partition, or is stopped.
         """
         if node_id not in self.replicas(topic.name, partition):
             raise PlacementError(
@@ -137,14 +137,14 @@ class SharedPlacement:
                 f"{list(self.replicas(topic.name, partition))}"
             )
         if not self.nodes[node_id].running:
-            raise PlacementError(f"node {node_id} does not run: start it first")
+            raise PlacementError(f"node {node_id} is stopped: start it first")
         self._lead(topic, partition, node_id, now_ms)
 
     def reassign(self, topic: Topic, partition: int, replicas: Iterable[int], now_ms: int) -> None:
-        """Give a partition other replicas; a leader that is not among them is replaced.
+        """Replace the replicas of a partition, and its leader if it is not among them.
 
         Raises:
-            PlacementError: A node is there twice, or does not exist.
+            PlacementError: A node is named twice, or does not exist.
         """
         before = self.leader(topic.name, partition)
         self.place(topic.name, partition, replicas)
@@ -154,7 +154,7 @@ class SharedPlacement:
             self._leaders[topic.name, partition] = before
 
     def move_to_preferred(self, now_ms: int) -> int:
-        """Let every partition be led by its first replica that runs; returns how many moved."""
+        """Move each partition's leader to its first running replica; return how many moved."""
         moved = 0
         for topic, partition in self._partitions():
             wanted = self._first_running(topic.name, partition)
@@ -164,12 +164,12 @@ class SharedPlacement:
         return moved
 
     def stop_node(self, node_id: int, now_ms: int) -> None:
-        """A node no longer answers: what it leads goes to the next replica that runs."""
+        """Stop a node: the next running replica of each of its partitions becomes the leader."""
         node = self._node(node_id)
         if not node.running:
             return
         led = [each for each in self._partitions() if self.leader(each[0].name, each[1]) == node_id]
-        # A partition that is not moved stays where it is, also when an earlier replica comes back.
+        # Other partitions keep their leaders, also when an earlier replica starts again.
         self._pin_leaders()
         node.running = False
         for topic, partition in led:
@@ -177,7 +177,7 @@ class SharedPlacement:
             self._lead(topic, partition, successor, now_ms)
 
     def start_node(self, node_id: int, now_ms: int) -> None:
-        """Let a node answer again: it leads partitions without a leader and follows the others."""
+        """Start a node: it becomes the leader of those of its partitions that have none."""
         node = self._node(node_id)
         if node.running:
             return
@@ -226,18 +226,18 @@ class SharedPlacement:
 
 
 def make_nodes(count: int, first_id: int, racks: Iterable[str | None] = ()) -> list[Node]:
-    """Nodes with ids one after the other.
+    """Make nodes with consecutive ids.
 
     Args:
-        count: How many.
+        count: Number of nodes.
         first_id: Id of the first (``node.id``).
-        racks: Their racks, in order; none for those that are missing.
+        racks: Racks of the nodes, in order; nodes beyond the list have none.
 
     Raises:
-        ConfigError: There are too many or none.
+        ConfigError: There are too many nodes, or none.
     """
     if not 1 <= count <= NODES_MAX:
-        raise ConfigError("nodes", count, f"give 1 to {NODES_MAX}")
+        raise ConfigError("nodes", count, f"must be from 1 to {NODES_MAX}")
     known = [*racks][:count]
     known += [None] * (count - len(known))
     return [Node(first_id + number, rack) for number, rack in enumerate(known)]
