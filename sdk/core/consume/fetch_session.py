@@ -61,6 +61,10 @@ class FetchSession:
         self._epoch = INITIAL_SESSION_EPOCH
         self._partitions: dict[TopicPartition, FetchTarget] = {}
 
+    def repeats(self, partition: TopicPartition, target: FetchTarget) -> bool:
+        """Whether the last request asked the same, so that the broker answers changes alone."""
+        return self._partitions.get(partition) == target
+
     def request(self, wanted: Mapping[TopicPartition, FetchTarget]) -> SessionRequest:
         """Return how to ask for exactly these partitions.
 

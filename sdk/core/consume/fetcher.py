@@ -231,6 +231,13 @@ class Fetcher:
         if by_id != node.by_id:  # A session uses topic names or topic ids, not both.
             node.session.restart()
             node.by_id = by_id
+        for state in states:
+            partition = state.topic_partition
+            if state.high_watermark < 0 and node.session.repeats(partition, targets[partition]):
+                # It went and came back between two requests, or an answer was for its former
+                # position. The broker told its end, and tells it again only when it changes.
+                node.session.restart()
+                break
         session = node.session.request(targets)
         request = FetchRequest(
             max_wait_ms=0 if ahead else settings.max_wait_ms,

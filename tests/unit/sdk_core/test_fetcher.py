@@ -704,7 +704,7 @@ def test_a_session_names_only_what_changed() -> None:
     rig = Rig(P0, P1)
     first = rig.must_plan()
     assert (first.request.session_id, first.request.session_epoch) == (0, 0)
-    rig.answer(first, log.fetch_answer(0))
+    rig.answer(first, log.fetch_answer(0), at_end(1, 0))
     rig.take()
     second = rig.must_plan()
     assert (second.request.session_id, second.request.session_epoch) == (5, 1)
@@ -714,6 +714,32 @@ def test_a_session_names_only_what_changed() -> None:
     third = rig.must_plan()
     assert rig.asked(third) == {}
     assert [f.partitions for f in third.request.forgotten_topics_data] == [[1]]
+
+
+def at_end(partition: int, offset: int) -> FetchResponse.PartitionData:
+    return FetchResponse.PartitionData(
+        partition_index=partition, high_watermark=offset, last_stable_offset=offset, records=b""
+    )
+
+
+@pytest.mark.parametrize("answered", ["before", "after"])
+def test_the_end_of_a_partition_that_came_back_is_asked_for_again(answered: str) -> None:
+    """In a session the broker tells it only when it changes, and it told it the former owner."""
+    rig = Rig(P0, P1)
+    plan = rig.must_plan()
+    if answered == "before":
+        rig.answer(plan, at_end(0, 0), at_end(1, 0))
+    rig.subscription.remove([P1])
+    rig.subscription.assign_manually([P0, P1])
+    rig.subscription.seek(P1, 0)
+    if answered == "after":
+        rig.answer(plan, at_end(0, 0), at_end(1, 0))
+    again = rig.must_plan()
+    assert again.request.session_epoch == 0
+    assert rig.asked(again) == {0: 0, 1: 0}
+    rig.answer(again, at_end(0, 0), at_end(1, 0))
+    assert rig.subscription.state(P1).lag(IsolationLevel.READ_UNCOMMITTED) == 0
+    assert rig.asked(rig.must_plan()) == {}
 
 
 @pytest.mark.parametrize(
