@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.errors import DeserializationError, ProcessingError
+from onceflow.processors.inputs import REREADS_MAX
 from onceflow.processors.tables import AnyGlobalTable
 from onceflow.processors.values import Decoder, decoder_for
 from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, RecordError
@@ -48,6 +49,7 @@ class GlobalRows:
         self._partitions: tuple[TopicPartition, ...] = ()
         self._ends: dict[TopicPartition, int] = {}
         self._begun = False
+        self._bad: tuple[tuple[str, int, int], int] | None = None
 
     @property
     def complete(self) -> bool:
@@ -76,7 +78,7 @@ class GlobalRows:
             timeout_ms: Longest wait for records.
 
         Raises:
-            ProcessingError: A record is damaged, or does not fit the table's type.
+            ProcessingError: A record stays damaged, or does not fit the table's type.
         """
         if not self.tables:
             return
@@ -92,13 +94,34 @@ class GlobalRows:
             self._begun = False
             return
         except RecordError as error:
-            place = error.place or ("", -1, -1)
-            raise ProcessingError(f"a global table cannot be read: {error}", *place) from error
+            self._note_bad(error)
+            return
         for columns in found.values():
             self._take(columns)
         for partition, end in list(self._ends.items()):
             if await settle(self._reader.position(partition)) >= end:
                 del self._ends[partition]
+
+    def _note_bad(self, error: RecordError) -> None:
+        """A damaged answer is fetched again; what stays damaged is so in the log.
+
+        Raises:
+            ProcessingError: It was fetched as often as it is worth.
+        """
+        place = error.place or ("", -1, -1)
+        known = self._bad
+        failures = 1 if known is None or known[0] != place else known[1] + 1
+        self._bad = (place, failures)
+        if failures >= REREADS_MAX:
+            raise ProcessingError(
+                f"a global table cannot be read: {error}. It was fetched {failures} times; restore "
+                "the log, or delete the records up to the damage and write their keys again",
+                *place,
+                failures,
+            ) from error
+        logger.warning(
+            "a global table cannot be read (attempt %d of %d): %s", failures, REREADS_MAX, error
+        )
 
     async def _begin(self, reader: ChangelogReader) -> None:
         bounds = await settle(reader.bounds(self._partitions, committed=True))
