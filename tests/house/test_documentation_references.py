@@ -19,6 +19,13 @@ CODE = (*house_rules.AREAS, "tests", "bench", "examples", "tools")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 TRAPS = 79
+PROCESSING = (
+    "unit/processors/*.py",
+    "unit/transactions/*.py",
+    "integration/test_processor*.py",
+    "integration/test_session*.py",
+)
+"""Tests whose numbers are those of the page about processing."""
 TRAP = re.compile(r"(?:\b|_)traps?[ _](\d+)((?:(?:, |_| and )\d+)*)")
 CASE = re.compile(
     r"\bFC-(\d\d)\b|\b(?:test_)?fc_?(\d\d)(?=_|\b)|[Ff]ield cases? ((?:\d+(?:, | and )?)+)"
@@ -130,6 +137,23 @@ def test_every_trap_has_a_test_that_names_its_number() -> None:
         if int(number) not in numbers_of(TRAP.findall(source_of(ROOT / path, name).lower()))
     ]
     assert unnamed == []
+
+
+def test_processing_traps_are_those_that_tests_of_processing_name() -> None:
+    page = (ROOT / "docs" / "processing-traps.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| .+ \| `(tests/[\w/]+\.py)::(\w+)` \|$", page, re.M)
+    numbers = [int(number) for number, _, _ in rows]
+    assert len(numbers) == page.count("\n| ") - 2  # The head of the table has two lines.
+    assert numbers == sorted(set(numbers))
+    unnamed = [
+        number
+        for number, path, name in rows
+        if int(number) not in numbers_of(TRAP.findall(source_of(ROOT / path, name).lower()))
+    ]
+    assert unnamed == []
+    tests = [path for pattern in PROCESSING for path in (ROOT / "tests").glob(pattern)]
+    named = {n for path in tests for n in numbers_of(TRAP.findall(path.read_text().lower()))}
+    assert named == set(numbers)
 
 
 def source_of(path: Path, name: str) -> str:

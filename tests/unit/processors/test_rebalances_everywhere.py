@@ -75,6 +75,7 @@ def other_worker(world: World, records: int) -> None:
 def test_partition_goes_and_comes_back(
     tmp_path: Path, at: int, others: int | None, lost: bool
 ) -> None:
+    """Trap 36: what was polled before the partition went is neither processed nor committed."""
     world = filled(tmp_path)
 
     def go() -> None:

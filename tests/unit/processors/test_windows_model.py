@@ -90,6 +90,7 @@ def test_windows_are_those_of_the_model(
 
 
 def test_results_have_the_last_millisecond_of_their_window() -> None:
+    """Trap 71: a result has a time of its own, which no clock gives."""
     for window, stamp in ((Tumbling(ms(50)), 49), (Session(ms(20)), 7)):
         driver = TestDriver(make(window))
         driver.send("in", 1, key="a", timestamp_ms=7)

@@ -186,6 +186,7 @@ def test_topic_that_is_deleted_ends_the_worker(world: World, topic: str, message
 
 @pytest.mark.parametrize("topic", ["in", "counts-count-seen-changelog"])
 def test_topic_that_is_made_again_ends_the_worker(world: World, topic: str) -> None:
+    """Trap 31: offsets and state belong to the topic of before, whatever its name is."""
     go(world, 3, lambda: world.topics.__setitem__(topic, TopicFacts(2, "another id")))
     with pytest.raises(TopicSetupError, match="was deleted and made again while"):
         world.run(counting())
