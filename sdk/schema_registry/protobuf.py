@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from onceflow.sdk.errors import SerializationError
 from onceflow.sdk.schema_registry.aio import AsyncSchemaRegistry
@@ -28,10 +28,16 @@ from onceflow.sdk.schema_registry.serdes import (
     referenced_schemas,
 )
 from onceflow.sdk.schema_registry.subjects import SubjectNameStrategy
-from onceflow.sdk.schema_registry.wire import read_indexes, write_indexes
+from onceflow.sdk.schema_registry.wire import read_indexes, write_indexes, write_prefix
 
 try:
-    from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+    from google.protobuf import (
+        descriptor_pb2,
+        descriptor_pool,
+        json_format,
+        message,
+        message_factory,
+    )
 except ImportError as _missing:
     raise ImportError("protobuf is missing: pip install 'onceflow[protobuf]'") from _missing
 
@@ -302,6 +308,68 @@ class _ProtobufDeserializer(RegistryDeserializer[_WriterFile]):
                 f"the bytes are not a message {kind.DESCRIPTOR.full_name}: {error}"
             ) from error
         return found
+
+
+def to_json(value: object) -> object:
+    """Return what JSON has for a message, in Protobuf's JSON mapping with the fields' own names.
+
+    Args:
+        value: The message.
+
+    Raises:
+        SerializationError: It is no message.
+    """
+    pool = _descriptor(value).file.pool
+    found: object = json_format.MessageToDict(
+        cast("message.Message", value),
+        preserving_proto_field_name=True,
+        descriptor_pool=pool,
+    )
+    return found
+
+
+def json_writer(
+    registry: SchemaRegistry, schema_id: int, name: str | None = None
+) -> Callable[[bytes], bytes]:
+    """Return a function from JSON text to a message's bytes behind the id of its schema.
+
+    The function raises ``SerializationError`` for text that is not the message's JSON.
+
+    Args:
+        registry: Where the schema is.
+        schema_id: Its id.
+        name: Full name of the message; None for the first one of the file.
+
+    Raises:
+        SerializationError: The schema is no Protobuf schema, or has no such message.
+    """
+    schema = registry.schema(schema_id, serialized=True)
+    file = _parse_file(schema) if schema.schema_type == "PROTOBUF" else None
+    if file is None:
+        raise SerializationError(
+            f"schema id {schema_id} is of type {schema.schema_type}, and the registry gives no "
+            "descriptor of it"
+        )
+    outline = _outline_of_file(file)
+    names = outline.names()
+    wanted = names[0] if names and name is None else name or ""
+    place = outline.place_of(wanted)
+    if place is None:
+        raise SerializationError(
+            f"schema id {schema_id} has no message {name or 'at all'}; it has {names}"
+        )
+    pool = _pool(registry, schema, file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName(wanted))
+    prefix = write_prefix(schema_id) + write_indexes(place)
+
+    def write(text: bytes) -> bytes:
+        try:
+            value = json_format.Parse(text, kind(), descriptor_pool=pool)
+        except json_format.ParseError as error:
+            raise SerializationError(str(error)) from error
+        return prefix + value.SerializeToString()
+
+    return write
 
 
 def _parse_file(schema: Schema) -> Any:

@@ -38,6 +38,7 @@ class FakeRegistry:
             "hang" to wait until the end, "ask" to do as it is asked, "drip" with "status",
             "headers" or "body" to send from there on one byte now and then, or "redirect", a
             status and an address.
+        compiled: Base64 of the descriptor that stands for a ``.proto`` text, by the text.
         credentials: ``user:password`` or ``Bearer token`` that is demanded, None for all.
     """
 
@@ -50,6 +51,7 @@ class FakeRegistry:
         self.requests: list[tuple[str, str]] = []
         self.faults: deque[int | bytes | str] = deque()
         self.credentials = credentials
+        self.compiled: dict[str, str] = {}
         self._levels: dict[str, str] = {"": level}
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}
@@ -168,7 +170,10 @@ class FakeRegistry:
                 del self._subjects[subject]
                 return list(range(1, count + 1))
             case "GET", ["schemas", "ids", number]:
-                return self._schema(int(number))
+                found = self._schema(int(number))
+                if query.get("format") == "serialized":
+                    found["schema"] = self.compiled.get(found["schema"], found["schema"])
+                return found
             case "POST", ["compatibility", "subjects", subject, "versions", *_]:
                 found = self._faults_of(subject, body)
                 return {"is_compatible": not found, "messages": found}

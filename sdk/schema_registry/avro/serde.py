@@ -129,7 +129,7 @@ class _AvroSerializer(RegistrySerializer):
         return self._schema
 
     def _encoder(self, schema: Schema) -> Encode:
-        root = _graph(self._registry, schema)
+        root = graph_of(self._registry, schema)
         code = _code(root)
         fit = Fitter(root).fit
 
@@ -156,8 +156,8 @@ class _AvroDeserializer(PayloadDeserializer):
         self._reader = reader
 
     def _decoder(self, schema: Schema) -> Decode:
-        writer = _graph(self._registry, schema)
-        reader = writer if self._reader is None else _graph(self._registry, self._reader)
+        writer = graph_of(self._registry, schema)
+        reader = writer if self._reader is None else graph_of(self._registry, self._reader)
         check_bounded(writer)
         named = any(needs_pairs(each) for each in all_types(writer) if each.kind == "union")
         change = Resolver("named" if named else "none", names=self._names).change(writer, reader)
@@ -199,7 +199,13 @@ class _Reading:
         return self._convert(value)
 
 
-def _graph(registry: SchemaRegistry, schema: Schema) -> Type:
+def graph_of(registry: SchemaRegistry, schema: Schema) -> Type:
+    """Return the schema as a graph, with what it uses.
+
+    Args:
+        registry: Where the used schemas are.
+        schema: The schema.
+    """
     used = referenced_schemas(registry, schema).values()
     return read_schema(schema.text, [each.schema.text for each in used])
 

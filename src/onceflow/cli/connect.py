@@ -23,6 +23,8 @@ POLL_MS: Final = 200
 """Longest wait of a poll; after each, a command looks whether it has reached the end."""
 SWITCHES: Final = frozenset({"ONCEFLOW_CONFIG", "ONCEFLOW_PROFILE"})
 """Variables of the command line itself, which are not settings of clients."""
+REGISTRY_PREFIX: Final = "ONCEFLOW_SCHEMA_REGISTRY_"
+"""Beginning of variables that are settings of a schema registry's client."""
 
 
 class Connection:
@@ -45,9 +47,23 @@ class Connection:
         self.bootstrap = bootstrap
         self.config = config
         self.profile = profile
-        self.environ: dict[str, str] = {
-            name: value for name, value in environ.items() if name not in SWITCHES
+        self.registry_environ: dict[str, str] = {
+            name: value for name, value in environ.items() if name.startswith(REGISTRY_PREFIX)
         }
+        self.environ: dict[str, str] = {
+            name: value
+            for name, value in environ.items()
+            if name not in SWITCHES and name not in self.registry_environ
+        }
+
+    @property
+    def settings_file(self) -> Path | None:
+        """The settings file, given or of the profile.
+
+        Raises:
+            ConfigError: There is no such profile.
+        """
+        return self.config if self.profile is None else profile_path(self.profile, os.environ)
 
     @functools.cached_property
     def settings(self) -> ClientSettings:
@@ -58,8 +74,7 @@ class Connection:
         """
         from onceflow.sdk import ClientSettings
 
-        file = self.config if self.profile is None else profile_path(self.profile, os.environ)
-        settings = ClientSettings.load(file=file, environ=self.environ)
+        settings = ClientSettings.load(file=self.settings_file, environ=self.environ)
         if self.bootstrap is not None:
             settings = settings.updated({"bootstrap_servers": self.bootstrap})
         return settings

@@ -16,8 +16,10 @@ from onceflow.cli.values import time_ms
 
 if TYPE_CHECKING:
     from onceflow.sdk import Consumer, ConsumerRecord, TopicPartition
+    from onceflow.sdk.schema_registry import SchemaRegistry
 
     Reader: TypeAlias = Consumer[object, object]
+    Shown: TypeAlias = Callable[[ConsumerRecord[object, object], object, object], bytes]
     Writer: TypeAlias = Callable[[ConsumerRecord[object, object]], bytes]
 
 
@@ -36,6 +38,14 @@ if TYPE_CHECKING:
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many records.")
 @click.option("--uncommitted", is_flag=True, help="Also open and aborted transactions.")
 @click.option(
+    "--decode",
+    "decoded",
+    type=click.Choice(["key", "value"]),
+    multiple=True,
+    help="It begins with the id of a schema: print it as JSON. May be given twice.",
+)
+@click.option("--registry", metavar="URL", help="Address of the schema registry.")
+@click.option(
     "--format",
     "form",
     default="{value}",
@@ -52,6 +62,8 @@ def consume(
     follow: bool,
     limit: int | None,
     uncommitted: bool,
+    decoded: tuple[str, ...],
+    registry: str | None,
     form: str,
     as_json: bool,
 ) -> None:
@@ -59,7 +71,13 @@ def consume(
 
     It stops at the end that the topics have when it starts, unless --follow is given.
     """
-    write = json_line if as_json else template(form)
+    shown = json_line if as_json else template(form)
+
+    write: Writer = lambda record: shown(record, record.key, record.value)  # noqa: E731
+    if decoded:
+        from onceflow.cli.schemas import open_registry
+
+        write = _decoding(open_registry(connection, registry), decoded, shown)
     settings: dict[str, object] = {
         "isolation_level": "read_uncommitted" if uncommitted else "read_committed",
         "enable_auto_commit": False,
@@ -81,6 +99,35 @@ def consume(
         _seek(consumer, places, start or "earliest")
         end = None if follow else consumer.end_offsets(places)
         _print(consumer, write, end, limit, commits=False)
+
+
+def _decoding(registry: SchemaRegistry, fields: tuple[str, ...], shown: Shown) -> Writer:
+    """Decode keys or values before they are printed.
+
+    Raises:
+        Failure: A record does not fit; names it.
+    """
+    from onceflow.cli.record_text import Decoded
+    from onceflow.cli.schemas import decoder
+    from onceflow.sdk.errors import SerializationError
+
+    decode = decoder(registry)
+
+    def decoded(record: ConsumerRecord[object, object]) -> bytes:
+        found: dict[str, object] = {"key": record.key, "value": record.value}
+        for field in fields:
+            data = found[field]
+            if isinstance(data, bytes):
+                try:
+                    found[field] = Decoded(decode(data, record.topic, field))
+                except SerializationError as error:
+                    where = f"{record.topic}:{record.partition}, offset {record.offset}"
+                    raise Failure(
+                        f"{where}: {error}\nNext: leave --decode {field} out to see its bytes", 1
+                    ) from error
+        return shown(record, found["key"], found["value"])
+
+    return decoded
 
 
 def _places(

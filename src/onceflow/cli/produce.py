@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from onceflow.cli.base import Command
+from onceflow.cli.base import Command, Failure
 from onceflow.cli.connect import Connection, connected
 from onceflow.cli.output import json_option, print_json
 from onceflow.cli.record_text import Given, plain_line, read_json_line
 from onceflow.cli.values import pairs
 
 if TYPE_CHECKING:
+    from onceflow.cli.schemas import Encode
     from onceflow.sdk import Producer, RecordMetadata
     from onceflow.sdk.sync.delivery import Delivery
 
@@ -42,6 +43,10 @@ WAITING_MAX = 10_000
 @click.option("--key-delimiter", help="Text between key and value in a line.")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="For all records.")
 @click.option("--partition", type=click.IntRange(0), help="Of all records; default by key.")
+@click.option("--value-schema", metavar="FILE|latest", help="Values are JSON of this schema.")
+@click.option("--key-schema", metavar="FILE|latest", help="Keys are JSON of this schema.")
+@click.option("--message", help="Full name of the values' Protobuf message; default the first.")
+@click.option("--registry", metavar="URL", help="Address of the schema registry.")
 @click.option("--transactional-id", help="Send all in one transaction: all of it, or nothing.")
 @json_option
 @connected
@@ -54,6 +59,10 @@ def produce(
     key_delimiter: str | None,
     headers: tuple[str, ...],
     partition: int | None,
+    value_schema: str | None,
+    key_schema: str | None,
+    message: str | None,
+    registry: str | None,
     transactional_id: str | None,
     as_json: bool,
 ) -> None:
@@ -62,11 +71,22 @@ def produce(
     \b
     A line of --format json is what onceflow consume --json prints:
     {"key": "7", "value": "paid", "headers": [["source", "import"]]}
+
+    A schema is in a file .avsc, .json or .proto, which is registered where the topic lacks it.
     """
     if key_delimiter == "" or (key_delimiter is not None and form != "lines"):
         raise click.UsageError("--key-delimiter: needs text, and --format lines")
     common = [(name, value.encode()) for name, value in pairs(headers, "--header").items()]
     delimiter = None if key_delimiter is None else key_delimiter.encode()
+    encoders: dict[str, Encode] = {}
+    if value_schema is not None or key_schema is not None:
+        from onceflow.cli.schemas import encoder, open_registry
+
+        client = open_registry(connection, registry)
+        if value_schema is not None:
+            encoders["value"] = encoder(client, value_schema, message, topic, "value")
+        if key_schema is not None:
+            encoders["key"] = encoder(client, key_schema, None, topic, "key")
     settings: dict[str, object] = {}
     if transactional_id is not None:
         settings["transactional_id"] = transactional_id
@@ -76,8 +96,9 @@ def produce(
         producer.transaction() if transactional_id else contextlib.nullcontext(),
     ):
         waiting: list[Delivery] = []
-        for record in _records(files, form, delimiter):
-            own_key = record.key if record.key is not None or key is None else key.encode()
+        common_key = None if key is None else _encoded(key.encode(), "key", encoders, "--key")
+        for record in _records(files, form, delimiter, encoders):
+            own_key = common_key if record.key is None else record.key
             own_partition = partition if record.partition is None else record.partition
             waiting.append(
                 producer.send(
@@ -106,10 +127,31 @@ def _delivered(producer: Producer, waiting: list[Delivery]) -> list[RecordMetada
     return [each.result() for each in waiting]
 
 
-def _records(files: tuple[Path, ...], form: str, delimiter: bytes | None) -> Iterator[Given]:
+def _encoded(
+    data: bytes | None, field: str, encoders: Mapping[str, Encode], place: str
+) -> bytes | None:
+    """The bytes of a key or value by its schema, if it has one.
+
+    Raises:
+        Failure: It does not fit; names the place.
+    """
+    encode = encoders.get(field)
+    if encode is None or data is None:
+        return data
+    from onceflow.sdk.errors import SerializationError
+
+    try:
+        return encode(data)
+    except SerializationError as error:
+        raise Failure(f"{place}: {field}: {error}", 2) from error
+
+
+def _records(
+    files: tuple[Path, ...], form: str, delimiter: bytes | None, encoders: Mapping[str, Encode]
+) -> Iterator[Given]:
     """Records of the files in their order, or of standard input."""
     if not files:
-        yield from _of_stream(sys.stdin.buffer, "standard input", form, delimiter)
+        yield from _of_stream(sys.stdin.buffer, "standard input", form, delimiter, encoders)
         return
     hidden = not sys.stderr.isatty()
     with click.progressbar(
@@ -118,20 +160,32 @@ def _records(files: tuple[Path, ...], form: str, delimiter: bytes | None) -> Ite
         for path in files:
             with path.open("rb") as stream:
                 before = 0
-                for record in _of_stream(stream, str(path), form, delimiter):
+                for record in _of_stream(stream, str(path), form, delimiter, encoders):
                     yield record
                     position = stream.tell()
                     bar.update(position - before)
                     before = position
 
 
-def _of_stream(stream: BinaryIO, name: str, form: str, delimiter: bytes | None) -> Iterator[Given]:
+def _of_stream(
+    stream: BinaryIO,
+    name: str,
+    form: str,
+    delimiter: bytes | None,
+    encoders: Mapping[str, Encode],
+) -> Iterator[Given]:
     if form == "file":
-        yield Given(stream.read())
+        yield Given(_encoded(stream.read(), "value", encoders, name))
         return
     for number, line in enumerate(iter(stream.readline, b""), 1):
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         place = f"{name}, line {number}"
-        yield (
-            read_json_line(text, place) if form == "json" else plain_line(text, delimiter, place)
+        record = (
+            read_json_line(text, place, encoders)
+            if form == "json"
+            else plain_line(text, delimiter, place)
+        )
+        yield record._replace(
+            value=_encoded(record.value, "value", encoders, place),
+            key=_encoded(record.key, "key", encoders, place),
         )

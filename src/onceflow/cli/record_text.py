@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -53,19 +53,27 @@ class Given(NamedTuple):
     timestamp_ms: int | None = None
 
 
-def json_line(record: ConsumerRecord[object, object]) -> bytes:
+class Decoded(NamedTuple):
+    """A key or value that a schema made JSON of."""
+
+    found: object
+
+
+def json_line(record: ConsumerRecord[object, object], key: object, value: object) -> bytes:
     """Return a record as one line of JSON.
 
     Args:
         record: What was read.
+        key: Its key, in bytes or decoded.
+        value: Its value, likewise.
     """
     shown = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": as_text(record.key),
-        "value": as_text(record.value),
+        "key": as_text(key),
+        "value": as_text(value),
         "headers": [[name, as_text(value)] for name, value in record.headers],
     }
     return json.dumps(shown, ensure_ascii=False, allow_nan=False).encode() + b"\n"
@@ -79,6 +87,8 @@ def as_text(data: object) -> object:
     """
     if data is None:
         return None
+    if isinstance(data, Decoded):
+        return data.found
     assert isinstance(data, bytes), "records are read without deserializers"
     try:
         return data.decode()
@@ -86,7 +96,7 @@ def as_text(data: object) -> object:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def template(text: str) -> Callable[[ConsumerRecord[object, object]], bytes]:
+def template(text: str) -> Callable[[ConsumerRecord[object, object], object, object], bytes]:
     r"""Return a function that writes records by a template.
 
     Args:
@@ -105,9 +115,9 @@ def template(text: str) -> Callable[[ConsumerRecord[object, object]], bytes]:
             fields = ", ".join(f"{{{field}}}" for field in FIELDS)
             raise click.BadParameter(f"--format: {{{name}}} is unknown; there are {fields}")
 
-    def write(record: ConsumerRecord[object, object]) -> bytes:
+    def write(record: ConsumerRecord[object, object], key: object, value: object) -> bytes:
         out = bytearray()
-        values = _fields(record)
+        values = _fields(record, key, value)
         for literal, name, *_ in parts:
             out += literal.encode()
             if name is not None:
@@ -117,24 +127,28 @@ def template(text: str) -> Callable[[ConsumerRecord[object, object]], bytes]:
     return write
 
 
-def _fields(record: ConsumerRecord[object, object]) -> Mapping[str, bytes]:
+def _fields(
+    record: ConsumerRecord[object, object], key: object, value: object
+) -> Mapping[str, bytes]:
     """The bytes of each field; a template does not change those of key and value."""
     seconds, milliseconds = divmod(record.timestamp_ms, 1000)
     at = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    headers = b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    headers = b",".join(name.encode() + b"=" + (data or b"") for name, data in record.headers)
     return {
         "topic": record.topic.encode(),
         "partition": b"%d" % record.partition,
         "offset": b"%d" % record.offset,
         "timestamp_ms": b"%d" % record.timestamp_ms,
         "time": f"{at}.{milliseconds:03}Z".encode(),
-        "key": _bytes(record.key),
-        "value": _bytes(record.value),
+        "key": _bytes(key),
+        "value": _bytes(value),
         "headers": headers,
     }
 
 
 def _bytes(data: object) -> bytes:
+    if isinstance(data, Decoded):
+        return json.dumps(data.found, ensure_ascii=False, allow_nan=False).encode()
     assert data is None or isinstance(data, bytes), "records are read without deserializers"
     return data or b""
 
@@ -159,13 +173,14 @@ def plain_line(line: bytes, key_delimiter: bytes | None, place: str) -> Given:
     return Given(value, key)
 
 
-def read_json_line(line: bytes, place: str) -> Given:
+def read_json_line(line: bytes, place: str, typed: Collection[str] = ()) -> Given:
     """Return the record of a line of JSON.
 
     Args:
         line: An object with value, and perhaps key, headers, partition and timestamp_ms. Topic and
             offset are not used.
         place: File and line, for the message.
+        typed: Which of key and value are any JSON, of which a schema makes bytes later.
 
     Raises:
         Failure: It is no such object; names field and remedy.
@@ -183,13 +198,28 @@ def read_json_line(line: bytes, place: str) -> Given:
         isinstance(each, list) and len(each) == 2 and isinstance(each[0], str) for each in headers
     ):
         raise Failure(f"{place}: headers: must be a list of [name, value] pairs", 2)
+    value, key = (
+        _json_text(found.get(name), name, place)
+        if name in typed
+        else _read(found.get(name), name, place)
+        for name in ("value", "key")
+    )
     return Given(
-        _read(found["value"], "value", place),
-        _read(found.get("key"), "key", place),
+        value,
+        key,
         [(name, _read(value, f"headers: {name}", place)) for name, value in headers],
         _whole(found.get("partition"), "partition", place),
         _whole(found.get("timestamp_ms"), "timestamp_ms", place),
     )
+
+
+def _json_text(value: object, field: str, place: str) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except ValueError as error:
+        raise Failure(f"{place}: {field}: not JSON: {error}", 2) from None
 
 
 def _read(value: object, field: str, place: str) -> bytes | None:
