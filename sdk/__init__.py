@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         CooperativeStickyAssignor as CooperativeStickyAssignor,
     )
     from onceflow.sdk.core.group.assignors import MemberSubscription as MemberSubscription
+    from onceflow.sdk.core.produce.encoding import BatchEncoder as BatchEncoder
+    from onceflow.sdk.core.produce.encoding import EncodedBatch as EncodedBatch
     from onceflow.sdk.core.produce.key_hash import murmur2_partition as murmur2_partition
     from onceflow.sdk.errors import KafkaError as KafkaError
     from onceflow.sdk.model.admin import BrokerNode as BrokerNode
@@ -167,6 +169,8 @@ _HOMES = {
     "Assignor": "core.group.assignors",
     "CooperativeStickyAssignor": "core.group.assignors",
     "MemberSubscription": "core.group.assignors",
+    "BatchEncoder": "core.produce.encoding",
+    "EncodedBatch": "core.produce.encoding",
     "murmur2_partition": "core.produce.key_hash",
 }
 _MODULES = ("errors", "serde")
@@ -179,6 +183,9 @@ __all__ = [
     "AsyncConsumer",
     "Admin",
     "AsyncAdmin",
+    # batches that are encoded away from a producer
+    "BatchEncoder",
+    "EncodedBatch",
     # what producers hand out
     "Delivery",
     "AsyncDelivery",

@@ -117,7 +117,7 @@ FACES = (
             "from onceflow.sdk.aio.produce.engine import ProducerEngine",
             "from onceflow.sdk.aio.produce.transaction_driver import TransactionDriver",
             "from onceflow.sdk.core.produce.batch import DeliveryHandle",
-            "from onceflow.sdk.sync.delivery import Delivery",
+            "from onceflow.sdk.sync.delivery import Deliveries, Delivery",
             PORTAL,
         ),
         attributes=(
@@ -128,6 +128,7 @@ FACES = (
         ),
         renamed={
             "AsyncProducer": "Producer",
+            "AsyncDeliveries": "Deliveries",
             "``start``": "the constructor",
             "self._engine.check_usable()": "self._portal.check_usable()",
         },

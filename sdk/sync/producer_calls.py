@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from onceflow.sdk.aio.produce.engine import ProducerEngine
 from onceflow.sdk.aio.produce.transaction_driver import TransactionDriver
 from onceflow.sdk.core.produce.batch import DeliveryHandle
+from onceflow.sdk.core.produce.encoding import EncodedBatch
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -20,7 +21,7 @@ from onceflow.sdk.model.partitions import (
     TopicPartition,
 )
 from onceflow.sdk.settings.config import ProducerConfig
-from onceflow.sdk.sync.delivery import Delivery
+from onceflow.sdk.sync.delivery import Deliveries, Delivery
 from onceflow.sdk.sync.portal import Portal
 
 if TYPE_CHECKING:
@@ -34,6 +35,28 @@ class ProducerCalls:
     _engine: ProducerEngine[Delivery]
     _transactions: TransactionDriver[Delivery]
     _portal: Portal
+
+    def send_batch(self, topic: str, batch: EncodedBatch) -> Deliveries:
+        """Hand over a finished batch that a ``BatchEncoder`` made, here or in another process.
+
+        It goes behind what the partition was sent before. Producer id, epoch and sequence are
+        set when it is sent, so one batch may be handed over only once.
+
+        Args:
+            topic: Topic name.
+            batch: The batch.
+
+        Returns:
+            One delivery for all its records; their timestamps are not told.
+
+        Raises:
+            ConfigError: There is no such partition, the bytes are not a batch, or the producer has
+                interceptors, which could not see the records.
+            KafkaError: As ``send``.
+        """
+        made = self._portal.call(lambda: self._engine.send_batch(topic, batch))
+        parts = {batch.partition: [(made, 0, batch.records_count)]}
+        return Deliveries(parts, [batch.partition] * batch.records_count, -1)
 
     def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record handed over so far has its outcome.

@@ -23,7 +23,9 @@ from onceflow.sdk.aio.produce.gate import Gate, closed_error
 from onceflow.sdk.aio.produce.topics import ProducerTopics
 from onceflow.sdk.core.arguments import limit_of
 from onceflow.sdk.core.produce.accumulator import NEVER_MS, Accumulator, TopicState
-from onceflow.sdk.core.produce.batch import DeliveryHandle, HandleMaker
+from onceflow.sdk.core.produce.appending import choose_partition
+from onceflow.sdk.core.produce.batch import DeliveryHandle, HandleMaker, ProducerBatch
+from onceflow.sdk.core.produce.encoding import EncodedBatch, to_producer_batch
 from onceflow.sdk.core.produce.messages import ProduceJob, with_named_leaders
 from onceflow.sdk.core.produce.sender import Plan, Sender
 from onceflow.sdk.core.produce.transaction_flows import add_partitions, init_producer_id
@@ -36,6 +38,7 @@ from onceflow.sdk.errors import (
     RequestTimedOutError,
 )
 from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
+from onceflow.sdk.model.record_checks import check_topic_name
 from onceflow.sdk.protocol.api.produce import ProduceResponse
 from onceflow.sdk.protocol.compression import CODEC_NAMES, require_codec
 from onceflow.sdk.protocol.schema import Response
@@ -450,6 +453,26 @@ class ProducerEngine(Generic[D]):
     async def topic(self, name: str, timeout_ms: int | None = None) -> TopicState:
         """The state of a topic; see ``ProducerTopics.find``."""
         return await self._topics.find(name, timeout_ms)
+
+    async def send_batch(self, topic: str, batch: EncodedBatch) -> ProducerBatch:
+        """Append a finished batch; waits for memory.
+
+        Args:
+            topic: Topic name.
+            batch: The batch.
+
+        Raises:
+            ConfigError: There is no such partition, or the bytes are not a batch.
+            KafkaError: The producer cannot take records.
+        """
+        self.check_usable()
+        check_topic_name(topic)
+        made = to_producer_batch(topic, batch, self.config)
+        state = await self.topic(topic)
+        choose_partition(state, None, batch.partition, None)
+        while not self.accumulator.append_batch(state, made):
+            await self.wait_memory()
+        return made
 
     async def wait_memory(self, timeout_ms: int | None = None) -> None:
         """Wait until ``buffer_memory`` has room.

@@ -30,6 +30,7 @@ from onceflow.sdk.core.produce.appending import (
     to_bytes,
 )
 from onceflow.sdk.core.produce.batch import DeliveryHandle, locations
+from onceflow.sdk.core.produce.encoding import EncodedBatch
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.columns import Column, as_sequence
 from onceflow.sdk.model.partitions import (
@@ -443,6 +444,28 @@ class AsyncProducer:
         finally:
             interception.taken(records, bulk, failure)
         return bulk
+
+    async def send_batch(self, topic: str, batch: EncodedBatch) -> AsyncDeliveries:
+        """Hand over a finished batch that a ``BatchEncoder`` made, here or in another process.
+
+        It goes behind what the partition was sent before. Producer id, epoch and sequence are
+        set when it is sent, so one batch may be handed over only once.
+
+        Args:
+            topic: Topic name.
+            batch: The batch.
+
+        Returns:
+            One delivery for all its records; their timestamps are not told.
+
+        Raises:
+            ConfigError: There is no such partition, the bytes are not a batch, or the producer has
+                interceptors, which could not see the records.
+            KafkaError: As ``send``.
+        """
+        made = await self._engine.send_batch(topic, batch)
+        parts = {batch.partition: [(made, 0, batch.records_count)]}
+        return AsyncDeliveries(parts, [batch.partition] * batch.records_count, -1)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait until every record handed over so far has its outcome.

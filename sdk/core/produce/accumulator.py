@@ -532,19 +532,38 @@ class Accumulator(Generic[D]):
         Raises:
             RecordTooLargeError: Names the setting that limits it.
         """
-        size = BATCH_OVERHEAD + RECORD_OVERHEAD
-        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
-        for name, content in headers:
-            size += 10 + 4 * len(name) + (0 if content is None else len(content))
-        if size > self._max_request_size:
-            raise RecordTooLargeError(
-                f"a record of {size} bytes exceeds max_request_size "
-                f"({self._max_request_size}); raise it, and max.message.bytes of the topic"
-            )
-        if size > self.buffer_memory:
-            raise RecordTooLargeError(
-                f"a record of {size} bytes exceeds buffer_memory ({self.buffer_memory})"
-            )
+        check_record_size(key, value, headers, self._max_request_size, self.buffer_memory)
+
+    def append_batch(self, state: TopicState, batch: ProducerBatch) -> bool:
+        """Add a finished batch behind what its partition has.
+
+        Args:
+            state: The topic.
+            batch: The batch; its bytes are there already.
+
+        Returns:
+            Whether it was taken; False when ``buffer_memory`` is used up.
+
+        Raises:
+            KafkaError: The gate is closed.
+        """
+        with self.lock:
+            if not self.has_room():
+                return False
+            state = self.present(state)
+            queue = state.queues[batch.partition]
+            self.seal(queue)
+            batch.created_ms = state.used_ms = self.clock_ms()
+            self._order += 1
+            batch.order = (self._order,)
+            batch.transaction = self.transaction
+            queue.sealed.append(batch)
+            self.active[queue] = None
+            self.incomplete[batch] = None
+            self.memory_used += batch.reserved
+            self.batch_sealed = True
+        self.on_ready()
+        return True
 
     def batch_with_room(
         self, state: TopicState, queue: PartitionQueue
@@ -615,3 +634,37 @@ class Accumulator(Generic[D]):
                 queue.sealed.clear()
             self.active.clear()
         return taken
+
+
+def check_record_size(
+    key: bytes | None,
+    value: bytes | None,
+    headers: RecordHeaders,
+    max_request_size: int,
+    buffer_memory: int,
+) -> None:
+    """Refuse a record that no request can carry.
+
+    Args:
+        key: Key or None.
+        value: Value or None.
+        headers: Headers as a list of pairs.
+        max_request_size: The setting.
+        buffer_memory: The setting.
+
+    Raises:
+        RecordTooLargeError: Names the setting that limits it.
+    """
+    size = BATCH_OVERHEAD + RECORD_OVERHEAD
+    size += (0 if key is None else len(key)) + (0 if value is None else len(value))
+    for name, content in headers:
+        size += 10 + 4 * len(name) + (0 if content is None else len(content))
+    if size > max_request_size:
+        raise RecordTooLargeError(
+            f"a record of {size} bytes exceeds max_request_size "
+            f"({max_request_size}); raise it, and max.message.bytes of the topic"
+        )
+    if size > buffer_memory:
+        raise RecordTooLargeError(
+            f"a record of {size} bytes exceeds buffer_memory ({buffer_memory})"
+        )

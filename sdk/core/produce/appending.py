@@ -349,7 +349,15 @@ def _only_bytes(items: list[object]) -> bool:
     return set(map(type, items)) <= {bytes, type(None)}
 
 
-def _checked_timestamps(timestamps_ms: Sequence[int] | int) -> list[int] | int:
+def checked_timestamps(timestamps_ms: Sequence[int] | int) -> list[int] | int:
+    """Timestamps of a bulk call as Python's own numbers.
+
+    Args:
+        timestamps_ms: One timestamp each, or one for all.
+
+    Raises:
+        ConfigError: One is negative or no whole number.
+    """
     if not isinstance(timestamps_ms, Sequence):
         check_timestamp(timestamps_ms)
         return int(timestamps_ms)
@@ -404,7 +412,7 @@ def make_bulk(
         SerializationError: A key, value or header cannot be turned into bytes.
     """
     check_lengths(values, keys, timestamps_ms, headers)
-    times = _checked_timestamps(timestamps_ms)
+    times = checked_timestamps(timestamps_ms)
     data = all_to_bytes(values, config.value_serializer, "value", state.topic)
     key_data = None
     if keys is not None:

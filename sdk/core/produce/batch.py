@@ -171,6 +171,18 @@ class ProducerBatch:
         )
         return size
 
+    def take_encoded(self, data: bytearray, count: int) -> None:
+        """Hold a batch that was built elsewhere, and take no records.
+
+        Args:
+            data: Its bytes; producer and sequence are set when it is sent.
+            count: Records in it.
+        """
+        self.builder = self.writer = None
+        self.data = data
+        self.count = count
+        self.reserved = len(data)
+
     def complete(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         """Note that the batch is stored.
 

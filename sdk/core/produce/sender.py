@@ -326,7 +326,10 @@ class Sender:
             queue.next_sequence = increment_sequence(queue.next_sequence, batch.count)
         if batch.data is None:
             self._count_built(batch, batch.build(transactional))
-        elif not numbered:
+            return
+        if not batch.attempts:
+            self._count_built(batch, len(batch.data))  # It was encoded elsewhere.
+        if not numbered:
             set_producer_state(
                 batch.data,
                 batch.producer_id,
