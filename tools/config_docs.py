@@ -115,7 +115,7 @@ BROKER = """
 ## Broker
 
 `onceflow broker --set NAME=VALUE`, or `Broker(settings={NAME: VALUE})` in process; what differs
-between the two is in [kafka-differences.md](kafka-differences.md#different-by-default). A setting
+between the two is in [kafka-differences.md](kafka-differences.md#different-defaults). A setting
 of Kafka that is not listed here has no effect in this broker and is refused by name.
 
 """
