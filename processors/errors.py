@@ -1,7 +1,6 @@
-"""Errors of processors: what a record, a declaration or a start-up check can do wrong.
+"""Errors of processors: about records, declarations and the checks at the start.
 
-Errors of the brokers keep the SDK's classes. Nothing here decides what is done about an error;
-``policies`` and ``worker`` do.
+Errors of brokers keep the SDK's classes. ``policies`` and ``worker`` decide how to handle an error.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from onceflow.sdk.errors import (
 
 
 class ProcessorError(KafkaError):
-    """Base of the errors that processors raise on their own account."""
+    """Base of the errors that processors raise."""
 
 
 class DeclarationError(ProcessorError, TypeError):
@@ -28,7 +27,7 @@ class DeserializationError(ProcessorError, SerializationError):
 
 
 class EventTimeError(ProcessorError, RecordError):
-    """A record has no event time that can be used, or one too far ahead of the clock."""
+    """A record has no usable event time, or one too far ahead of the clock."""
 
 
 class StateKeyError(ProcessorError, RecordError):
@@ -36,28 +35,28 @@ class StateKeyError(ProcessorError, RecordError):
 
 
 class UndeliverableOutputError(ProcessorError, RecordError):
-    """A handler's output names a topic, partition, header or time that no broker takes."""
+    """A handler's output has a topic, partition, header or timestamp that no broker accepts."""
 
 
 class HandlerCancelledError(ProcessorError):
-    """Something that a handler awaited was cancelled; the worker itself was not."""
+    """An awaitable in a handler was cancelled, but the worker was not."""
 
 
 class OutputRefusedError(ProcessorError, IllegalStateError):
-    """A send or a state write came after its record was finished; await it in the handler.
+    """A handler's task sent or wrote state after its record was finished; await it in the handler.
 
-    Such an output would land in the transaction of a later record, or in none.
+    Such an output would be part of a later record's transaction, or of none.
     """
 
 
 class ProcessingError(ProcessorError, FatalError):
-    """A record could not be processed and the policy is to stop; its offset is not committed.
+    """A record could not be processed, and the policy is to stop; its offset is not committed.
 
     Attributes:
         topic: Topic of the record.
         partition: Partition of the record.
         offset: Offset of the record, at which a restart continues.
-        attempts: How often it was tried.
+        attempts: Number of attempts.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class ProcessingError(ProcessorError, FatalError):
 
 
 class TooManyDeadLettersError(ProcessingError):
-    """More records than the limit allows went to the dead-letter topic; something is broken."""
+    """More records went to the dead-letter topic than ``limits`` allows."""
 
 
 class TopicSetupError(ProcessorError, FatalError):
@@ -88,38 +87,38 @@ class StateDirectoryError(ProcessorError, FatalError):
 
 
 class StateCorruptedError(StateDirectoryError):
-    """A stored value is not what was written; the next start rebuilds the store from its changelog.
+    """A stored value is damaged; the next start rebuilds the store from its changelog.
 
-    It is not the fault of the record whose key it belongs to.
+    The record whose key the value belongs to is not at fault.
     """
 
 
 class StateTypeError(StateDirectoryError):
-    """A stored value is of a type that its state has no more; declare a ``Migration``."""
+    """A stored value has a type that its state no longer has; declare a ``Migration``."""
 
 
 class StateMismatchError(StateDirectoryError):
-    """State, changelog and committed offsets do not belong together; the message says how.
+    """State, changelog and committed offsets do not belong together; the message says why.
 
-    Going on would lose or double state. ``on_state_gap="continue"`` goes on with what is there.
+    To continue would lose state or count it twice. ``on_state_gap="continue"`` uses what is left.
     """
 
 
 class StateValueError(ProcessorError, ValueError):
-    """A handler set a value that is none of its state's type."""
+    """A handler set a value that does not have its state's type."""
 
 
 class SlotInUseError(ProcessorError, FatalError):
-    """Another live worker runs under the slot of this one, and has taken over."""
+    """Another live worker has the same slot and has fenced this one."""
 
 
 class TooManyAbortsError(ProcessorError, FatalError):
-    """Transactions were aborted again and again without progress; the last cause is attached."""
+    """Too many transactions in a row were aborted; the last cause is attached."""
 
 
 class StoppedError(ProcessorError):
-    """The application was stopped while it waited for brokers to answer; nothing is wrong."""
+    """The application was stopped while it waited for an answer of the brokers."""
 
 
 class ForcedShutdown(BaseException):
-    """A second signal, or the end of the shutdown time, cut processing short."""
+    """A second signal, or the end of ``shutdown_timeout_ms``, interrupted processing."""

@@ -1,9 +1,9 @@
-"""Gives every worker process a name that survives its restart: the slot of its transactional id.
+"""Claims a worker's slot, the part of its transactional id that stays the same over a restart.
 
-A restarted worker must come back under the id of its predecessor, because only InitProducerId with
-that id ends the predecessor's transaction at once. Two live workers must never share one. Lock
-files in the state directory give both: the lowest free number is taken, the system frees it when a
-process dies. A random id in the directory keeps hosts apart.
+A restarted worker must use the id of the killed one, as only InitProducerId with that id aborts the
+killed one's transaction at once. Two live workers must never share an id. Lock files in the state
+directory ensure both: a worker locks the lowest free number, and the operating system unlocks it
+when the process dies. A random id in the directory distinguishes hosts.
 """
 
 from __future__ import annotations
@@ -22,27 +22,24 @@ SLOTS_MAX = 1_024
 
 @dataclass(slots=True)
 class Slot:
-    """A claimed slot; the lock is held until ``release``."""
+    """A claimed slot, locked until ``release``."""
 
     name: str
     lock: TextIO | None
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Unlock the slot for another process."""
         if self.lock is not None:
             self.lock.close()
             self.lock = None
 
 
 def claim_slot(directory: Path, given: str | None) -> Slot:
-    """Find this process's slot.
+    """Claim a slot for this process.
 
     Args:
         directory: Directory of the application.
-        given: The user's own choice, taken as it is.
-
-    Returns:
-        The slot.
+        given: The setting ``slot``, which is used without a lock; None claims a free number.
 
     Raises:
         StateDirectoryError: The directory cannot be written, or too many processes run.
@@ -54,21 +51,23 @@ def claim_slot(directory: Path, given: str | None) -> Slot:
         host = _host_id(directory / "host-id")
         for number in itertools.count():
             if number == SLOTS_MAX:
-                raise StateDirectoryError(f"{directory}: all {SLOTS_MAX} slots are taken")
+                raise StateDirectoryError(
+                    f"{directory}: {SLOTS_MAX} live processes use it; set slot, or state_dir"
+                )
             lock = try_lock(directory / f"slot-{number}.lock")
             if lock is not None:
                 return Slot(f"{host}-{number}", lock)
     except OSError as error:
         raise StateDirectoryError(
-            f"{directory}: {error}; set state_dir to a writable directory, or give a slot"
+            f"{directory}: {error}; set state_dir to a writable directory, or set slot"
         ) from error
     raise AssertionError("count() does not end")
 
 
 def _host_id(path: Path) -> str:
-    """Read the directory's id, or write one; the first of several writers wins."""
+    """Read the directory's id, or write one; of several processes the first one writes it."""
     if path.exists() and not path.read_text("ascii").strip():
-        # A power loss at the wrong moment. Without an id, all such hosts would share one name.
+        # A power loss can leave an empty file; all such hosts would share the empty id.
         path.unlink(missing_ok=True)
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     draft.write_text(uuid.uuid4().hex[:8], "ascii")

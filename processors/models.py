@@ -1,6 +1,6 @@
-"""Pydantic models within values and states: what msgspec leaves to hooks.
+"""msgspec's hooks for pydantic models within values and states.
 
-pydantic is not imported: a model is known by its methods.
+This module does not import pydantic: it recognizes a model by its methods.
 """
 
 from __future__ import annotations
@@ -27,41 +27,33 @@ def is_model(kind: object) -> bool:
 
 
 def model_fields(kind: type) -> dict[str, object]:
-    """The types of a model's fields by the names under which they are written."""
+    """Return the types of a model's fields by the names in its serialized form."""
     fields = _model(kind).model_fields
     return {str(field.alias or name): field.annotation for name, field in fields.items()}
 
 
 def from_json(kind: type, value: object) -> object:
-    """A value of a type that msgspec does not know, made of what it read as JSON.
-
-    Args:
-        kind: The type.
-        value: Mappings, lists and plain values.
+    """Convert decoded JSON to a pydantic model.
 
     Raises:
-        ValueError: The model refuses them.
-        TypeError: The type is no model.
+        ValueError: The model refuses the value.
+        TypeError: The type is not a model.
     """
-    # A strict model takes text for a date from JSON only.
+    # A strict model accepts a string as a date only from JSON.
     return _model(kind).model_validate_json(to_json(value))
 
 
 def from_msgpack(kind: type, value: object) -> object:
-    """The same for what was read as MessagePack, which has bytes and times of its own.
-
-    Args:
-        kind: The type.
-        value: Mappings, lists and plain values.
+    """Convert decoded MessagePack, which has types for bytes and times, to a pydantic model.
 
     Raises:
-        ValueError: The model refuses them.
-        TypeError: The type is no model.
+        ValueError: The model refuses the value.
+        TypeError: The type is not a model.
     """
     return _model(kind).model_validate(value)
 
 
 def _model(kind: type) -> type[_Model]:
     if not is_model(kind):
-        raise TypeError(f"{kind.__name__} is no pydantic model")
+        raise TypeError(f"{kind.__name__} is not a pydantic model")
     return typing.cast("type[_Model]", kind)

@@ -1,9 +1,9 @@
-"""What a worker writes beside committed offsets, to be read by the next owner of the partition.
+"""Notes that a worker commits with its offsets (as their metadata) for the partition's next owner.
 
-The note says what the committed work left behind: where the changelogs ended, of which incarnation
-they were, which states there were and of which types, and stream time. A later owner compares that
-with what it finds, so that state which was lost, doubled or belongs to something else stops it. A
-note is bounded: what does not fit is left out, the names last.
+A note holds the state at the commit: the changelogs' ends and topic ids, the names and types of
+states, and stream time. The next owner compares it with the state that it finds, and stops if state
+was lost, was counted twice or belongs to another group or type. If a note exceeds
+``NOTE_BYTES_MAX``, a hash replaces the states.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 from onceflow.sdk.serde import to_json
 
 NOTE_BYTES_MAX: Final = 3_900
-"""Below Kafka's 4,096 bytes of ``offset.metadata.max.bytes``, with room for the session's token."""
+"""Kafka's default ``offset.metadata.max.bytes`` of 4,096, less room for the session's token."""
 
 ID_CHARS: Final = 8
 
 
 class StateNote(msgspec.Struct, frozen=True, array_like=True):
-    """One state as of a commit.
+    """One state at a commit.
 
     Attributes:
-        end: Changelog offset behind its last change.
-        topic: First characters of the changelog's topic id, empty where the brokers have none.
+        end: Changelog offset after its last change.
+        topic: First characters of the changelog's topic id, empty if the brokers have none.
         type: Short hash of the structure of its keys and values.
     """
 
@@ -37,13 +37,13 @@ class StateNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a task's commit left behind.
+    """The state of a task at a commit; the short names save bytes.
 
     Attributes:
         s: Its states by ``function.state``.
-        d: Hash of the states' names and types, in place of ``s`` where they did not fit.
+        d: Hash of the states' names and types, in place of ``s`` if that is too long.
         t: Stream time in milliseconds, -1 for none.
-        n: Number of the commit: of several inputs of a task, the latest one counts.
+        n: Number of the commit: of the notes beside a task's inputs, the latest counts.
     """
 
     s: dict[str, StateNote] = {}
@@ -53,22 +53,22 @@ class TaskNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def short_id(topic_id: str) -> str:
-    """What a note keeps of a topic id."""
+    """Shorten a topic id for a note."""
     return topic_id.replace("-", "")[:ID_CHARS]
 
 
 def type_hash(text: str) -> str:
-    """What a note keeps of a type's structure."""
+    """Hash the text of a type's structure for a note."""
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 def states_hash(types: Mapping[str, str]) -> str:
-    """One hash of names and types."""
+    """Hash the names and types of states."""
     return type_hash(";".join(f"{name}={text}" for name, text in sorted(types.items())))
 
 
 def encode_note(note: TaskNote) -> str:
-    """The note as text, within ``NOTE_BYTES_MAX``."""
+    """Encode a note as text of at most ``NOTE_BYTES_MAX`` bytes."""
     text = to_json(note).decode()
     if len(text) > NOTE_BYTES_MAX:
         digest = states_hash({name: state.type for name, state in note.s.items()})
@@ -77,7 +77,7 @@ def encode_note(note: TaskNote) -> str:
 
 
 def decode_note(text: str | None) -> TaskNote | None:
-    """The note that was committed; None where there is none, or one of another layout."""
+    """Decode a committed note; None if there is none or its layout is unknown."""
     if not text:
         return None
     try:
@@ -87,5 +87,5 @@ def decode_note(text: str | None) -> TaskNote | None:
 
 
 def latest(notes: Iterable[TaskNote | None]) -> TaskNote | None:
-    """The note of a task's last commit, of those beside its inputs' offsets."""
+    """Return the note of a task's last commit, from those beside its inputs' offsets."""
     return max((note for note in notes if note is not None), key=lambda note: note.n, default=None)

@@ -1,10 +1,10 @@
 """Creates the topics that an application needs, and refuses those that do not fit.
 
-Outputs and dead letters take the input's partition count when they are missing. A changelog must
-have exactly the input's partition count, since that count decides which keys meet which state, and
-its own cleanup policy. Inputs of one task must have the same count. Nothing is ever altered. A
-running worker looks at its topics again now and then: one that was deleted, made again or has grown
-is an error with a remedy, and not an endless wait.
+Missing topics for outputs and dead letters get the input's partition count. A changelog must have
+exactly the input's partition count, as that count decides which keys meet which state, and the
+right cleanup policy. All inputs of one task must have the same count. No existing topic is ever
+altered. A running worker checks its topics again now and then: for one that was deleted, made again
+or has grown it raises an error with a remedy instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DELETE_RETENTION_MS: Final = 24 * 3600 * 1000
 DURABLE_REPLICAS: Final = 3
 
 REPARTITION_CONFIGS: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1"}
-"""A repartition topic keeps what is not processed, however long that takes; the rest is purged."""
+"""A repartition topic keeps records until they are processed; then the worker purges them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What the brokers say about a topic."""
+    """The brokers' description of a topic."""
 
     partitions: int
     topic_id: str = ""
@@ -43,22 +43,22 @@ class TopicFacts:
 
 
 class TopicAdmin(Protocol):
-    """The administration that is needed here; methods give a result or something to await."""
+    """The admin calls that this module needs; they return a result or an awaitable."""
 
     def describe(self, topics: Sequence[str]) -> Maybe[Mapping[str, TopicFacts]]:
-        """Facts of those topics that exist."""
+        """Describe those of the topics that exist."""
 
     def create(self, topics: Sequence[NewTopic]) -> Maybe[None]:
-        """Create topics; one that exists already is fine (another worker was faster)."""
+        """Create topics; pass over one that another worker has created meanwhile."""
 
     def configs(self, topics: Sequence[str]) -> Maybe[Mapping[str, Mapping[str, str]]]:
-        """Configurations by topic, by Kafka's property names."""
+        """Return the settings of topics by Kafka's property names."""
 
     def purge(self, before: Mapping[TopicPartition, int]) -> Maybe[None]:
-        """Delete records in front of these offsets."""
+        """Delete the records before these offsets."""
 
     def broker_count(self) -> Maybe[int]:
-        """How many brokers the cluster has."""
+        """Return how many brokers the cluster has."""
 
     def close(self) -> Maybe[None]:
         """Release connections."""
@@ -70,8 +70,8 @@ class Provisioned:
 
     Attributes:
         partitions: Partition count by topic.
-        topic_ids: Incarnation by topic, empty where the brokers have no ids.
-        delete_retention_ms: Age at which deletions may be missing, by changelog.
+        topic_ids: Topic id by topic, empty if the brokers have no topic ids.
+        delete_retention_ms: By changelog, the age at which its tombstones may be gone.
     """
 
     partitions: Mapping[str, int]
@@ -79,7 +79,7 @@ class Provisioned:
     delete_retention_ms: Mapping[str, int]
 
     def tombstone_age_ms(self, part: SubTopology) -> int:
-        """Age at which a store of a sub-topology may miss deletions."""
+        """Return the age at which tombstones of a sub-topology's changelogs may be gone."""
         ages = [self.delete_retention_ms.get(s.changelog, DELETE_RETENTION_MS) for s in part.states]
         return min(ages, default=DELETE_RETENTION_MS)
 
@@ -96,27 +96,24 @@ class Provisioned:
 
 
 def changelog_configs(state: StateSpec) -> dict[str, str]:
-    """Configuration of a state's changelog topic.
+    """Return the settings of a state's changelog topic.
 
-    Rows that fall due are deleted by a tombstone, so compaction alone keeps it small. A retention
-    could only delete rows that are not due yet, of an application that was stopped for long.
+    The worker writes a tombstone for each row that was due, so compaction alone keeps the topic
+    small. A retention time would only delete rows of an application that was stopped for long.
     """
     return {"cleanup.policy": "compact"}
 
 
 async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin) -> Provisioned:
-    """Make sure that all topics are there.
+    """Create the topics that are missing, and check all.
 
     Args:
         topology: The application.
-        settings: Partition counts and replication of what is created.
+        settings: Partition counts and replication of created topics.
         admin: Access to the brokers.
 
-    Returns:
-        What was found.
-
     Raises:
-        TopicSetupError: An input is missing, or topics do not fit.
+        TopicSetupError: An input is missing, or a topic does not fit.
     """
     facts = await _make_inputs(topology, settings, admin)
     _check_wish(facts, settings.partitions)
@@ -163,7 +160,7 @@ def _new_topic(
 async def _make_inputs(
     topology: Topology, settings: AppSettings, admin: TopicAdmin
 ) -> dict[str, TopicFacts]:
-    """Inputs exist, or are outputs of the same application, or may be created."""
+    """Create the missing inputs that are outputs of this application or that settings allow."""
     inputs = list(
         dict.fromkeys([*topology.input_topics, *(t.topic for t in topology.global_tables)])
     )
@@ -193,7 +190,7 @@ async def _make_inputs(
         for topic in missing:
             source = sources.get(topic) if topic not in unknown else None
             if topic in own:
-                # As many as what it is processed with, where there is such a topic.
+                # It needs the same count as the other inputs of its task, if there are any.
                 beside = [t for t in own[topic].input_topics if t != topic and t not in own]
                 source = beside[0] if beside else source
             if source in missing:
@@ -201,7 +198,7 @@ async def _make_inputs(
             partitions = facts[source].partitions if source in facts else settings.partitions
             configs = REPARTITION_CONFIGS if topic in own else None
             created.append(_new_topic(topic, partitions, settings, configs))
-        if not created:  # A ring of processors, none of whose topics exists.
+        if not created:  # the processors form a cycle, and none of its topics exists
             created = [_new_topic(topic, settings.partitions, settings) for topic in missing]
         await settle(admin.create(created))
         facts |= await settle(admin.describe([topic.name for topic in created]))
@@ -269,8 +266,8 @@ async def _configs(topics: Sequence[str], admin: TopicAdmin) -> Mapping[str, Map
         return await settle(admin.configs(topics))
     except (TopicAuthorizationFailedError, ClusterAuthorizationFailedError) as error:
         logger.warning(
-            "cleanup policies and durability of topics are not checked: %s; allow "
-            "DESCRIBE_CONFIGS to have them checked",
+            "cannot check the cleanup policies and the durability of topics: %s; grant "
+            "DESCRIBE_CONFIGS on them",
             error,
         )
         return {}
@@ -279,7 +276,7 @@ async def _configs(topics: Sequence[str], admin: TopicAdmin) -> Mapping[str, Map
 async def _warn_of_loss(
     facts: Mapping[str, TopicFacts], configs: Mapping[str, Mapping[str, str]], admin: TopicAdmin
 ) -> None:
-    """Say which topics can lose what was acknowledged, on clusters that could do better."""
+    """Log which topics can lose acknowledged records, if the cluster has enough brokers."""
     if await settle(admin.broker_count()) < DURABLE_REPLICAS:
         return
     for topic, found in sorted(facts.items()):
@@ -287,7 +284,7 @@ async def _warn_of_loss(
         wanting = []
         if found.replication_factor < DURABLE_REPLICAS:
             wanting.append(
-                f"{found.replication_factor} replicas (raise them to {DURABLE_REPLICAS} by a "
+                f"{found.replication_factor} replicas (raise the number to {DURABLE_REPLICAS} by a "
                 "reassignment)"
             )
         if int(config.get("min.insync.replicas", "2")) < 2:
@@ -305,15 +302,12 @@ async def _warn_of_loss(
 def misfits(
     topology: Topology, settings: AppSettings, facts: Mapping[str, TopicFacts]
 ) -> Iterator[tuple[str, str]]:
-    """Say what ``provision`` would refuse, from facts alone: nothing is asked or created.
+    """Yield the topics that ``provision`` would refuse, with the reason; sends no request.
 
     Args:
         topology: The application.
         settings: Its settings.
         facts: The topics that exist.
-
-    Yields:
-        A topic, and what is wrong with it.
     """
     made_here = {*topology.output_topics, *topology.repartition_topics}
     inputs = [*topology.input_topics, *(table.topic for table in topology.global_tables)]
@@ -343,18 +337,18 @@ def misfits(
 
 
 async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> dict[str, int]:
-    """Compare the topics with what they were at the start.
+    """Compare the topics with their description at the start.
 
     Args:
         topology: The application.
-        known: As of the start.
+        known: The topics at the start.
         admin: Access to the brokers.
 
     Returns:
-        Partition counts as they are now.
+        The present partition counts.
 
     Raises:
-        TopicSetupError: A topic is gone or was made again, or an input with state has grown.
+        TopicSetupError: A topic was deleted or made again, or an input with state has grown.
     """
     facts = await settle(admin.describe(list(known.partitions)))
     inputs = {*topology.input_topics, *(table.topic for table in topology.global_tables)}
@@ -373,8 +367,8 @@ async def watch(topology: Topology, known: Provisioned, admin: TopicAdmin) -> di
             else:
                 raise TopicSetupError(
                     f"{role} topic {topic} was deleted and made again while the application runs: "
-                    "its offsets and the state belong to the former one; give the application a "
-                    "new name"
+                    "committed offsets and state belong to the deleted one; give the application "
+                    "a new name"
                 )
     for part in topology.sub_topologies:
         _check_counts(part, facts)

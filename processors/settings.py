@@ -1,4 +1,4 @@
-"""Settings of an application, checked when it is declared; nothing here touches the network."""
+"""Settings of an application, checked when it is declared, before any network access."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ if TYPE_CHECKING:
     from onceflow.processors.keywords import AppKeywords
 
 NOT_OF_APPS: Final[Mapping[str, str]] = {
-    "transactional_id": "it is made of the application's name and slot, one for each worker",
-    "group_instance_id": "it is made of the application's name and slot, one for each worker",
-    "key_serializer": "outputs are encoded by their types and format=",
-    "value_serializer": "outputs are encoded by their types and format=",
-    "key_deserializer": "inputs are decoded by the handler's annotations and format=",
-    "value_deserializer": "inputs are decoded by the handler's annotations and format=",
+    "transactional_id": "the application sets it to its name and slot, one for each worker",
+    "group_instance_id": "the application sets it to its name and slot, one for each worker",
+    "key_serializer": "the application encodes outputs by their types and format=",
+    "value_serializer": "the application encodes outputs by their types and format=",
+    "key_deserializer": "the application decodes inputs by the annotations and format=",
+    "value_deserializer": "the application decodes inputs by the annotations and format=",
 }
-"""Settings of clients that an application decides."""
+"""Settings of clients that an application sets itself, with the reason for the error text."""
 
 RESTORED_RECORDS = 10_000
 """Most records of changelogs that one poll returns."""
 
 
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
-    """How an application runs. ``App`` takes these by name, and those of its clients."""
+    """Settings of an application; ``App`` takes these and its clients' settings by name."""
 
     state_dir: Path = instance(
         Path(".onceflow"),
-        "Directory for state and for the identity of this host's processes. A relative one lies "
-        "in the working directory of the moment when the application is made.",
+        "Directory for state and for the identity of this host's processes. A relative path is "
+        "resolved when the application is made.",
         Path,
     )
     slot: str | None = text(
         None,
-        "Name of this process among those of the group, for hosts whose disks do not survive; by "
-        "default the lowest number that no live process of `state_dir` has, behind an id that is "
-        "kept there.",
+        "Name of this process within the group, for hosts without a durable disk. The default is "
+        "an id stored in `state_dir`, with the lowest number that no live process there has.",
     )
     commit_records: int = whole(10_000, "Most records in one transaction.", 1)
     commit_bytes: int = whole(
@@ -61,32 +60,34 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         BROKER_DEFAULT, "For created topics; -1 for the broker's default.", BROKER_DEFAULT
     )
     aborts_max: int = whole(
-        20, "Transactions aborted in a row, without a rebalance, before giving up.", 1
+        20, "Aborts in a row, without a rebalance, after which the worker gives up.", 1
     )
     shutdown_timeout_ms: int = whole(10_000, "Time between the first signal and a forced end.", 1)
     leave_on_sigterm: bool = switch(
         False,
-        "Whether SIGTERM gives the partitions to other workers at once. By default they wait for "
-        "the next start of this slot until the session times out: a rolling restart moves nothing.",
+        "Whether SIGTERM gives the partitions to other workers at once. By default the group keeps "
+        "them for the next start of this slot until the session times out, so that a rolling "
+        "restart moves no partition.",
     )
     on_state_gap: str = text(
         "stop",
-        "What happens when state, changelog and committed offsets do not belong together: `stop` "
-        "ends with what differs and the remedy, `continue` goes on with what there is.",
+        "What a worker does when state, changelog and committed offsets do not belong together: "
+        "`stop` ends with the difference and the remedy, `continue` uses the state that is left.",
         choices=("stop", "continue"),
     )
     dropped_states: Sequence[str] = words(
-        (), "States that are gone on purpose, as `function.state`."
+        (), "States that were removed on purpose, as `function.state`."
     )
     max_task_idle_ms: int = whole(
         0,
-        "Where a task has several inputs: how long one that was read to its end is waited for. "
-        "Records that the broker has already are always waited for, unless this is -1 (KIP-695).",
+        "How long a task with several inputs waits for new records of an input that it has read "
+        "to its end. It always waits for records that the broker has already, unless this is -1 "
+        "(KIP-695).",
         -1,
     )
     max_future_ms: int = whole(
         3_600_000,
-        "How far a record's timestamp may be ahead of the clock to move stream time on.",
+        "How far a record's timestamp may be ahead of the clock and still advance stream time.",
         0,
     )
 
@@ -101,7 +102,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         """
         state_dir = settings.get("state_dir", type(self).state_dir)
         if isinstance(state_dir, str | Path):
-            # Stores are opened when partitions come; by then the process may be somewhere else.
+            # Stores open when partitions are assigned; the working directory may differ by then.
             settings["state_dir"] = Path(state_dir).absolute()
         super().__init__(**settings)
 
@@ -123,7 +124,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 f"given to {' and '.join(given_to)} alone, but an application also makes an admin "
                 "client: give security= to the App, or client= with it",
             )
-        self.session_config("app", ["check"], "0")  # what the session and its clients would refuse
+        self.session_config("app", ["check"], "0")  # raises what session and clients would refuse
 
     def session_config(
         self,
@@ -133,21 +134,21 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         joining: NamedAssignor | None = None,
         from_start: Sequence[str] = (),
     ) -> SessionConfig:
-        """The session's settings.
+        """Return the session's settings.
 
         Args:
             app: Name of the application.
             topics: Input topics.
             slot: Name of this worker.
-            joining: Assignor that gives the inputs of a task to one worker, where tasks have
-                several inputs.
-            from_start: Input topics that begin at their beginning, whatever ``start_from`` says.
+            joining: Assignor that gives all inputs of a task to one worker; None if tasks have
+                one input.
+            from_start: Input topics to read from their beginning, whatever ``start_from`` says.
 
         Raises:
-            ConfigError: The settings of the session, or of one of its clients, cannot work.
+            ConfigError: A setting of the session or of one of its clients is invalid.
         """
-        # A successor takes a killed worker's place at once (KIP-345), not only after the session
-        # timeout.
+        # As a static member (KIP-345), a restarted worker takes the killed one's place at once and
+        # not after the session timeout.
         consumer: dict[str, object] = {
             "group_id": self.group_of(app),
             "group_instance_id": f"{app}-{slot}",
@@ -160,7 +161,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         return SessionConfig.build({**shared, **own})
 
     def _joined(self, joining: NamedAssignor) -> dict[str, object]:
-        """How the group gives equal partition numbers of several topics to one worker."""
+        """Return the setting that gives equal partition numbers of all inputs to one worker."""
         found = self.client.values("consumer")
         if found.get("group_protocol") == "consumer":
             name, default = "group_remote_assignor", "range"
@@ -174,26 +175,22 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             raise ConfigError(
                 name,
                 given,
-                "the inputs of a task have to go to one worker; leave it out, or set 'range'",
+                "one worker must get all inputs of a task; leave it out, or set 'range'",
             )
         return {name: given}
 
     def group_of(self, app: str) -> str:
-        """The consumer group: as set, or the application's name.
-
-        Args:
-            app: Name of the application.
-        """
+        """Return the consumer group: the setting, or the application's name."""
         group_id = self.client.values("consumer").get("group_id")
         return app if group_id is None else str(group_id)
 
     def admin_config(self) -> AdminConfig:
-        """Settings of the client that looks for topics and makes them."""
+        """Return the settings of the client that describes and creates topics."""
         limit = {"default_api_timeout_ms": self.operation_timeout_ms}
         return AdminConfig.build({**limit, **self.client.values("admin")})
 
     def restoring_config(self) -> ConsumerConfig:
-        """Settings of the consumer that reads changelogs."""
+        """Return the settings of the consumer that reads changelogs."""
         return self.client.reader(
             default_api_timeout_ms=self.operation_timeout_ms,
             isolation_level="read_committed",

@@ -1,9 +1,9 @@
-"""Turns annotated types into decoders, and values into bytes.
+"""Makes decoders of annotated types, and encodes outputs.
 
-``bytes`` stays bytes, ``str`` is UTF-8 text, and everything else (dict, list, numbers, dataclass,
-msgspec Struct, TypedDict, pydantic model, ...) is JSON or MessagePack, checked against the
-annotation by msgspec; pydantic models check themselves. Which argument gets which decoder is
-decided in ``signatures``.
+``bytes`` stays bytes and ``str`` is UTF-8 text. Every other type (dict, list, numbers, dataclass,
+msgspec Struct, TypedDict, pydantic model, ...) is JSON or MessagePack; msgspec checks values
+against the annotation, pydantic models check themselves. ``signatures`` chooses each argument's
+decoder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Encoder = Callable[[object], bytes | None]
 
 
 class Format(enum.Enum):
-    """How structured values are written."""
+    """Format of structured values."""
 
     JSON = "json"
     MSGPACK = "msgpack"
@@ -38,7 +38,7 @@ def _identity(data: bytes | None) -> object:
 
 
 def _split_optional(annotation: object) -> tuple[object, bool]:
-    """The annotation, and whether it allows None (a tombstone)."""
+    """Return the annotation without None, and whether it allows None (a tombstone)."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         arguments = typing.get_args(annotation)
         if types.NoneType in arguments:
@@ -52,7 +52,7 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
 
     Args:
         annotation: The type; ``inspect.Parameter.empty`` passes bytes and None through.
-        format: Layout of structured values.
+        format: Format of structured values.
         what: Name of the argument, for messages.
 
     Returns:
@@ -60,7 +60,7 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
         ``DeserializationError``.
 
     Raises:
-        DeclarationError: Neither msgspec nor pydantic can make a value of the type.
+        DeclarationError: Neither msgspec nor pydantic can decode the type.
     """
     if annotation is inspect.Parameter.empty or annotation is object:
         return _identity
@@ -90,7 +90,7 @@ def decoder_for(annotation: object, format: Format, what: str) -> Decoder:
             text = inner in (bytes, str)
             remark = "" if text else format_remark(bytes(data), format.value, switch)
             raise DeserializationError(f"{what} does not fit {shown}: {error}{remark}") from error
-        except SerializationError as error:  # a model says by itself what does not fit
+        except SerializationError as error:  # raised by struct_serde for a pydantic model
             raise DeserializationError(f"{what} does not fit {shown}: {error}") from error
 
     return decode_value
@@ -101,7 +101,7 @@ def _decode_text(data: bytes) -> str:
 
 
 def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[bytes], object]:
-    type_text(kind, what)  # Refuses classes that nothing can make of bytes.
+    type_text(kind, what)  # raises DeclarationError for a class that cannot be decoded
     if is_model(kind):
         return struct_serde(typing.cast(type[object], kind), format.value).deserialize
     known = typing.cast(type[object], kind)
@@ -111,7 +111,7 @@ def _structured_decoder(kind: object, format: Format, what: str) -> Callable[[by
 
 
 def encoder_for(format: Format) -> Encoder:
-    """Make the encoder of outputs: by the value's own type, not by an annotation."""
+    """Make the encoder of outputs, which goes by a value's type, not by an annotation."""
     pack = to_json if format is Format.JSON else to_msgpack
 
     def encode(value: object) -> bytes | None:

@@ -1,4 +1,4 @@
-"""State of processors: typed faces over one ordered byte map for each task."""
+"""State of processors: typed objects over one ordered byte map for each task."""
 
 from onceflow.processors.state.faces import ListState, MapState, State
 

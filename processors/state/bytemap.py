@@ -1,8 +1,8 @@
-"""One ordered map of bytes for each task, whatever keeps it: LMDB or memory.
+"""The interface of a task's ordered map of bytes, which LMDB or memory implements.
 
-All stores of a task are prefixes in its map, so that their values and the marks that say what the
-map corresponds to change in one atomic step. Uncommitted writes are no business of it: ``store``
-keeps those on top.
+All stores of a task are prefixes in its map, so that their values and marks (which say to what the
+map corresponds) change in one atomic step. The map holds only committed values; ``store`` keeps
+uncommitted writes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Protocol
 import msgspec
 
 PREFIX_BYTES = 2
-"""Length of a store's prefix; 0 is the map's own."""
+"""Length of a store's prefix; prefix 0 is for the map itself."""
 
 
 class StoreMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one store of a map corresponds to.
+    """To what one store of a map corresponds.
 
     Attributes:
         number: Its prefix.
-        changelog: Name of its changelog topic, empty for a store that has none.
-        topic_id: Incarnation of that topic, empty where the brokers have no ids.
+        changelog: Name of its changelog topic, empty for none.
+        topic_id: Topic id of the changelog, empty if the brokers have no topic ids.
         offset: Changelog offset up to which the store is complete; None before it was restored.
         text: Structure of its keys and values.
     """
@@ -35,13 +35,13 @@ class StoreMark(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Marks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a map corresponds to, kept within it.
+    """To what a map corresponds; stored within the map.
 
     Attributes:
-        stores: By name, ``function.state``.
-        group: Group whose offsets the values belong to.
+        stores: Marks of the stores by ``function.state``.
+        group: Group to whose offsets the values belong.
         partitions: Partition count of the inputs.
-        complete_ms: Wall clock when the map was last known to hold all that is committed.
+        complete_ms: Last wall-clock time at which the map held all committed values.
     """
 
     stores: dict[str, StoreMark] = {}
@@ -55,32 +55,32 @@ class ByteMap(Protocol):
 
     @property
     def marks(self) -> Marks:
-        """What the map corresponds to, as of the last ``apply``."""
+        """The marks of the last ``apply``."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
 
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order of their keys; no end means all above."""
+        """Yield entries with ``start <= key < end`` in order of their keys; None has no end."""
 
     def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
         """Write values (None deletes) and marks in one atomic step."""
 
     def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
-        """As ``apply``, for many values under one prefix, whose keys come without it."""
+        """Do as ``apply`` for many values under one prefix, which their keys leave out."""
 
     def clear(self, prefix: bytes, marks: Marks) -> None:
-        """Delete everything under a prefix, and write marks."""
+        """Delete all entries under a prefix, and write marks."""
 
     def note_damage(self) -> None:
-        """A value is not what was written: the next opening rebuilds the map."""
+        """Have the next opening rebuild the map, as a value is damaged."""
 
     def close(self) -> None:
         """Release files; committed data stays."""
 
 
 def prefix_of(number: int) -> bytes:
-    """The prefix of a store."""
+    """Return the prefix of a store."""
     return number.to_bytes(PREFIX_BYTES)

@@ -1,9 +1,9 @@
-"""How values of state are stored: layout byte, checksum, type, MessagePack.
+"""Encodes values of state: layout byte, checksum, type tag, MessagePack.
 
 The checksum covers the key too, so that a flipped bit on a disk is an error and not another value.
-The type's tag tells values of an earlier type apart: they are converted by a declared migration,
-or refused. Values are checked when they are set, because what is refused only when it is read
-would make every later record of its key fail.
+The tag identifies values of an earlier type, which a declared migration converts; without one they
+are refused. A value is checked when it is set: if it were refused only when it is read, every later
+record of its key would fail.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from onceflow.processors.state.type_text import type_text
 from onceflow.sdk.serde import model_to_mapping
 
 LAYOUT: Final = b"\x02"
-"""First byte of every stored value. Behind it: 4 bytes of CRC-32C over the key and all that
-follows, 2 bytes for the type, the value as MessagePack."""
+"""First byte of every stored value. After it come 4 bytes of CRC-32C over the key and the rest,
+2 bytes for the type, and the value as MessagePack."""
 
 _CRC_AT: Final = 1
 _TAG_AT: Final = 5
@@ -39,15 +39,14 @@ _INT_MAX: Final = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Lets a state go on whose type has changed.
+    """Converts stored values of a state whose type has changed.
 
-    Stored values of the earlier type are converted when they are read, and written as the new
-    type with the next change of their key.
+    A value is converted when it is read, and stored in the new type at the next change of its key.
 
     Attributes:
-        from_type: The earlier type, as it was annotated.
-        convert: Makes a value of the new type of one of the earlier type; None reads the stored
-            values as the new type, as they are.
+        from_type: The earlier annotation.
+        convert: Converts a value of the earlier type to the new one; None decodes the stored
+            values as the new type.
     """
 
     from_type: object
@@ -69,12 +68,12 @@ class ValueCodec:
     Attributes:
         what: Name of the state, for messages.
         text: The structure of the type; see ``type_text``.
-        is_atom: Whether values are numbers, text or bytes: nobody can change them in place, so
-            they are kept as they are and encoded once, before the commit.
-        is_sized: Whether what is kept of a value has a length that counts.
+        is_atom: Whether values are numbers, text or bytes: they cannot be changed in place, so
+            the open unit keeps them unencoded, and encodes them once before the commit.
+        is_sized: Whether kept values have a length.
 
     Raises:
-        DeclarationError: msgspec does not know a type.
+        DeclarationError: msgspec does not support a type.
     """
 
     __slots__ = (
@@ -104,18 +103,18 @@ class ValueCodec:
 
     @property
     def tags(self) -> frozenset[bytes]:
-        """The types whose stored values can be read."""
+        """Tags of the types whose stored values can be read."""
         return frozenset({self._lead, *self._earlier})
 
     def keep(self, value: object) -> object:
-        """Check a value that is being set.
+        """Check a value that a handler sets.
 
         Returns:
-            What the open unit keeps of it: the value itself for an atom, else its MessagePack, so
-            that later changes of the object do not count.
+            What the open unit keeps: an atom itself, or else the value's MessagePack, so that
+            later changes of the object have no effect.
 
         Raises:
-            StateValueError: It is no value of the state's type.
+            StateValueError: The value does not have the state's type.
         """
         kind = type(value)
         if kind is self._atom:
@@ -130,25 +129,25 @@ class ValueCodec:
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
             raise StateValueError(
                 f"{self.what} cannot hold {_shown(value)}: {error}; set a value of its type, "
-                "or declare another one"
+                "or declare another type"
             ) from error
         return checked if self.is_atom else payload
 
     def open(self, kept: object) -> object:
-        """The value of what ``keep`` gave."""
+        """Return the value of a result of ``keep``."""
         return kept if self.is_atom else self._decode(cast(bytes, kept))
 
     def encode(self, key: bytes, kept: object) -> bytes:
-        """The stored form of what ``keep`` gave."""
+        """Return the stored bytes of a result of ``keep``."""
         body = self._lead + (self._encode(kept) if self.is_atom else cast(bytes, kept))
         return LAYOUT + crc32c(key + body).to_bytes(4) + body
 
     def decode(self, key: bytes, data: bytes) -> object:
-        """The value.
+        """Return the value of stored bytes.
 
         Raises:
-            StateCorruptedError: The bytes are not what was written.
-            StateTypeError: They are of a type without a migration.
+            StateCorruptedError: The bytes are damaged.
+            StateTypeError: They have another type, and no migration from it is declared.
         """
         body = data[_TAG_AT:]
         if data[:1] != LAYOUT or crc32c(key + body).to_bytes(4) != data[_CRC_AT:_TAG_AT]:
@@ -167,7 +166,7 @@ class ValueCodec:
         found = self._earlier.get(body[:2])
         if found is None:
             raise StateTypeError(
-                f"{self.what}, key {key[:100]!r}: the stored value is of another type than "
+                f"{self.what}, key {key[:100]!r}: the stored value does not have the type "
                 f"{self.text}; declare a Migration from the earlier type"
             )
         decode, migration = found
@@ -186,7 +185,7 @@ def _decoder(kind: object, what: str) -> Callable[[bytes], object]:
         return msgspec.msgpack.Decoder(cast(type[object], kind), dec_hook=from_msgpack).decode
     except TypeError as error:
         shown = inspect.formatannotation(kind)
-        raise DeclarationError(f"{what}: no codec for the type {shown}: {error}") from error
+        raise DeclarationError(f"{what}: msgspec cannot decode {shown}: {error}") from error
 
 
 def _tag(text: str) -> bytes:
@@ -196,6 +195,6 @@ def _tag(text: str) -> bytes:
 def _shown(value: object) -> str:
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a value's own repr is not ours
+    except Exception:  # noqa: BLE001 - the user's __repr__ may raise any error
         text = "a value"
     return f"{text[:80]} ({inspect.formatannotation(type(value))})"

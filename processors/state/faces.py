@@ -1,8 +1,8 @@
-"""State as a handler gets it: one value, a map or a list that belongs to the record's key.
+"""The state objects that a handler gets: one value, a map or a list for the record's key.
 
-A face is bound to one call. What it writes counts when the call succeeded, and it refuses writes
-after that. Every face can also be made by itself, as ``State(0)`` or ``MapState({"a": 1})``, so
-that a handler can be called in a test like any other function.
+An object belongs to one call of the handler. Its writes take effect if the call succeeds; after the
+call it refuses writes. A test can make one itself, as ``State(0)`` or ``MapState({"a": 1})``, and
+call the handler like any other function.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATOMS = frozenset({int, float, str, bytes, bool, type(None)})
 
 
 class _Unchanged:
-    """Marks a state that its handler did not write."""
+    """Marks a state that the handler has not written."""
 
 
 _UNCHANGED = _Unchanged()
@@ -34,7 +34,8 @@ _UNCHANGED = _Unchanged()
 
 def _refusal(what: str) -> OutputRefusedError:
     return OutputRefusedError(
-        f"{what} was written after its record was finished; await the task in the handler"
+        f"{what} was written after its record was finished; await the task that writes it in the "
+        "handler"
     )
 
 
@@ -61,28 +62,28 @@ class _Value:
 
 
 class State(Generic[*Ts]):
-    """One value that belongs to the key of the record being processed.
+    """One value for the key of the processed record.
 
-    Annotate a parameter ``State[int]``, or ``State[str, int]`` to have the record's key decoded
-    as ``str`` too; ``= State(0)`` as its default gives keys without a value their first one::
+    Annotate a parameter ``State[int]``, or ``State[str, int]`` to get the record's key decoded
+    as ``str`` too; ``= State(0)`` as its default is the value of new keys::
 
         @app.processor("clicks", to="clicks-per-user")
         def count(click: Click, seen: State[int] = State(0)) -> int:
             seen.value += 1
             return seen.value
 
-    A write counts when the handler returns; when it raises, nothing of it stays. Writes go to a
-    changelog topic in the same transaction as outputs and offsets.
+    Writes take effect when the handler returns, and are dropped when it raises. The worker writes
+    them to a changelog topic in the same transaction as outputs and offsets.
 
     Args:
-        initial: The value of keys that have none; for a state made by itself, its value.
+        initial: The value of keys without one; for a state that a test makes, its value.
     """
 
     __slots__ = ("_initial", "_kept", "_key", "_open", "_values", "key")
 
     value: _Value = _Value()
-    """The value, ``initial`` where there is none yet. Set it to change it: later changes of a
-    mutable object do not count by themselves."""
+    """The value; ``initial`` for a key without one. Set it again after you change a mutable object:
+    changes in place have no effect."""
 
     @overload
     def __init__(self: State[V], initial: V) -> None: ...
@@ -100,7 +101,7 @@ class State(Generic[*Ts]):
         """The record's key: bytes, or decoded with the two-part annotation."""
 
     def _current(self) -> object:
-        """The value, or a first one of this record's own."""
+        """Return the value, or a copy of the initial one."""
         kept = self._load()
         if kept is ABSENT:
             initial = self._initial
@@ -122,10 +123,10 @@ class State(Generic[*Ts]):
     @overload
     def get(self: State[K, V], default: D) -> V | D: ...
     def get(self, default: object = None) -> object:
-        """The value, with this handler's own write included; ``default`` when there is none.
+        """Return the value, including a write of this call.
 
         Args:
-            default: What to give where there is no value.
+            default: Returned if the key has no value; None returns ``initial``.
         """
         kept = self._load()
         if kept is ABSENT:
@@ -137,13 +138,13 @@ class State(Generic[*Ts]):
     @overload
     def set(self: State[K, V], value: V) -> None: ...
     def set(self, value: object) -> None:
-        """Replace the value. Later changes of a mutable object do not count: set it again.
+        """Replace the value. Later changes of a mutable object have no effect: set it again.
 
         Args:
             value: A value of the declared type.
 
         Raises:
-            StateValueError: It is none.
+            StateValueError: The value does not have the declared type.
             OutputRefusedError: The record was finished already (a task was not awaited).
         """
         if not self._open:
@@ -164,7 +165,7 @@ class State(Generic[*Ts]):
         return _refusal("State" if self._values is None else self._values.codec.what)
 
     def _finish(self, keep: bool) -> None:
-        """End of the handler: the write counts, or is dropped."""
+        """End the call: apply its write, or drop it."""
         self._open = False
         if keep and self._kept is not _UNCHANGED and self._values is not None:
             self._values.save(self._key, self._kept)
@@ -174,7 +175,7 @@ class State(Generic[*Ts]):
 
 
 class BoundState(State[object]):
-    """A state of one call."""
+    """A state object for one call."""
 
     __slots__ = ()
 
@@ -188,14 +189,14 @@ class BoundState(State[object]):
 
 
 class MapState(MutableMapping[K, V]):
-    """A map that belongs to the key of the record being processed; keys are read in their order.
+    """A map for the key of the processed record, ordered by its keys.
 
-    Annotate a parameter ``MapState[str, int]``. Each entry is stored and logged by itself, so a
-    map may be far larger than what one record touches. Keys are ``int``, ``float``, ``str`` or
-    ``bytes``.
+    Annotate a parameter ``MapState[str, int]``. Each entry is stored and logged separately, so that
+    a large map costs only the entries that a record reads and writes. Keys are ``int``, ``float``,
+    ``str`` or ``bytes``.
 
     Args:
-        initial: Entries, for a map made by itself.
+        initial: Entries of a map that a test makes.
     """
 
     __slots__ = ("_open", "_rows")
@@ -232,12 +233,12 @@ class MapState(MutableMapping[K, V]):
     def range(
         self, start: K | None = None, end: K | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[K, V]]:
-        """Entries in order of their keys.
+        """Yield entries in order of their keys.
 
         Args:
-            start: First key; None begins with the smallest.
-            end: Key to stop before; None goes on to the largest.
-            reverse: From the largest to the smallest.
+            start: First key; None means the smallest.
+            end: Key to stop before; None means after the largest.
+            reverse: From the largest key to the smallest.
         """
         return cast("Iterator[tuple[K, V]]", self._rows.range(start, end, reverse=reverse))
 
@@ -260,13 +261,13 @@ class MapState(MutableMapping[K, V]):
 
 
 class ListState(Sequence[V]):
-    """A list that belongs to the key of the record being processed.
+    """A list for the key of the processed record.
 
-    Annotate a parameter ``ListState[int]``. Each element is stored and logged by itself: appending
-    and removing at the front cost the same however long the list is.
+    Annotate a parameter ``ListState[int]``. Each element is stored and logged separately, so that
+    ``append`` and ``pop_first`` cost the same however long the list is.
 
     Args:
-        initial: Elements, for a list made by itself.
+        initial: Elements of a list that a test makes.
     """
 
     __slots__ = ("_open", "_rows")
@@ -282,7 +283,7 @@ class ListState(Sequence[V]):
             value: A value of the declared type.
 
         Raises:
-            StateValueError: It is none.
+            StateValueError: The value does not have the declared type.
         """
         self._check_open()
         last = next(self._rows.range(None, None, reverse=True), None)
@@ -298,10 +299,7 @@ class ListState(Sequence[V]):
             self.append(value)
 
     def pop_first(self) -> V:
-        """Remove the first element.
-
-        Returns:
-            The element.
+        """Remove and return the first element.
 
         Raises:
             IndexError: The list is empty.
@@ -354,18 +352,18 @@ class ListState(Sequence[V]):
 
 
 Face = State[object] | MapState[object, object] | ListState[object]
-"""What a parameter of a handler may get as state."""
+"""A state object of a handler's parameter."""
 
 
 def bound_map(rows: BoundRows) -> MapState[object, object]:
-    """A map of one call."""
+    """Make a map for one call."""
     face: MapState[object, object] = MapState()
     face._rows = rows
     return face
 
 
 def bound_list(rows: BoundRows) -> ListState[object]:
-    """A list of one call."""
+    """Make a list for one call."""
     face: ListState[object] = ListState()
     face._rows = rows
     return face

@@ -1,8 +1,8 @@
-"""Bytes of keys whose order is the order of what they stand for.
+"""Encodes keys as bytes that sort like the keys.
 
-A store is an ordered map of bytes, so that ranges are reads of neighbours. Numbers, text and tuples
-become bytes that sort as they do; a part of a composite key is closed by a terminator, so that
-everything of one record key lies together and in front of the next key.
+A store is an ordered map of bytes, so that a range reads neighbours. Numbers and text become bytes
+that sort as they do. A terminator ends each part of a composite key, so that all rows of one record
+key are neighbours.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Unpacker = Callable[[bytes], object]
 
 
 def close(part: bytes) -> bytes:
-    """A part of a composite key: no closed part is the beginning of another one."""
+    """Terminate a part of a composite key, so that no part is the prefix of another one."""
     return part.replace(b"\x00", _ZERO) + _CLOSED
 
 
 def split(key: bytes) -> tuple[bytes, bytes]:
-    """The first part of a composite key, and the rest behind its terminator."""
+    """Return the first part of a composite key, and the rest after its terminator."""
     at = key.index(b"\x00")
-    while key[at + 1] != 0:  # A zero within the part has 0xff behind it.
+    while key[at + 1] != 0:  # a zero byte within the part is followed by 0xff
         at = key.index(b"\x00", at + 2)
     return key[:at].replace(_ZERO, b"\x00"), key[at + 2 :]
 
 
 def after(prefix: bytes) -> bytes | None:
-    """The end of the range of keys that begin with a prefix; None when there is none above."""
+    """Return the end of the range of keys with a prefix; None if no key sorts after them."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 def pack_int(value: int) -> bytes:
-    """Eight bytes that sort as the numbers do, from -2^63 to 2^63 - 1.
+    """Encode an integer from -2^63 to 2^63 - 1 in eight bytes that sort as the integers do.
 
     Raises:
-        StateValueError: The number is outside of these.
+        StateValueError: The integer is out of range.
     """
     if not -_TOP <= value < _TOP:
-        raise StateValueError(f"{value} as part of a key: must be from -2^63 to 2^63 - 1")
+        raise StateValueError(f"{value} in a key: must be from -2^63 to 2^63 - 1")
     return (value + _TOP).to_bytes(8)
 
 
 def unpack_int(data: bytes) -> int:
-    """The number of ``pack_int``."""
+    """Decode the result of ``pack_int``."""
     return int.from_bytes(data) - _TOP
 
 
@@ -76,23 +76,23 @@ _PACKERS: dict[object, tuple[type, Packer, Unpacker]] = {
 
 
 def key_packing(kind: object, what: str) -> tuple[Packer, Unpacker]:
-    """How keys of a type become bytes and come back.
+    """Return the encoder and the decoder of keys of a type.
 
     Args:
         kind: ``int``, ``float``, ``str`` or ``bytes``.
-        what: What has the keys, for messages.
+        what: Name of the state, for messages.
 
     Raises:
-        DeclarationError: The type has no order of bytes here.
+        DeclarationError: Keys cannot have this type.
     """
     found = _PACKERS.get(kind)
     if found is None:
-        raise DeclarationError(f"{what}: keys of type {kind!r}; use int, float, str or bytes")
+        raise DeclarationError(f"{what}: keys cannot be {kind!r}; use int, float, str or bytes")
     wanted, pack, unpack = found
 
     def checked(value: object) -> bytes:
         if type(value) is not wanted:
-            raise StateValueError(f"{what}: {value!r} as key: must be {wanted.__name__}")
+            raise StateValueError(f"{what}: key {value!r} must be {wanted.__name__}")
         return pack(value)
 
     return checked, unpack

@@ -1,4 +1,4 @@
-"""The rows of a map or list state: objects by key and in order, over a store or by themselves."""
+"""Rows of a map or list state: objects ordered by key, in a store or in a plain dictionary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onceflow.processors.state.store import ABSENT, Rows
 
 
 class FaceRows(Protocol):
-    """What a map or list reads and writes."""
+    """The rows that a map or list state reads and writes."""
 
     @property
     def what(self) -> str: ...
@@ -25,22 +25,18 @@ class FaceRows(Protocol):
 
 
 class PlainRows:
-    """Rows of a face that a test makes by itself: a dictionary.
-
-    Args:
-        rows: The entries.
-    """
+    """Rows of a state that a test made, in a dictionary."""
 
     def __init__(self, rows: dict[object, object]) -> None:
         self.what: str = "state"
         self._rows = rows
 
     def get(self, key: object) -> object:
-        """The value, or ``ABSENT``."""
+        """Return the value, or ``ABSENT``."""
         return self._rows.get(key, ABSENT)
 
     def put(self, key: object, value: object) -> None:
-        """Write a value as it is now."""
+        """Write a copy of a value."""
         self._rows[key] = copy.deepcopy(value)
 
     def delete(self, key: object) -> None:
@@ -50,7 +46,7 @@ class PlainRows:
     def range(
         self, start: object, end: object, *, reverse: bool
     ) -> Iterator[tuple[object, object]]:
-        """Entries in order."""
+        """Yield entries in order."""
         for key in sorted(self._rows, reverse=reverse):  # type: ignore[type-var]
             if (start is None or key >= start) and (end is None or key < end):  # type: ignore[operator]
                 yield key, self._rows[key]
@@ -62,7 +58,7 @@ class BoundRows:
     Args:
         rows: The store, or a layer on it.
         record_key: Key of the record.
-        packing: How the rows' own keys become bytes and come back.
+        packing: Encoder and decoder of the rows' keys.
         codec: Codec of the values.
     """
 
@@ -80,7 +76,7 @@ class BoundRows:
         self._codec = codec
 
     def get(self, key: object) -> object:
-        """The value, or ``ABSENT``."""
+        """Return the value, or ``ABSENT``."""
         stored = self._prefix + self._pack(key)
         data = self._rows.get(stored)
         return ABSENT if data is None else self._codec.decode(stored, data)
@@ -89,7 +85,7 @@ class BoundRows:
         """Write a value.
 
         Raises:
-            StateValueError: Key or value are not of the declared types.
+            StateValueError: Key or value does not have the declared type.
         """
         stored = self._prefix + self._pack(key)
         self._rows.put(stored, self._codec.encode(stored, self._codec.keep(value)))
@@ -101,7 +97,7 @@ class BoundRows:
     def range(
         self, start: object, end: object, *, reverse: bool
     ) -> Iterator[tuple[object, object]]:
-        """Entries in order."""
+        """Yield entries in order."""
         prefix = self._prefix
         first = prefix if start is None else prefix + self._pack(start)
         last = after(prefix) if end is None else prefix + self._pack(end)

@@ -1,9 +1,10 @@
-"""The stores of a task: committed values, with the writes of the open unit and of one call on top.
+"""The stores of a task, and layers for uncommitted writes.
 
-Three layers lie on each other: the byte map (committed), the store (the open unit), and ``Layer``
-(one record or one call). A read sees the highest layer that has the key; a range merges them in
-order. A layer is merged into the one below when its call succeeded and dropped when it failed; a
-store is applied to the map when its unit is committed and dropped when it is aborted.
+There are three layers: the byte map (committed values), the store (writes of the open unit), and
+``Layer`` (writes of one record or one call). A read takes the value of the highest layer that has
+the key; a range merges the layers in order. When a call succeeds, its layer is merged into the one
+below; when it fails, the layer is dropped. When a unit is committed, the store is applied to the
+map; when it is aborted, the store's writes are dropped.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from onceflow.processors.state.codec import ValueCodec
 from onceflow.processors.state.keys import after
 
 CLEAN_MAX: Final = 50_000
-"""Committed values that a store of atoms keeps at hand, so that a key that comes again needs no
-read of the map. All are forgotten when there are more: that is cheaper than an order of use."""
+"""Most committed values that a store of atoms caches. A full cache is emptied: that is cheaper
+than to track which values were used least recently."""
 
 
 class Rows(Protocol):
-    """Ordered rows of bytes: a store, or a layer on one."""
+    """Ordered rows of bytes: a store, or a layer over one."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def put(self, key: bytes, value: bytes | None) -> None: ...
@@ -32,11 +33,11 @@ class Rows(Protocol):
 
 
 class Written:
-    """Writes on top of something, read in order.
+    """Uncommitted writes, and ranges that merge them with the rows below.
 
     Attributes:
         writes: New value by key; None deletes.
-        size_bytes: Of what was written, roughly.
+        size_bytes: Approximate size of the writes.
     """
 
     __slots__ = ("_order", "size_bytes", "writes")
@@ -44,10 +45,10 @@ class Written:
     def __init__(self) -> None:
         self.writes: dict[bytes, bytes | None] = {}
         self.size_bytes: int = 0
-        self._order: list[bytes] | None = None  # Kept from the first range on.
+        self._order: list[bytes] | None = None  # sorted keys, from the first range on
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Write, or delete with None."""
+        """Write a value; None deletes."""
         if self._order is not None and key not in self.writes:
             insort(self._order, key)
         self.writes[key] = value
@@ -57,7 +58,7 @@ class Written:
         self.size_bytes += size_bytes
 
     def drop(self) -> None:
-        """Forget all writes."""
+        """Drop all writes."""
         self.writes.clear()
         self.size_bytes = 0
         self._order = None
@@ -69,7 +70,7 @@ class Written:
         end: bytes | None,
         reverse: bool,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """What lies below, with the writes of the range put in and deleted keys left out."""
+        """Merge the rows below with the writes in a range."""
         if not self.writes:
             return below
         if self._order is None:
@@ -108,7 +109,7 @@ class Store(Written):
         name: ``function.state``.
         number: Its prefix in the map.
         committed: The task's map.
-        logged: Whether changes go to a changelog; an index that can be derived has none.
+        logged: Whether changes are written to a changelog.
     """
 
     __slots__ = ("_committed", "logged", "name", "prefix")
@@ -121,7 +122,7 @@ class Store(Written):
         self._committed = committed
 
     def get(self, key: bytes) -> bytes | None:
-        """The stored bytes, uncommitted writes included."""
+        """Return the stored bytes, including uncommitted writes."""
         if key in self.writes:
             return self.writes[key]
         return self._committed.get(self.prefix + key)
@@ -129,7 +130,7 @@ class Store(Written):
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order, uncommitted writes included."""
+        """Yield entries with ``start <= key < end`` in order, including uncommitted writes."""
         prefix = self.prefix
         top = after(prefix) if end is None else prefix + end
         size = len(prefix)
@@ -140,16 +141,16 @@ class Store(Written):
         return self.on_top(below, start, end, reverse)
 
     def collect(self) -> Mapping[bytes, bytes | None]:
-        """What the open unit changed: the last value of each key."""
+        """Return the changes of the open unit: the last value of each key."""
         return self.writes
 
     def committed(self) -> None:
-        """The unit is committed and applied to the map."""
+        """Drop the writes, after the commit has applied them to the map."""
         self.drop()
 
 
 class Layer(Written):
-    """Writes of one record or one call on top of a store, or of another layer."""
+    """Writes of one record or one call, over a store or another layer."""
 
     __slots__ = ("_below",)
 
@@ -158,7 +159,7 @@ class Layer(Written):
         self._below = below
 
     def get(self, key: bytes) -> bytes | None:
-        """The stored bytes, with this layer's writes."""
+        """Return the stored bytes, including this layer's writes."""
         if key in self.writes:
             return self.writes[key]
         return self._below.get(key)
@@ -166,11 +167,11 @@ class Layer(Written):
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order, with this layer's writes."""
+        """Yield entries with ``start <= key < end`` in order, including this layer's writes."""
         return self.on_top(self._below.range(start, end, reverse=reverse), start, end, reverse)
 
     def merge(self) -> None:
-        """The call succeeded: its writes count."""
+        """Copy the writes to the layer below, after the call has succeeded."""
         put = self._below.put
         for key, value in self.writes.items():
             put(key, value)
@@ -187,22 +188,22 @@ ABSENT: Final = _Absent()
 
 
 class Values(Protocol):
-    """Values by key, as ``ValueCodec.keep`` gives them: a store of values, or a layer on one."""
+    """Results of ``ValueCodec.keep`` by key: a store of values, or a layer over one."""
 
     @property
     def codec(self) -> ValueCodec: ...
     def load(self, key: bytes) -> object:
-        """The value, or ``ABSENT``."""
+        """Return the kept value, or ``ABSENT``."""
 
     def save(self, key: bytes, kept: object) -> None:
-        """Write; ``ABSENT`` deletes."""
+        """Write a kept value; ``ABSENT`` deletes."""
 
 
 class ValueStore(Store):
-    """A store of one value by key, kept as objects until the commit.
+    """A store with one value for each key, which keeps objects until the commit.
 
-    Only the last value of each key in a unit is encoded. Values that nobody can change in place
-    stay at hand after the commit, up to ``CLEAN_MAX`` of them.
+    A commit encodes only the last value of each key. After it, up to ``CLEAN_MAX`` values that
+    cannot be changed in place stay cached.
     """
 
     __slots__ = ("_clean", "codec", "fresh")
@@ -214,7 +215,7 @@ class ValueStore(Store):
         self._clean: dict[bytes, object] = {}
 
     def load(self, key: bytes) -> object:
-        """The value as ``ValueCodec.keep`` gives it, or ``ABSENT``."""
+        """Return the kept value, or ``ABSENT``."""
         found = self.fresh.get(key)
         if found is not None:
             return found
@@ -237,25 +238,25 @@ class ValueStore(Store):
         return codec.keep(value)
 
     def save(self, key: bytes, kept: object) -> None:
-        """Write; ``ABSENT`` deletes."""
+        """Write a kept value; ``ABSENT`` deletes."""
         self.fresh[key] = kept
         if self.codec.is_sized and kept is not ABSENT:
             self._grow(len(cast(bytes, kept)))
 
     def get(self, key: bytes) -> bytes | None:
-        """The stored bytes, uncommitted writes included."""
+        """Return the stored bytes, including uncommitted writes."""
         kept = self.load(key)
         return None if kept is ABSENT else self.codec.encode(key, kept)
 
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order, uncommitted writes included."""
+        """Yield entries with ``start <= key < end`` in order, including uncommitted writes."""
         self.collect()
         return super().range(start, end, reverse=reverse)
 
     def collect(self) -> Mapping[bytes, bytes | None]:
-        """What the open unit changed, encoded."""
+        """Return the changes of the open unit, encoded."""
         self._order = None
         encode = self.codec.encode
         writes = self.writes
@@ -265,7 +266,7 @@ class ValueStore(Store):
         return writes
 
     def committed(self) -> None:
-        """The unit is committed and applied to the map."""
+        """Drop the writes and update the cache, after the commit has applied them to the map."""
         if self.codec.is_atom:
             clean = self._clean
             if len(clean) + len(self.fresh) > CLEAN_MAX:
@@ -278,13 +279,13 @@ class ValueStore(Store):
         self.drop()
 
     def drop(self) -> None:
-        """Forget all writes."""
+        """Drop all writes."""
         super().drop()
         self.fresh.clear()
 
 
 class ValueLayer:
-    """Values that one record or one call set, on top of a store or another layer."""
+    """Values that one record or one call set, over a store or another layer."""
 
     __slots__ = ("_below", "codec", "fresh")
 
@@ -294,15 +295,15 @@ class ValueLayer:
         self.fresh: dict[bytes, object] = {}
 
     def load(self, key: bytes) -> object:
-        """The value as ``ValueCodec.keep`` gives it, or ``ABSENT``."""
+        """Return the kept value, or ``ABSENT``."""
         found = self.fresh.get(key)
         return self._below.load(key) if found is None else found
 
     def save(self, key: bytes, kept: object) -> None:
-        """Write; ``ABSENT`` deletes."""
+        """Write a kept value; ``ABSENT`` deletes."""
         self.fresh[key] = kept
 
     def merge(self) -> None:
-        """The call succeeded: its values count."""
+        """Copy the values to the layer below, after the call has succeeded."""
         for key, kept in self.fresh.items():
             self._below.save(key, kept)

@@ -1,9 +1,9 @@
-"""All state of one task: its stores over its map, and what they have to correspond to.
+"""All state of one task: its stores over its map, and the check that they match the offsets.
 
-State is lost or doubled in silence when offsets, changelogs and stores stop belonging together:
-a changelog was deleted, offsets were set back, a function was renamed, a type was changed. What was
-committed says what there should be (the note beside the offsets, the marks in the map), and a
-difference stops the task before it processes anything, unless ``on_gap`` says to go on.
+State would silently be lost or counted twice if offsets, changelogs and stores no longer belong
+together: after a changelog was deleted, offsets were set back, a function was renamed or a type was
+changed. The note beside the committed offsets and the marks in the map say what the state must be.
+A difference stops the task before it processes a record, unless ``on_state_gap`` says "continue".
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
 @dataclass(frozen=True, slots=True)
 class StateRules:
-    """What the state of all tasks has to correspond to.
+    """To what the state of all tasks must correspond.
 
     Attributes:
         group: The consumer group.
         partitions: Partition count of the inputs.
-        topic_ids: Incarnation of each changelog topic, empty where the brokers have no ids.
-        goes_on: Whether a difference is logged and not an error (``on_state_gap="continue"``).
-        dropped: States that are gone on purpose (``dropped_states``).
+        topic_ids: Topic id of each changelog, empty if the brokers have no topic ids.
+        goes_on: Whether to log a difference instead of raising (``on_state_gap="continue"``).
+        dropped: States that were removed on purpose (``dropped_states``).
     """
 
     group: str
@@ -51,7 +51,7 @@ class TaskState:
     Args:
         specs: Its states.
         partition: Partition number of the task, and of its changelogs.
-        rules: What the state has to correspond to.
+        rules: To what the state must correspond.
 
     Attributes:
         stores: The open stores by ``function.state``; empty until ``use``.
@@ -74,10 +74,10 @@ class TaskState:
     # Opening -------------------------------------------------------------------------------
 
     def use_note(self, note: TaskNote | None) -> None:
-        """Take what the last commit left behind, and compare its names and types.
+        """Compare the names and types in the last commit's note with the declared ones.
 
         Raises:
-            StateMismatchError: They differ from what is declared.
+            StateMismatchError: They differ.
         """
         self._note = note
         if note is None:
@@ -88,7 +88,8 @@ class TaskState:
             if digest != note.d:
                 self._differs(
                     "states",
-                    f"the last commit had other names or types of states ({note.d}, now {digest})",
+                    f"the states had other names or types at the last commit ({note.d}, now "
+                    f"{digest})",
                     "declare them as they were",
                 )
             return
@@ -99,26 +100,26 @@ class TaskState:
             if spec is None:
                 self._differs(
                     name,
-                    "the last commit had this state and no function declares it now",
-                    "give the function or the state its former name (name=); if the state is gone "
-                    f"on purpose, declare dropped_states=[{name!r}]",
+                    "the last commit had this state, and no function declares it now",
+                    "give the function or the state its former name (name=); if you removed the "
+                    f"state on purpose, set dropped_states=[{name!r}]",
                 )
             elif state.type not in {type_hash(text) for text in (spec.text, *spec.earlier)}:
                 self._differs(
                     name,
-                    f"the type of its stored values is not {spec.text}, as it is declared now",
-                    "declare the type as it was, or a Migration from it",
+                    f"its stored values do not have the declared type {spec.text}",
+                    "declare the former type, or a Migration from it",
                 )
 
     def use(self, opened: ByteMap) -> None:
-        """Take an open map.
+        """Open the stores in a map.
 
         Raises:
-            StateMismatchError: Its marks differ from what is declared.
+            StateMismatchError: The map's marks differ from the declared states.
         """
         marks = self._check_marks(opened.marks)
         stores = dict(marks.stores)
-        # A prefix is never given twice, as there may be values of a former state under it.
+        # No prefix is used twice, as values of a former state may still be under it.
         number = max((mark.number for mark in opened.marks.stores.values()), default=0)
         for name, spec in self._specs.items():
             topic_id = self._rules.topic_ids.get(spec.changelog, "")
@@ -140,14 +141,14 @@ class TaskState:
         if marks.group and marks.group != rules.group:
             self._differs(
                 "group",
-                f"the stored state belongs to group {marks.group!r}, this is {rules.group!r}",
-                "use another state_dir, or the former group_id",
+                f"the stored state belongs to group {marks.group!r}, not to {rules.group!r}",
+                "set another state_dir, or the former group_id",
             )
         if marks.partitions and marks.partitions != rules.partitions:
             self._differs(
                 "partitions",
-                f"the inputs had {marks.partitions} partitions, now {rules.partitions}: keys would "
-                "meet the state of others",
+                f"the inputs had {marks.partitions} partitions, now {rules.partitions}: keys move "
+                "to partitions without their state",
                 "restore the partition count, or give the application a new name",
             )
         stores = dict(marks.stores)
@@ -156,28 +157,25 @@ class TaskState:
             if spec is not None and mark.text not in ("", spec.text, *spec.earlier):
                 self._differs(
                     name,
-                    f"its stored values are of type {mark.text}, it is declared as {spec.text}",
-                    "declare the type as it was, or a Migration from it",
+                    f"its stored values have the type {mark.text}, declared is {spec.text}",
+                    "declare the former type, or a Migration from it",
                 )
-                del stores[name]  # Going on means: as the changelog has it, under a new prefix.
+                del stores[name]  # to continue, restore it from the changelog under a new prefix
         return replace(marks, stores=stores)
 
     # Changelogs ----------------------------------------------------------------------------
 
     def changelogs(self) -> dict[str, str]:
-        """Changelog topic by state, of the states that have one."""
+        """Return the changelog topics by state."""
         return {name: spec.changelog for name, spec in self._specs.items()}
 
     def begin_restoring(self, name: str, start: int, end: int) -> int:
-        """Compare a state with its changelog.
+        """Compare a state with its changelog; return the offset from which to restore.
 
         Args:
             name: The state.
             start: Log start offset of its changelog partition.
             end: High watermark.
-
-        Returns:
-            The offset from which the changelog has to be read.
 
         Raises:
             StateMismatchError: They do not belong together.
@@ -190,14 +188,14 @@ class TaskState:
             self._differs(
                 name,
                 f"{wrong} (changelog {spec.changelog}-{self._partition}, offsets {start} to {end})",
-                "restore the changelog topic; or start from nothing with a new application name",
+                "restore the changelog topic, or start without state under a new application name",
             )
             self.wipe(name)
             mark = self._marks.stores[name]
         return start if mark.offset is None else mark.offset
 
     def restored(self, name: str, writes: Mapping[bytes, bytes | None], offset: int) -> None:
-        """Changes of a changelog reach the map, with the offset up to which they go."""
+        """Write changes from a changelog to the map, with the offset up to which they reach."""
         store = self.stores[name]
         prefix = store.prefix
         if isinstance(store, TimedStore):
@@ -211,7 +209,7 @@ class TaskState:
         self._open_map.fill(prefix, writes, replace(marks, stores={**marks.stores, name: mark}))
 
     def wipe(self, name: str) -> None:
-        """Forget the values of a state and how far they went."""
+        """Delete the values of a state and its restored offset."""
         marks = self._marks
         mark = replace(marks.stores[name], offset=None, topic_id="")
         self._open_map.clear(
@@ -219,10 +217,10 @@ class TaskState:
         )
 
     def complete(self, wall_ms: int) -> None:
-        """All changelogs are read to their end: compare what there is with the last commit.
+        """Compare the restored state with the last commit, after all changelogs were read.
 
         Raises:
-            StateMismatchError: There is state that the committed offsets know nothing of.
+            StateMismatchError: A state has values, but the committed offsets do not mention it.
         """
         note = self._note
         if note is None or not note.d:
@@ -230,10 +228,11 @@ class TaskState:
                 if (note is None or name not in note.s) and self._has_values(name):
                     self._differs(
                         name,
-                        "it has values, but the group's committed offset knows nothing of them: "
-                        "offsets were reset or expired, or the state was left out for a while",
-                        "delete the changelog topic and the state directory to begin with both, or "
-                        "commit the offset that the state belongs to",
+                        "it has values, but the note beside the group's committed offset does not "
+                        "mention it: offsets were reset or expired, or a commit was made without "
+                        "this state",
+                        "delete the changelog topic and the state directory to start without "
+                        "state, or commit the offset to which the state belongs",
                     )
         self.note_complete(wall_ms)
 
@@ -242,7 +241,7 @@ class TaskState:
         return next(iter(self._open_map.range(prefix, after(prefix))), None) is not None
 
     def note_complete(self, wall_ms: int) -> None:
-        """The map holds everything that is committed, deletions included, as of now."""
+        """Mark that the map now holds all committed values, and none that was deleted."""
         if self._map is not None:
             self._map.apply({}, replace(self._map.marks, complete_ms=wall_ms))
 
@@ -250,11 +249,11 @@ class TaskState:
 
     @property
     def size_bytes(self) -> int:
-        """Of what is written and not committed, roughly."""
+        """Approximate size of the uncommitted writes."""
         return sum(store.size_bytes for store in self.stores.values())
 
     def collect(self) -> list[Run]:
-        """What the open unit changed, as records of the changelogs."""
+        """Return the changes of the open unit as changelog records."""
         runs = []
         for name, store in self.stores.items():
             changes = store.collect()
@@ -270,7 +269,7 @@ class TaskState:
         return runs
 
     def note(self) -> TaskNote:
-        """What to write beside the offsets of this commit; the changes are acknowledged."""
+        """Return the note for this commit, after the brokers have acknowledged the changes."""
         times = [s.time_ms for s in self.stores.values() if isinstance(s, TimedStore)]
         stream_time_ms = max(times, default=NO_TIME_MS)
         for name, run in self._sent.items():
@@ -287,7 +286,7 @@ class TaskState:
         return TaskNote(s=states, t=stream_time_ms, n=self._commits)
 
     def committed(self) -> None:
-        """The unit is committed: values and changelog offsets reach the map in one step."""
+        """After the commit, write values and changelog offsets to the map in one step."""
         writes: dict[bytes, bytes | None] = {}
         marks = self._marks
         stores = dict(marks.stores)
@@ -306,19 +305,19 @@ class TaskState:
         self._ends.clear()
 
     def aborted(self) -> None:
-        """The unit is aborted: its writes are void."""
+        """After an abort, drop the unit's writes."""
         for store in self.stores.values():
             store.drop()
         self._sent.clear()
         self._ends.clear()
 
     def note_damage(self) -> None:
-        """A value is not what was written: the next start rebuilds the map."""
+        """Have the next start rebuild the map, as a value is damaged."""
         if self._map is not None:
             self._map.note_damage()
 
     def close(self) -> None:
-        """Release the map; uncommitted writes are dropped."""
+        """Drop uncommitted writes and close the map."""
         self.aborted()
         opened, self._map = self._map, None
         self.stores = {}
@@ -340,10 +339,10 @@ class TaskState:
         text = f"state {name}, partition {self._partition}, group {self._rules.group}: {what}"
         if not self._rules.goes_on:
             raise StateMismatchError(
-                f'{text}. Either {remedy}, or set on_state_gap="continue" for one start to go on '
-                "with what there is"
+                f'{text}. Either {remedy}, or set on_state_gap="continue" for one start to use '
+                "the state that is left"
             )
-        logger.warning("%s; going on, as on_state_gap says", text)
+        logger.warning("%s; continuing, as on_state_gap is set", text)
 
 
 def _open_store(spec: StateSpec, number: int, opened: ByteMap) -> Store:
@@ -358,19 +357,19 @@ def _open_store(spec: StateSpec, number: int, opened: ByteMap) -> Store:
 def _gap(
     mark: StoreMark, noted: StateNote | None, topic_id: str, start: int, end: int
 ) -> str | None:
-    """Why a store and its changelog do not belong together, or None."""
+    """Return why a store and its changelog do not belong together, or None."""
     if mark.offset is not None:
         if mark.topic_id and topic_id and mark.topic_id != topic_id:
             return "its changelog topic was deleted and made again since the state was stored"
         if mark.offset > end:
-            return f"it is stored up to offset {mark.offset}, and its changelog lost records"
+            return f"it is stored up to offset {mark.offset}, but its changelog lost records"
         if mark.offset < start:
-            return f"it is stored up to offset {mark.offset}, and records behind that were deleted"
+            return f"it is stored up to offset {mark.offset}, but later records were deleted"
     elif start > 0:
         return "the first records of its changelog were deleted"
     if noted is not None:
         if noted.topic and topic_id and noted.topic != short_id(topic_id):
             return "its changelog topic was deleted and made again since the last commit"
         if noted.end > end:
-            return f"the last commit reached offset {noted.end}, and its changelog lost records"
+            return f"the last commit reached offset {noted.end}, but its changelog lost records"
     return None

@@ -1,9 +1,9 @@
-"""A store whose rows fall due: windows, join buffers, timers.
+"""A store whose rows become due: windows, join buffers, timers.
 
-Each row's key tells when it is due, by stream time or by the wall clock, so the index by due time
-can be derived from the rows: it lies in the same map, is left out of the changelog, and comes back
-with each row that a restoration writes. Stream time is a row of its own, so that it is rolled
-back, committed and restored with the rows that depend on it.
+A row's key contains its due time, by stream time or by the wall clock. So the index by due time can
+be derived from the rows: it is stored in the same map but not in the changelog, and a restoration
+writes it again with the rows. Stream time is a row too, so that it is rolled back, committed and
+restored together with the rows that depend on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROW: Final = b"r"
 
 BY_STREAM: Final = b"s"
 BY_WALL: Final = b"w"
-"""The clock that makes a row due."""
+"""The clock by which a row is due."""
 
 NO_TIME_MS: Final = -1
 """Stream time before the first record."""
@@ -37,16 +37,16 @@ _ROW_AT: Final = 10
 _PORTION: Final = 1_000
 
 DueOf = Callable[[bytes], "tuple[bytes, int] | None"]
-"""The clock and the time at which the row of a key is due."""
+"""Returns the clock and the time at which the row of a key is due; None for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLayout:
-    """What a store of rows that fall due has to know.
+    """The layout of a timed store.
 
     Attributes:
-        shape: Text of keys and rows, with ``{}`` for the value type; a stored one that differs is
-            refused.
+        shape: Text of keys and rows, with ``{}`` for the value type; stored rows with another text
+            are refused.
         due_of: When the row of a key is due.
     """
 
@@ -55,7 +55,7 @@ class TimedLayout:
 
 
 class TimedStore(Store):
-    """Rows that fall due.
+    """A store whose rows become due.
 
     Args:
         name: ``function.state``.
@@ -66,7 +66,7 @@ class TimedStore(Store):
 
     Attributes:
         codec: Codec of the rows' values.
-        moved_wall_ms: Wall clock when a record came last, for the idle bound.
+        moved_wall_ms: Wall clock at the last record, for the idle limit.
     """
 
     __slots__ = ("_due", "_due_of", "_firsts", "codec", "moved_wall_ms")
@@ -84,7 +84,7 @@ class TimedStore(Store):
     # Rows ----------------------------------------------------------------------------------
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Write a row and its place in the index."""
+        """Write a row and its index entry."""
         super().put(key, value)
         found = self._due_of(key)
         if found is None:
@@ -99,15 +99,15 @@ class TimedStore(Store):
                 self._firsts[clock] = due_ms
 
     def put_again(self, key: bytes, value: bytes) -> None:
-        """Write a row that is there already: its place in the index stays."""
+        """Replace an existing row, whose index entry stays."""
         super().put(key, value)
 
     def collect(self) -> Mapping[bytes, bytes | None]:
-        """What the open unit changed, without the index."""
+        """Return the changes of the open unit, without the index."""
         return {key: value for key, value in self.writes.items() if key[:1] != _INDEX}
 
     def with_index(self, writes: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-        """Changes that a changelog gave, with those of the index that follow from them."""
+        """Add the changes of the index to the changes that a changelog holds."""
         found = dict(writes)
         for key, value in writes.items():
             due = self._due_of(key)
@@ -117,7 +117,7 @@ class TimedStore(Store):
         return found
 
     def drop(self) -> None:
-        """Forget all writes."""
+        """Drop all writes."""
         super().drop()
         self._firsts.clear()
         for queue in self._due.values():
@@ -126,7 +126,7 @@ class TimedStore(Store):
     # What is due ---------------------------------------------------------------------------
 
     def first_due_ms(self, clock: bytes) -> int | None:
-        """The earliest due time by a clock; None when there is no row."""
+        """Return the earliest due time by a clock; None without rows."""
         if clock not in self._firsts:
             prefix = _INDEX + clock
             entry = next(self.range(prefix, after(prefix)), None)
@@ -134,16 +134,16 @@ class TimedStore(Store):
         return self._firsts[clock]
 
     def next_due(self, clock: bytes, now_ms: int) -> bytes | None:
-        """The key of a row that is due, the earliest first; None when there is none."""
+        """Return the key of the row that has been due for longest; None if no row is due."""
         queue = self._due[clock]
         while queue:
             if self.get(queue[0]) is not None:
                 return queue[0]
-            queue.popleft()  # Processed, or deleted by the function that owns it.
+            queue.popleft()  # processed, or deleted by its function
         first = self.first_due_ms(clock)
         if first is None or first > now_ms:
             return None
-        # A portion at once: a range over the writes of a large unit is no cheap read.
+        # Read many at once: a range over the writes of a large unit is slow to begin.
         found = self.range(_INDEX + clock, _INDEX + clock + pack_int(now_ms + 1))
         queue.extend(key[_ROW_AT:] for key, _ in islice(found, _PORTION))
         return queue[0]
@@ -152,12 +152,12 @@ class TimedStore(Store):
 
     @property
     def time_ms(self) -> int:
-        """Stream time, with what the open unit has seen."""
+        """Stream time, including the records of the open unit."""
         return stream_time_ms(self)
 
 
 def stream_time_ms(rows: Rows) -> int:
-    """Stream time of a store, or of a layer on it; ``NO_TIME_MS`` before the first record."""
+    """Return the stream time of a store or layer; ``NO_TIME_MS`` before the first record."""
     data = rows.get(_TIME)
     if data is None:
         return NO_TIME_MS
@@ -167,23 +167,23 @@ def stream_time_ms(rows: Rows) -> int:
 
 
 def set_stream_time(rows: Rows, time_ms: int) -> None:
-    """Move stream time on."""
+    """Set stream time."""
     rows.put(_TIME, _TIME_CODEC.encode(_TIME, time_ms))
 
 
 def window_row(key: bytes, start_ms: int, end_ms: int) -> bytes:
-    """The key of a window's row: all rows of one record key lie together, in order of starts."""
+    """Return the key of a window's row; rows of one record key are neighbours, sorted by start."""
     return ROW + close(key) + pack_int(start_ms) + pack_int(end_ms)
 
 
 def split_window_row(row: bytes) -> tuple[bytes, int, int]:
-    """Record key, start and end of a window's row."""
+    """Return record key, start and end from the key of a window's row."""
     key, times = split(row[len(ROW) :])
     return key, unpack_int(times[:8]), unpack_int(times[8:])
 
 
 def timer_layout() -> TimedLayout:
-    """The layout of a store of timers: clock, record key, name, due time."""
+    """Return the layout of timers: clock, record key, name, due time."""
 
     def due_of(key: bytes) -> tuple[bytes, int] | None:
         return (key[1:2], unpack_int(key[-8:])) if key[:1] == ROW else None
@@ -192,11 +192,11 @@ def timer_layout() -> TimedLayout:
 
 
 def window_layout(shape: str, closes_ms: Callable[[int], int]) -> TimedLayout:
-    """The layout of a store of windows.
+    """Return the layout of a store of windows.
 
     Args:
-        shape: Names the windows.
-        closes_ms: Stream time at which a window is closed, by its end.
+        shape: Text that describes the windows.
+        closes_ms: Returns the stream time at which a window closes, from the window's end.
     """
 
     def due_of(key: bytes) -> tuple[bytes, int] | None:

@@ -1,8 +1,8 @@
-"""Describes a type by its structure, so that a changed one is noticed however it is named.
+"""Describes the structure of a type as text, to notice a changed type whatever its name.
 
-The text of a type is kept beside the state that was written with it. A dataclass that moved to
-another module has the same text; one whose field has another type has another. Names of classes
-count only where values carry them (tagged structs and enums).
+The text is stored with the state. A dataclass that moved to another module keeps its text; one
+whose field changed its type gets another. Class names count only if values carry them (tagged
+structs and enums).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _ITEMS = (shapes.ListType, shapes.SetType, shapes.FrozenSetType, shapes.VarTuple
 
 
 def type_text(kind: object, what: str) -> str:
-    """The structure of a type as text.
+    """Return the structure of a type as text.
 
     Args:
-        kind: An annotation that msgspec knows.
-        what: What has the type, for messages.
+        kind: An annotation that msgspec supports.
+        what: Name of the argument or state, for messages.
 
     Raises:
-        DeclarationError: No value of the type can be made of bytes.
+        DeclarationError: Neither msgspec nor pydantic can decode the type.
     """
     try:
         shape = shapes.type_info(typing.cast(type, kind))
     except (TypeError, RuntimeError) as error:
         shown = inspect.formatannotation(kind)
-        raise DeclarationError(f"{what}: no codec for the type {shown}: {error}") from error
+        raise DeclarationError(f"{what}: msgspec cannot decode {shown}: {error}") from error
     try:
         return _text(shape, ())
     except _NoCodecError as error:
         raise DeclarationError(
-            f"{what}: no codec for the type {error}: make it a dataclass, a msgspec.Struct or a "
-            "pydantic model, or take bytes"
+            f"{what}: cannot decode {error}; make it a dataclass, a msgspec.Struct or a pydantic "
+            "model, or annotate bytes"
         ) from None
 
 
 class _NoCodecError(Exception):
-    """A class that nothing can make of bytes."""
+    """A class that neither msgspec nor pydantic can decode; the message is its name."""
 
 
 def _text(shape: shapes.Type, within: tuple[object, ...]) -> str:
@@ -89,7 +89,7 @@ def _fields(
     if shape.cls in within:
         return f"ring[{len(within) - within.index(shape.cls)}]"
     inner = (*within, shape.cls)
-    # Order counts where values are written as arrays; elsewhere it does not.
+    # The order of fields counts only if values are written as arrays.
     ordered = isinstance(shape, shapes.NamedTupleType) or getattr(shape, "array_like", False)
     fields = [f"{field.encode_name}: {_text(field.type, inner)}" for field in shape.fields]
     kind = "array" if ordered else "object"

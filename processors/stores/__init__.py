@@ -1,4 +1,4 @@
-"""Where byte maps are kept: in memory or in LMDB."""
+"""Byte maps in memory and in LMDB."""
 
 from onceflow.processors.stores.memory import MemoryMap
 

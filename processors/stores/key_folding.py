@@ -1,8 +1,8 @@
-"""Keys that are longer than LMDB takes, without losing their order.
+"""Shortens keys that are too long for LMDB, and keeps their order.
 
-LMDB bounds keys at 511 bytes; Kafka's may be longer. A longer key is stored under its first bytes
-and a hash, with the whole key in front of its value. Only among long keys that share all of these
-first bytes does the stored order differ from the true one; a range sorts such neighbours.
+LMDB limits keys to 511 bytes; Kafka's may be longer. A longer key is stored as its first bytes and
+a hash, and the whole key precedes the value. The stored order differs from the true one only among
+long keys with the same first bytes; a range sorts those.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Entry = tuple[bytes, bytes]
 
 
 class KeyFolding:
-    """Folds keys and unfolds entries.
+    """Shortens ("folds") keys and restores entries.
 
     Args:
         key_bytes_max: LMDB's limit.
 
     Attributes:
-        plain_max: Longest key that is stored as it is; one byte less than LMDB takes, so that no
-            plain key is as long as a folded one.
+        plain_max: Longest key that is stored unchanged: one byte less than LMDB's limit, which is
+            the length of every folded key.
     """
 
     __slots__ = ("_head", "_size", "plain_max")
@@ -37,20 +37,16 @@ class KeyFolding:
         self._head = key_bytes_max - _HASH_BYTES
 
     def fold(self, key: bytes) -> bytes:
-        """The stored form of a long key."""
+        """Return the stored form of a long key."""
         return key[: self._head] + hashlib.blake2b(key, digest_size=_HASH_BYTES).digest()
 
     @staticmethod
     def value_of(data: bytes) -> bytes:
-        """The value of a long key's entry."""
+        """Return the value from a long key's entry."""
         return data[_SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES]) :]
 
     def folded(self, writes: Mapping[bytes, bytes | None]) -> tuple[list[Entry], list[bytes]]:
-        """Writes as LMDB takes them.
-
-        Returns:
-            Entries to put, and keys to delete.
-        """
+        """Convert writes to the entries to put and the keys to delete in LMDB."""
         puts: list[Entry] = []
         deletes: list[bytes] = []
         plain_max = self.plain_max
@@ -68,9 +64,9 @@ class KeyFolding:
         return puts, deletes
 
     def bounds(self, start: bytes, end: bytes | None) -> tuple[bytes, bytes | None]:
-        """The range of stored keys that holds a range of true keys; ``in_order`` cuts it.
+        """Return a range of stored keys that covers a range of true keys; ``in_order`` cuts it.
 
-        Up to the length of the head, stored keys compare as the true ones do.
+        The first ``_head`` bytes of stored and true keys are the same.
         """
         low = start[: self._head]
         if end is None or len(end) <= self._head:
@@ -80,8 +76,8 @@ class KeyFolding:
     def in_order(
         self, entries: Iterable[Entry], start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[Entry]:
-        """Entries under their true keys, in their order, within the range."""
-        group: list[Entry] = []  # Neighbours with the same first bytes, one of them long.
+        """Yield the entries of the range with their true keys, in the order of those."""
+        group: list[Entry] = []  # neighbours with the same first bytes, of which some are folded
         for stored, data in entries:
             if group and stored[: self._head] != group[0][0][: self._head]:
                 yield from _within(sorted(group, reverse=reverse), start, end)

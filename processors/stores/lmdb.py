@@ -1,10 +1,10 @@
 """Committed state on disk, in one LMDB environment for each task.
 
-LMDB gives atomic writes and lock-free reads. It is not synced at each commit: the changelog topic
-is the truth. A file that may have lost writes to a crash of the machine (another boot id and not
-closed cleanly), that is older than the changelog's tombstones, that is damaged, or that was copied
-while in use is emptied when it is opened, and rebuilt. Opening also takes the task's lock, so that
-a former owner of the partition and its successor never write together.
+LMDB has atomic writes and lock-free reads. A commit does not sync it, as the changelog topic is the
+durable copy. At its opening, a file is emptied and then rebuilt from the changelog in these cases:
+the machine crashed while it was open (another boot id, not closed cleanly), it is older than the
+changelog keeps tombstones, it is damaged, or it was copied while in use. To open it, a process must
+lock the task, so that the partition's former and present owner never write at the same time.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ MAP_SIZE_MAX_BYTES = 1 << 46
 
 GATHERED_WRITES = 5_000
 GATHERED_BYTES = 4 * 1024 * 1024
-"""Committed writes that are held in memory before they reach the file together. A process that is
-killed loses these, as it loses its last commit: the changelog is read again from the mark on."""
+"""Committed writes that stay in memory until they are written to the file together. A killed
+process loses them; the next start reads the changelog again from the offset in the file's marks."""
 
 LAYOUT = 2
 INFO_KEY: Final = b"\x00\x00info"
 MARKS_KEY: Final = b"\x00\x00marks"
 DATA_FILE = "data.mdb"
 DAMAGED_FILE = "damaged"
-"""Lies beside the data once reading them failed; the next opening empties the store."""
+"""Marks a damaged store: the next opening empties it."""
 
 TOMBSTONE_AGE_MAX_MS = 24 * 3600 * 1000
-"""Kafka's default ``delete.retention.ms``: after that, deletions are missing from a changelog."""
+"""Kafka's default ``delete.retention.ms``, after which a changelog may lack tombstones."""
 
 
 _DAMAGE = (
@@ -58,21 +58,21 @@ _DAMAGE = (
     msgspec.DecodeError,
     ValueError,
 )
-"""What opening a file says that is not, or not wholly, a store."""
+"""Errors from opening a file that is damaged or not a store."""
 
 
 class FileInfo(msgspec.Struct, frozen=True):
-    """What is known about a file, kept within it."""
+    """Facts about a file, stored within it."""
 
     layout: int
     boot_id: str
     closed_cleanly: bool
     file_id: str = ""
-    """Device and inode, by which a copy of an open file is known."""
+    """Device and inode, which differ in a copy of the file."""
 
 
 def boot_id() -> str:
-    """Changes with every start of the machine; empty where the system does not tell."""
+    """Return an id that changes with each boot of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -80,10 +80,10 @@ def boot_id() -> str:
 
 
 def try_lock(path: Path) -> TextIO | None:
-    """Take a lock file without waiting.
+    """Lock a file without waiting.
 
     Returns:
-        The open file, which holds the lock until it is closed; None if somebody else has it.
+        The open file, which is locked until it is closed; None if another process has locked it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="ascii")
@@ -98,16 +98,16 @@ def try_lock(path: Path) -> TextIO | None:
 def open_map(
     path: Path, now_ms: int, tombstone_age_max_ms: int = TOMBSTONE_AGE_MAX_MS
 ) -> LmdbMap | None:
-    """Open a task's map, emptied first if it must not be trusted.
+    """Open a task's map, and empty it first if it cannot be trusted.
 
     Args:
         path: Directory of the task.
         now_ms: Wall-clock time.
-        tombstone_age_max_ms: Age at which deletions may be missing from a changelog, the
-            smallest ``delete.retention.ms`` of its topics.
+        tombstone_age_max_ms: Age at which tombstones may be gone: the smallest
+            ``delete.retention.ms`` of the changelogs.
 
     Returns:
-        The map, or None while another process (a former owner) still holds it.
+        The map; None while another process (the former owner) has locked it.
 
     Raises:
         StateDirectoryError: The directory cannot be used.
@@ -136,9 +136,9 @@ def open_map(
 def _open_trusted(
     path: Path, lock: TextIO, now_ms: int, tombstone_age_max_ms: int
 ) -> LmdbMap | None:
-    """The map as it is, or None if it has to be rebuilt."""
+    """Open the map; return None if it must be rebuilt."""
     found: LmdbMap | None = None
-    distrust: str | None = "it was found damaged"
+    distrust: str | None = "an earlier process found damage"
     try:
         if not (path / DAMAGED_FILE).exists():
             found = LmdbMap(path, lock)
@@ -154,7 +154,7 @@ def _open_trusted(
 
 
 class LmdbMap:
-    """The byte map of one task, in an LMDB environment of its own; made by ``open_map``."""
+    """The byte map of one task in its own LMDB environment; ``open_map`` makes it."""
 
     def __init__(self, path: Path, lock: TextIO) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -182,11 +182,11 @@ class LmdbMap:
             raise
 
     def _check_length(self) -> None:
-        """Refuse a file that ends before its last page: reading there would kill the process."""
+        """Refuse a file that ends before its last page: a read there would kill the process."""
         wanted = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
         found = (self._path / DATA_FILE).stat().st_size
         if found < wanted:
-            raise lmdb.CorruptedError(f"{DATA_FILE} has {found} bytes and should have {wanted}")
+            raise lmdb.CorruptedError(f"{DATA_FILE} has {found} bytes instead of {wanted}")
 
     def _file_id(self) -> str:
         found = (self._path / DATA_FILE).stat()
@@ -201,22 +201,22 @@ class LmdbMap:
             self.marks = msgspec.msgpack.decode(raw, type=Marks)
 
     def reason_to_rebuild(self, now_ms: int, tombstone_age_max_ms: int) -> str | None:
-        """Why the content must not be trusted, or None."""
+        """Return why the content cannot be trusted, or None."""
         info = self._info
         if info is None:
-            return "its layout is not known" if self._environment.stat()["entries"] else None
+            return "its layout is unknown" if self._environment.stat()["entries"] else None
         if info.layout != LAYOUT:
-            return f"layout {info.layout} is not {LAYOUT}"
+            return f"its layout is {info.layout}, not {LAYOUT}"
         if not info.closed_cleanly and info.boot_id != boot_id():
-            return "the machine went down while it was open"
+            return "the machine stopped while it was open"
         if not info.closed_cleanly and info.file_id and info.file_id != self._file_id():
             return "it was copied while it was open"
         if now_ms - self.marks.complete_ms > tombstone_age_max_ms:
-            return "it is older than the changelog keeps deletions"
+            return "it is older than the changelog keeps tombstones"
         return None
 
     def begin_use(self, now_ms: int) -> None:
-        """Note that the map is open; opening an old one does not make it complete."""
+        """Mark the map as open; only a new map is complete."""
         if self._info is None:
             self.apply({}, Marks(complete_ms=now_ms))
         self._write_info(FileInfo(LAYOUT, boot_id(), False, self._file_id()))
@@ -229,7 +229,7 @@ class LmdbMap:
     # Reading -------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         if key in self._gathered:
             return self._gathered[key]
         try:
@@ -244,7 +244,7 @@ class LmdbMap:
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order of their keys."""
+        """Yield entries with ``start <= key < end`` in order of their keys."""
         self._write_gathered()
         return self._range(start, end, reverse)
 
@@ -261,7 +261,7 @@ class LmdbMap:
     def _raw_range(
         self, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """A superset of the range by stored keys, in their order."""
+        """Yield a superset of the range in the order of the stored keys."""
         low, high = self._keys.bounds(start, end)
         cursor = self._reader.cursor()
         if reverse:
@@ -294,9 +294,9 @@ class LmdbMap:
     def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
         """Write values and marks in one atomic step.
 
-        The writes of several commits reach the file together, with the marks of the last one: each
-        is a whole number of pages, however few values it has. A range reads the file alone, so it
-        writes them first; marks without values are written at once.
+        LMDB writes whole pages, however few the values are. So the writes of several commits reach
+        the file together, with the marks of the last one. A range reads only the file, so it first
+        writes them. Marks without values are written at once.
         """
         self._gathered.update(writes)
         self.marks = marks
@@ -306,12 +306,12 @@ class LmdbMap:
             self._write_gathered(marks_too=True)
 
     def _write_gathered(self, *, marks_too: bool = False) -> None:
-        """Let what is gathered reach the file."""
+        """Write the gathered values to the file."""
         if not (self._gathered or marks_too):
             return
         puts, deletes = self._keys.folded(self._gathered)
         puts.append((MARKS_KEY, msgspec.msgpack.encode(self.marks)))
-        puts.sort()  # Neighbours are written together.
+        puts.sort()  # neighbours share pages
 
         def write(transaction: lmdb.Transaction) -> None:
             for key in deletes:
@@ -325,7 +325,7 @@ class LmdbMap:
     def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
         """Write many values under one prefix, and marks, in one atomic step.
 
-        Nothing is made for each value but its key: a restoration is bound by the processor.
+        It makes no object for a value but its key, as the CPU limits the speed of a restoration.
         """
         longest = max(map(len, writes), default=0)
         if len(prefix) + longest > self._keys.plain_max or None in writes.values():
@@ -344,7 +344,7 @@ class LmdbMap:
         self.marks = marks
 
     def clear(self, prefix: bytes, marks: Marks) -> None:
-        """Delete everything under a prefix, and write marks."""
+        """Delete all entries under a prefix, and write marks."""
         self._write_gathered()
 
         def write(transaction: lmdb.Transaction) -> None:
@@ -369,13 +369,13 @@ class LmdbMap:
                     self._grow()
                 except _DAMAGE as error:
                     raise self._damaged(error) from error
-                except lmdb.Error as error:  # A full disk, mostly.
+                except lmdb.Error as error:  # most often a full disk
                     raise StateDirectoryError(f"state {self._path}: {error}") from error
         finally:
             self._renew()
 
     def _renew(self) -> None:
-        """Read as of now from here on."""
+        """Begin a read transaction, which sees the last write."""
         self._reader = self._environment.begin()
 
     def _grow(self) -> None:
@@ -388,7 +388,7 @@ class LmdbMap:
     # The end -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Sync, note the clean end, release files and the lock."""
+        """Sync, mark the file as closed cleanly, close it and unlock the task."""
         try:
             if self._info is not None:
                 self._write_gathered()

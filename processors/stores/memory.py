@@ -1,6 +1,6 @@
-"""Committed state in memory: rebuilt from the changelog after every start and assignment.
+"""Committed state in memory, for small states, hosts without a disk and the test driver.
 
-For small states, for hosts without a disk, and for the test driver.
+A worker rebuilds it from the changelog after each start and assignment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onceflow.processors.state.bytemap import Marks
 
 
 class MemoryMap:
-    """A dictionary, kept in order from the first range on."""
+    """A dictionary, which the first range replaces by a sorted one."""
 
     def __init__(self) -> None:
         self.marks: Marks = Marks()
@@ -21,13 +21,13 @@ class MemoryMap:
         self._ordered: SortedDict | None = None
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return self._values.get(key)
 
     def range(
         self, start: bytes, end: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < end`` in order of their keys."""
+        """Yield entries with ``start <= key < end`` in order of their keys."""
         if self._ordered is None:
             self._ordered = SortedDict(self._values)
             self._values = self._ordered
@@ -50,13 +50,13 @@ class MemoryMap:
         self.apply({prefix + key: value for key, value in writes.items()}, marks)
 
     def clear(self, prefix: bytes, marks: Marks) -> None:
-        """Delete everything under a prefix, and write marks."""
+        """Delete all entries under a prefix, and write marks."""
         for key in [key for key in self._values if key.startswith(prefix)]:
             del self._values[key]
         self.marks = marks
 
     def note_damage(self) -> None:
-        """Nothing to note: it does not outlive its process."""
+        """Do nothing: the map ends with its process."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""

@@ -314,7 +314,7 @@ def test_wrong_declarations_name_the_remedy() -> None:
         (two, "which of a, b gets the record's value"),
         (stars, "name every parameter"),
         (bare_state, r"write State\[...\]"),
-        (unknown, "no codec for"),
+        (unknown, "cannot decode"),
     ):
         with pytest.raises(DeclarationError, match=message):
             app.processor("in")(function)

@@ -726,7 +726,7 @@ def test_group_gives_the_inputs_of_a_task_to_one_worker(
         return app.settings.session_config("merge", ["in", "other"], "0", joining)
 
     if refused is not None:
-        with pytest.raises(ConfigError, match=f"{refused}.*have to go to one worker"):
+        with pytest.raises(ConfigError, match=f"{refused}.*one worker must get all inputs"):
             config()
     elif "group_protocol" in settings:
         assert config().consumer.group_remote_assignor == "range"

@@ -280,7 +280,7 @@ def test_without_the_right_to_see_configurations_work_goes_on(
     world.cluster.put("in", b"a", key=b"k")
     world.run(counting())
     assert world.cluster.values("out") == [b"a1"]
-    assert "allow DESCRIBE_CONFIGS" in caplog.text
+    assert "grant DESCRIBE_CONFIGS" in caplog.text
 
 
 # Stores --------------------------------------------------------------------------------------
