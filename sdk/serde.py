@@ -265,7 +265,7 @@ def format_remark(data: bytes, expected: str, switch: str = "read them as such")
     Returns:
         A clause for the end of a message; empty where no other format is recognised.
     """
-    if data[:1] == b"\x00" and len(data) > _REGISTRY_PREFIX_BYTES:
+    if data[:1] == b"\x00" and len(data) > REGISTRY_PREFIX_BYTES:
         return (
             "; the bytes begin like a value with a schema id: read them with a serde of "
             "onceflow.sdk.schema_registry"
@@ -281,7 +281,8 @@ def format_remark(data: bytes, expected: str, switch: str = "read them as such")
     return ""
 
 
-_REGISTRY_PREFIX_BYTES = 5
+REGISTRY_PREFIX_BYTES = 5
+"""A zero byte and the number of a schema, before a value that names its schema (Confluent)."""
 _CALLED = {"json": "JSON", "msgpack": "MessagePack"}
 _FIRST_BYTES = {
     "json": [bytes([byte]) for byte in b'{["'],

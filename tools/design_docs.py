@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "docs" / "design.md"
 SERVED = TARGET.parent.parent / "broker_lite" / "served_requests.py"
 AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
+OWN_AREAS = ("cli", "console")  # whose folders are in src/onceflow itself
 S = TypeVar("S", bound=enum.Enum)
 Arrow = tuple[str, str]
 
@@ -83,7 +84,7 @@ def modules() -> list[Path]:
     """Every module of the product that is more than a list of names."""
     found = [path for area in AREAS for path in (ROOT / area).rglob("*.py")]
     own = ROOT / "src" / "onceflow"
-    found += [*own.glob("*.py"), *(own / "cli").rglob("*.py")]
+    found += [*own.glob("*.py"), *(p for name in OWN_AREAS for p in (own / name).rglob("*.py"))]
     wanted = [path for path in found if path.name != "__init__.py"]
     return sorted(wanted, key=lambda path: (str(path.parent), path.name))
 

@@ -72,7 +72,7 @@ def test_every_exception_survives_pickling_and_copying() -> None:
             assert told(again) == told(error)
     assert lost == []
     areas = {kind.__module__.split(".")[1] for kind in classes}
-    assert areas == {*house_rules.AREAS, "cli"}
+    assert areas == {*house_rules.AREAS, *house_rules.OWN_AREAS}
 
 
 def test_an_exception_that_does_not_survive_would_be_found() -> None:

@@ -360,6 +360,8 @@ OPTIONAL = {
     "broker_lite/testing/container.py": "testcontainers",
     "broker_lite/testing/control.py": "testing",
     "processors/nodes/arrow.py": "arrow",
+    "src/onceflow/cli/console.py": "console",
+    "src/onceflow/console/server.py": "console",
     "sdk/event_loops.py": "uvloop",
     "sdk/model/columns.py": "arrow",
     "sdk/observe/prometheus.py": "prometheus",

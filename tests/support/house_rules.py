@@ -17,6 +17,8 @@ from typing import cast
 
 ROOT = Path(__file__).resolve().parents[2]
 AREAS = ("sdk", "broker_lite", "transactions", "processors", "spark_integration")
+OWN_AREAS = ("cli", "console")
+"""Areas whose folders are in src/onceflow itself."""
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 900
 """Most lines of a module: a class that is one subject is not cut by size."""
@@ -42,7 +44,8 @@ def source_files() -> Iterator[Path]:
     for area in AREAS:
         yield from sorted((ROOT / area).rglob("*.py"))
     own = ROOT / "src" / "onceflow"
-    yield from sorted([*own.glob("*.py"), *(own / "cli").rglob("*.py")])
+    folders = [path for name in OWN_AREAS for path in (own / name).rglob("*.py")]
+    yield from sorted([*own.glob("*.py"), *folders])
 
 
 def name_of(path: Path) -> str:

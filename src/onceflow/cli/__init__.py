@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "dlq": ("onceflow.cli.dlq", "List, show and replay dead letters."),
     "doctor": ("onceflow.cli.doctor.command", "Look for known faults of a cluster, app or group."),
     "log": ("onceflow.cli.log", "Dump and verify the files of a data folder, without a broker."),
+    "console": ("onceflow.cli.console", "Show a cluster in the browser."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
 }
 """Name of the command -> module that holds a click command of that name, and its one line."""

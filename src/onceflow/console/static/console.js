@@ -1,0 +1,402 @@
+// The console's pages. Each is a function that asks the server and returns elements; what a
+// cluster says is put in as text only, never as HTML.
+
+const page = document.getElementById("page");
+const REFRESH_MS = 3000;
+let live = true;
+let shownRoute = "";
+let turn = 0; // An answer that comes after the next question is thrown away.
+
+// ---- elements --------------------------------------------------------------------------------
+
+function make(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "value") element.value = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const badge = (word) => make("span", { class: `badge ${word}` }, word);
+const link = (href, text) => make("a", { href }, text);
+const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const s = Math.floor(ms / 1000);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
+
+const time = (ms) => (ms === null || ms < 0 ? "–" : new Date(ms).toISOString().replace("T", " "));
+
+// columns: [title, cell(row), "number" or a class]
+function table(rows, columns, empty, { href, rowClass, filter } = {}) {
+  if (rows.length === 0) return make("p", { class: "empty" }, empty);
+  const head = make("tr", {}, ...columns.map(([title, , kind]) => make("th", { class: kind }, title)));
+  const body = rows.map((row) => {
+    const cells = columns.map(([, cell, kind]) => make("td", { class: kind }, ...[cell(row)].flat()));
+    return make(
+      "tr",
+      { class: rowClass && rowClass(row), "data-href": href && href(row), "data-filter": filter && filter(row) },
+      ...cells,
+    );
+  });
+  return make(
+    "div", { class: "scroll" },
+    make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)),
+  );
+}
+
+function filterBox(label) {
+  return make("input", {
+    type: "search", id: "filter", placeholder: `${label} ( / )`, "aria-label": label,
+    value: state.filter, oninput: (event) => { state.filter = event.target.value; applyFilter(); },
+  });
+}
+
+function applyFilter() {
+  const wanted = state.filter.toLowerCase();
+  for (const row of page.querySelectorAll("tr[data-filter]")) {
+    row.hidden = !row.dataset.filter.toLowerCase().includes(wanted);
+  }
+}
+
+// ---- asking ----------------------------------------------------------------------------------
+
+async function ask(path) {
+  const answer = await fetch(path);
+  const text = await answer.text();
+  let found;
+  try { found = JSON.parse(text); } catch { throw new Error(`${answer.status}: ${text.slice(0, 300)}`); }
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+const encode = encodeURIComponent;
+const state = { filter: "", internal: false, partition: 0, from: "latest", limit: 100, trail: [] };
+
+// ---- pages -----------------------------------------------------------------------------------
+
+async function overviewPage() {
+  const [found, open] = await Promise.all([ask("api/overview"), ask("api/transactions")]);
+  const cards = [
+    ["topics", found.topics, "#/topics"], ["groups", found.groups, "#/groups"],
+    ["open transactions", found.open_transactions, "#/transactions"], ["brokers", found.brokers.length, null],
+  ].map(([name, value, href]) => {
+    const content = [make("b", {}, number(value)), make("span", {}, name)];
+    return href ? make("a", { class: "card", href }, ...content) : make("div", { class: "card" }, ...content);
+  });
+  return [
+    make("h1", {}, `Cluster ${found.cluster_id}`),
+    make("div", { class: "cards" }, ...cards),
+    make("h2", {}, "Brokers"),
+    table(found.brokers, [
+      ["node", (row) => number(row.node_id), "number"],
+      ["address", (row) => `${row.host}:${row.port}`],
+      ["rack", (row) => row.rack ?? "–"],
+      ["", (row) => (row.node_id === found.controller_id ? badge("controller") : "")],
+    ], "no brokers"),
+    make("h2", {}, "Open transactions"),
+    transactionTable(open.filter((row) => "partitions" in row), "no transaction is open"),
+  ];
+}
+
+async function topicsPage() {
+  const rows = (await ask("api/topics")).filter((row) => state.internal || !row.is_internal);
+  const troubles = (row) => [
+    row.without_leader ? badge("no leader") : "",
+    row.under_replicated ? badge("under-replicated") : "",
+  ];
+  return [
+    make("h1", {}, "Topics"),
+    make("div", { class: "tools" }, filterBox("Filter topics"),
+      make("label", {}, make("input", {
+        type: "checkbox", checked: state.internal,
+        onchange: (event) => { state.internal = event.target.checked; show(); },
+      }), "internal topics too")),
+    table(rows, [
+      ["topic", (row) => link(`#/topics/${encode(row.topic)}`, row.topic)],
+      ["partitions", (row) => number(row.partitions), "number"],
+      ["replicas", (row) => number(row.replicas), "number"],
+      ["offsets", (row) => number(row.offsets), "number"],
+      ["behind open transactions", (row) => number(row.behind_open_transactions), "number"],
+      ["", troubles],
+    ], "there are no topics", { href: (row) => `#/topics/${encode(row.topic)}`, filter: (row) => row.topic }),
+  ];
+}
+
+async function topicPage(name) {
+  const query = new URLSearchParams({ partition: state.partition, from: state.from, limit: state.limit });
+  const [found, messages] = await Promise.all([
+    ask(`api/topics/${encode(name)}`), ask(`api/topics/${encode(name)}/messages?${query}`),
+  ]);
+  const open = found.partitions.flatMap((row) =>
+    row.open_transactions.map((each) => ({ partition: row.partition, ...each })));
+  return [
+    make("h1", {}, name),
+    ...messagesSection(found, messages),
+    make("h2", {}, "Partitions"),
+    table(found.partitions, [
+      ["partition", (row) => number(row.partition), "number"],
+      ["leader", (row) => number(row.leader), "number"],
+      ["replicas", (row) => row.replicas.join(", ")],
+      ["in sync", (row) => row.isr.join(", ")],
+      ["start", (row) => number(row.start), "number"],
+      ["last stable", (row) => number(row.stable), "number"],
+      ["end", (row) => number(row.end), "number"],
+    ], "no partitions"),
+    make("h2", {}, "Open transactions here"),
+    table(open, [
+      ["partition", (row) => number(row.partition), "number"],
+      ["producer", (row) => `${row.producer_id}, epoch ${row.producer_epoch}`],
+      ["first offset", (row) => number(row.first_offset), "number"],
+      ["last written", (row) => time(row.last_timestamp_ms)],
+    ], "no transaction is open in this topic"),
+    make("h2", {}, "Settings of the topic"),
+    table(found.settings.filter((row) => !row.is_default), [
+      ["name", (row) => row.name], ["value", (row) => row.value ?? "(hidden)"],
+    ], "all settings have their defaults"),
+  ];
+}
+
+function messagesSection(topic, found) {
+  const choose = (changes) => { Object.assign(state, changes); show(); };
+  const partition = make("select", {
+    "aria-label": "partition", onchange: (event) => choose({ partition: Number(event.target.value), from: "latest", trail: [] }),
+  }, ...topic.partitions.map((row) =>
+    make("option", { value: row.partition, selected: row.partition === state.partition }, String(row.partition))));
+  const from = make("input", {
+    "aria-label": "from", size: 16, value: state.from, title: "an offset, earliest, latest, or @milliseconds",
+    onchange: (event) => choose({ from: event.target.value.trim() || "latest", trail: [] }),
+  });
+  const first = found.messages.length ? found.messages[0].offset : found.next_offset;
+  const earlier = make("button", {
+    type: "button", id: "earlier", disabled: first <= found.log_start_offset,
+    onclick: () => choose({ from: String(Math.max(found.log_start_offset, first - state.limit)) }),
+  }, "[ earlier");
+  const later = make("button", {
+    type: "button", id: "later", disabled: found.next_offset >= found.high_watermark,
+    onclick: () => choose({ from: String(found.next_offset) }),
+  }, "later ]");
+  return [
+    make("div", { class: "tools" },
+      make("label", {}, "partition", partition), make("label", {}, "from", from), earlier, later,
+      make("button", { type: "button", onclick: () => choose({ from: "latest" }) }, "newest"),
+      make("span", { class: "soft" },
+        `offsets ${number(found.log_start_offset)} to ${number(found.high_watermark)}, ` +
+        (found.last_stable_offset < found.high_watermark
+          ? `readers of committed records wait at ${number(found.last_stable_offset)}`
+          : "nothing waits"))),
+    table(found.messages, [
+      ["offset", (row) => number(row.offset), "number"],
+      ["time", (row) => time(row.timestamp_ms)],
+      ["transaction", (row) => (row.kind === "record"
+        ? (row.transaction ? badge(row.transaction) : "") : badge(row.kind))],
+      ["producer", (row) => (row.producer_id < 0 ? "–" : `${row.producer_id}/${row.producer_epoch}`)],
+      ["key", (row) => (row.kind === "record" ? data(row.key) : ""), "data"],
+      ["value", (row) => (row.error ? row.error : row.kind === "record" ? data(row.value) : ""), "data"],
+      ["headers", (row) => row.headers.map(([name, value]) => make("div", {}, `${name}: ${data(value)}`)), "data"],
+    ], "no messages here", {
+      rowClass: (row) => (row.kind === "record" ? row.transaction : row.kind === "unreadable" ? row.kind : "marker"),
+    }),
+  ];
+}
+
+function data(value) {
+  if (value === null) return "null";
+  const form = ["text", "json"].includes(value.format) ? "" : `${value.format}: `;
+  return form + value.text + (value.cut ? `… (${number(value.bytes)} bytes)` : "");
+}
+
+async function groupsPage() {
+  const rows = await ask("api/groups");
+  return [
+    make("h1", {}, "Groups"),
+    make("div", { class: "tools" }, filterBox("Filter groups")),
+    table(rows, [
+      ["group", (row) => link(`#/groups/${encode(row.group)}`, row.group)],
+      ["state", (row) => badge(row.state)],
+      ["type", (row) => row.type],
+      ["lag", (row) => number(row.lag), "number"],
+    ], "there are no groups", { href: (row) => `#/groups/${encode(row.group)}`, filter: (row) => row.group }),
+  ];
+}
+
+async function groupPage(name) {
+  const found = await ask(`api/groups/${encode(name)}`);
+  return [
+    make("h1", {}, name, " ", badge(found.state)),
+    make("h2", {}, "Lag over time"),
+    chart(found.history),
+    make("h2", {}, `Partitions, ${found.members} members`),
+    table(found.partitions, [
+      ["topic", (row) => link(`#/topics/${encode(row.topic)}`, row.topic)],
+      ["partition", (row) => number(row.partition), "number"],
+      ["committed", (row) => number(row.committed), "number"],
+      ["end", (row) => number(row.end), "number"],
+      ["lag", (row) => number(row.lag), "number"],
+      ["client", (row) => row.client_id ?? "–"],
+      ["instance", (row) => row.instance_id ?? "–"],
+      ["host", (row) => row.host ?? "–"],
+    ], "nothing is committed and nobody reads"),
+  ];
+}
+
+function chart(samples) {
+  if (samples.length < 2) return make("p", { class: "empty" }, "The first samples are being taken.");
+  const svg = (name, attributes, ...children) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
+  };
+  const [begin, end] = [samples[0][0], samples[samples.length - 1][0]];
+  const most = Math.max(1, ...samples.map(([, lag]) => lag));
+  const points = samples.map(([at, lag]) =>
+    `${(((at - begin) / (end - begin || 1)) * 1000).toFixed(1)},${(150 - (lag / most) * 130).toFixed(1)}`);
+  const label = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor }, text);
+  return svg("svg", {
+    class: "chart", viewBox: "0 0 1000 180", preserveAspectRatio: "none", role: "img",
+    "aria-label": `lag, at most ${most}, now ${samples[samples.length - 1][1]}`,
+  }, svg("polyline", { points: points.join(" ") }),
+  label(6, 15, `${number(most)} records`, "start"),
+  label(6, 172, `${duration(end - begin)} ago`, "start"),
+  label(994, 172, `now: ${number(samples[samples.length - 1][1])}`, "end"));
+}
+
+function transactionTable(rows, empty) {
+  return table(rows, [
+    ["transactional id", (row) => row.transactional_id],
+    ["state", (row) => badge(row.state)],
+    ["age", (row) => duration(row.age_ms), "number"],
+    ["timeout", (row) => duration(row.timeout_ms), "number"],
+    ["producer", (row) => row.producer_epoch === undefined ? String(row.producer_id) : `${row.producer_id}, epoch ${row.producer_epoch}`],
+    ["partitions", (row) => (row.partitions ?? []).map((each) =>
+      make("div", {}, link(`#/topics/${encode(each.topic)}`, `${each.topic}:${each.partition}`)))],
+  ], empty, { filter: (row) => row.transactional_id });
+}
+
+async function transactionsPage() {
+  const rows = await ask("api/transactions");
+  return [
+    make("h1", {}, "Transactions"),
+    make("div", { class: "tools" }, filterBox("Filter transactional ids")),
+    transactionTable(rows, "there are no transactional ids"),
+  ];
+}
+
+// ---- showing ---------------------------------------------------------------------------------
+
+const ROUTES = [
+  [/^#\/topics\/([^/]+)$/, topicPage], [/^#\/topics$/, topicsPage],
+  [/^#\/groups\/([^/]+)$/, groupPage], [/^#\/groups$/, groupsPage],
+  [/^#\/transactions$/, transactionsPage], [/^#?\/?$/, overviewPage],
+];
+
+async function show() {
+  const mine = ++turn;
+  const route = location.hash;
+  if (route !== shownRoute) {
+    Object.assign(state, { filter: "", partition: 0, from: "latest", trail: [] });
+    document.body.removeAttribute("data-shown");
+  }
+  for (const each of document.querySelectorAll("nav a")) {
+    if (route.startsWith(each.getAttribute("href"))) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  const found = ROUTES.map(([form, make]) => [form.exec(route), make]).find(([match]) => match);
+  try {
+    if (!found) throw new Error(`there is no page ${route}`);
+    const elements = await found[1](...found[0].slice(1).map(decodeURIComponent));
+    if (mine !== turn) return;
+    const selected = selectedIndex();
+    const focused = document.activeElement?.id;
+    page.replaceChildren(...elements);
+    if (route === shownRoute) { select(selected); if (focused === "filter") document.getElementById("filter")?.focus(); }
+    shownRoute = route;
+    applyFilter();
+    problem(null);
+    document.body.dataset.shown = route || "#/";
+  } catch (error) {
+    if (mine !== turn) return;
+    if (route !== shownRoute) page.replaceChildren();
+    problem(error.message);
+  }
+}
+
+function problem(text) {
+  const place = document.getElementById("problem");
+  place.hidden = text === null;
+  place.textContent = text ?? "";
+}
+
+// ---- keys ------------------------------------------------------------------------------------
+
+const visibleRows = () => [...page.querySelectorAll("tbody tr")].filter((row) => !row.hidden);
+const selectedIndex = () => visibleRows().findIndex((row) => row.classList.contains("selected"));
+
+function select(index) {
+  const rows = visibleRows();
+  for (const row of rows) row.classList.remove("selected");
+  if (index < 0 || index >= rows.length) return;
+  rows[index].classList.add("selected");
+  rows[index].scrollIntoView({ block: "nearest" });
+}
+
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  localStorage.setItem("theme", name);
+}
+
+const otherTheme = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+
+function setLive(on) {
+  live = on;
+  document.getElementById("live").setAttribute("aria-pressed", String(on));
+}
+
+let after = "";
+const KEYS = {
+  "/": (event) => { event.preventDefault(); document.getElementById("filter")?.focus(); },
+  j: () => select(Math.min(selectedIndex() + 1, visibleRows().length - 1)),
+  k: () => select(Math.max(selectedIndex() - 1, 0)),
+  Enter: () => { const row = visibleRows()[selectedIndex()]; if (row?.dataset.href) location.hash = row.dataset.href; },
+  "[": () => document.getElementById("earlier")?.click(),
+  "]": () => document.getElementById("later")?.click(),
+  l: () => setLive(!live),
+  d: otherTheme,
+  "?": () => document.getElementById("help").showModal(),
+};
+const GO = { t: "#/topics", g: "#/groups", x: "#/transactions", o: "#/" };
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input, select, textarea");
+  if (typing && event.key === "Escape") event.target.blur();
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const wasG = after === "g";
+  after = wasG ? "" : event.key;
+  if (wasG && event.key in GO) location.hash = GO[event.key];
+  else if (event.key in KEYS && !(event.key === "Enter" && event.target.matches("a, button"))) KEYS[event.key](event);
+});
+
+document.getElementById("theme").addEventListener("click", otherTheme);
+document.getElementById("live").addEventListener("click", () => setLive(!live));
+document.getElementById("keys").addEventListener("click", () => KEYS["?"]());
+window.addEventListener("hashchange", () => { page.focus(); show(); });
+setInterval(() => {
+  // Whoever types or has chosen older messages is not disturbed.
+  const typing = document.activeElement?.matches("input, select");
+  if (live && !typing && !document.hidden && state.from === "latest") show();
+}, REFRESH_MS);
+
+theme(localStorage.getItem("theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+ask("api/overview").then((found) => {
+  document.getElementById("cluster").textContent = `cluster ${found.cluster_id}`;
+}, () => {});
+show();

@@ -1,0 +1,212 @@
+"""Goal: the console shows what a cluster holds, changes nothing, and answers no other site.
+
+Method: its server runs in this process beside our broker, and beside Apache Kafka with `make
+conformance`; transactions are committed, aborted and left open.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from command_line import CommandLine
+from console_server import Console, console_of
+from consumer_worlds import fresh, make_topic
+
+from onceflow.broker_lite import Broker
+from onceflow.sdk import Consumer, Producer
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class World(NamedTuple):
+    """A console and the address of its cluster."""
+
+    console: Console
+    bootstrap: str
+
+
+@pytest.fixture(
+    scope="module",
+    params=["broker", pytest.param("apache_kafka", marks=pytest.mark.kafka)],
+    ids=["ours", "kafka"],
+)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    bootstrap = request.getfixturevalue(request.param).bootstrap_servers
+    with console_of(bootstrap) as console:
+        yield World(console, bootstrap)
+
+
+def test_each_message_has_the_fate_of_its_transaction(world: World) -> None:
+    topic = make_topic(world.bootstrap)
+    with (
+        Producer(bootstrap_servers=world.bootstrap, transactional_id=fresh("id")) as ends,
+        Producer(bootstrap_servers=world.bootstrap, transactional_id=fresh("id")) as stays,
+        Producer(bootstrap_servers=world.bootstrap) as plain,
+    ):
+        plain.send(topic, b"plain", key=b"k", headers=[("trace", b"7f")]).result()
+        ends.begin_transaction()
+        ends.send(topic, b"committed").result()
+        ends.commit_transaction()
+        ends.begin_transaction()
+        ends.send(topic, b"aborted").result()
+        ends.abort_transaction()
+        stays.begin_transaction()
+        stays.send(topic, b"open").result()
+        ends.begin_transaction()
+        ends.send(topic, b"after").result()
+        ends.commit_transaction()
+
+        page = world.console.get(f"/api/topics/{topic}/messages?from=earliest")
+        shown = [
+            (each["kind"], each["transaction"], each["value"] and each["value"]["text"])
+            for each in page["messages"]
+        ]
+        assert shown == [
+            ("record", None, "plain"),
+            ("record", "committed", "committed"),
+            ("commit", None, None),
+            ("record", "aborted", "aborted"),
+            ("abort", None, None),
+            ("record", "open", "open"),
+            ("record", "committed", "after"),
+            ("commit", None, None),
+        ]
+        assert page["messages"][0]["key"]["text"] == "k"
+        assert page["messages"][0]["headers"][0][0] == "trace"
+        assert (page["last_stable_offset"], page["high_watermark"]) == (5, 8)
+
+        (place,) = world.console.get(f"/api/topics/{topic}")["partitions"]
+        assert (place["start"], place["stable"], place["end"]) == (0, 5, 8)
+        assert [each["first_offset"] for each in place["open_transactions"]] == [5]
+        topics = world.console.get("/api/topics")
+        (row,) = [each for each in topics if each["topic"] == topic]
+        assert (row["offsets"], row["behind_open_transactions"]) == (8, 3)
+        stays.abort_transaction()
+
+
+def test_pages_go_on_where_the_last_one_ended(world: World) -> None:
+    topic = make_topic(world.bootstrap)
+    with Producer(bootstrap_servers=world.bootstrap) as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(250)])
+    newest = world.console.get(f"/api/topics/{topic}/messages")
+    assert [each["offset"] for each in newest["messages"]] == list(range(150, 250))
+    offsets: list[int] = []
+    start = "earliest"
+    while len(offsets) < 250:
+        page = world.console.get(f"/api/topics/{topic}/messages?from={start}&limit=90")
+        offsets += [each["offset"] for each in page["messages"]]
+        start = str(page["next_offset"])
+    assert offsets == list(range(250))
+    by_time = newest["messages"][0]["timestamp_ms"]
+    page = world.console.get(f"/api/topics/{topic}/messages?from=@{by_time}&limit=1")
+    assert page["messages"][0]["timestamp_ms"] >= by_time
+    later = world.console.get(f"/api/topics/{topic}/messages?from=@{by_time + 10**9}")
+    assert later["messages"] == []
+    beyond = world.console.get(f"/api/topics/{topic}/messages?from=9999")
+    assert (beyond["messages"], beyond["next_offset"]) == ([], 250)
+
+
+def test_groups_are_shown_with_members_and_lag(world: World) -> None:
+    topic, name = make_topic(world.bootstrap), fresh("reports/daily")
+    with (
+        Producer(bootstrap_servers=world.bootstrap) as producer,
+        Consumer(
+            topic,
+            bootstrap_servers=world.bootstrap,
+            group_id=name,
+            auto_offset_reset="earliest",
+            max_poll_records=10,
+            enable_auto_commit=False,
+        ) as consumer,
+    ):
+        producer.send_many(topic, [b"v"] * 30)
+        producer.flush()
+        read = 0
+        while read < 10:
+            read += sum(map(len, consumer.poll(timeout_ms=500).values()))
+        consumer.commit()
+        (row,) = [each for each in world.console.get("/api/groups") if each["group"] == name]
+        assert (row["state"], row["lag"]) == ("Stable", 20)
+        group = world.console.get(f"/api/groups/{name.replace('/', '%2F')}")
+        assert (group["members"], group["state"]) == (1, "Stable")
+        (place,) = group["partitions"]
+        assert (place["committed"], place["end"], place["lag"]) == (10, 30, 20)
+        assert place["client_id"] == consumer.config.client_id
+        while not group["history"]:
+            group = world.console.get(f"/api/groups/{name.replace('/', '%2F')}")
+        assert group["history"][-1][1] == 20
+
+
+def test_open_transactions_come_first_with_age_and_partitions(world: World) -> None:
+    topic, done, running = make_topic(world.bootstrap), fresh("aaa-done"), fresh("zzz-open")
+    with (
+        Producer(bootstrap_servers=world.bootstrap, transactional_id=done) as ends,
+        Producer(bootstrap_servers=world.bootstrap, transactional_id=running) as stays,
+    ):
+        with ends.transaction():
+            ends.send(topic, b"x")
+        stays.begin_transaction()
+        stays.send(topic, b"y").result()
+        rows = world.console.get("/api/transactions")
+        assert rows[0]["transactional_id"] == running
+        assert rows[0]["partitions"] == [{"topic": topic, "partition": 0}]
+        assert rows[0]["age_ms"] >= 0
+        assert done in [each["transactional_id"] for each in rows]
+        assert world.console.get("/api/overview")["open_transactions"] >= 1
+        stays.abort_transaction()
+
+
+def test_wrong_questions_are_told_what_is_wrong(world: World) -> None:
+    topic = make_topic(world.bootstrap)
+    for path, status, words in [
+        (f"/api/topics/{topic}/messages?partition=x", 400, "partition='x'"),
+        (f"/api/topics/{topic}/messages?limit=0", 400, "limit='0'"),
+        (f"/api/topics/{topic}/messages?limit=100000", 400, "from 1 to 1000"),
+        (f"/api/topics/{topic}/messages?from=soon", 400, "from='soon'"),
+        (f"/api/topics/{topic}/messages?from=-1", 400, "from='-1'"),
+        (f"/api/topics/{topic}/messages?from={'9' * 5000}", 400, "from='999"),
+        (f"/api/topics/{topic}/messages?partition=7", 404, "7"),
+        (f"/api/topics/{fresh('missing')}", 404, "missing"),
+        (f"/api/topics/{fresh('missing')}/messages", 404, "missing"),
+    ]:
+        found, answer = world.console.ask(path)
+        assert found == status, (path, answer)
+        assert words in answer["error"], path
+    # None of these questions made a topic.
+    assert not [each for each in world.console.get("/api/topics") if "missing" in each["topic"]]
+
+
+def test_other_sites_and_other_methods_are_refused(world: World) -> None:
+    assert world.console.ask("/api/topics", host="evil.example")[0] == 400
+    assert world.console.ask("/api/topics", host="localhost")[0] == 200
+    assert world.console.ask("/api/topics", method="POST")[0] == 405
+    connection = http.client.HTTPConnection("127.0.0.1", world.console.port)
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    assert "onceflow console" in text
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "http" not in text.replace("http-equiv", ""), "the page loads nothing from elsewhere"
+
+
+def test_paths_outside_of_the_pages_are_not_served(world: World) -> None:
+    for path in ("/../server.py", "/%2e%2e/server.py", "/..%2fserver.py", "/console.py"):
+        assert world.console.ask(path)[0] == 404, path
+
+
+def test_a_taken_port_is_told(broker: Broker) -> None:
+    with console_of(broker.bootstrap_servers) as console:
+        said = CommandLine(broker.bootstrap_servers).error(
+            "console", "--port", str(console.port), status=1
+        )
+    assert f"--port {console.port}" in said
+    assert "Next:" in said
