@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +23,7 @@ from onceflow.processors.kafka_services import Bytes, KafkaChangelogReader, Kafk
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.state.bytemap import ByteMap, Marks
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
 from onceflow.sdk import AsyncAdmin, AsyncConsumer
@@ -83,13 +84,49 @@ class KeyedProducer(IdempotentProducer):
 # The local disk ------------------------------------------------------------------------------
 
 
+GATHERED_COMMITS = 3
+"""Commits that reach the disk together, as with LMDB; a process that dies loses them."""
+
+
 class KeptMap(MemoryMap):
     """The map of a task on a disk that outlives its process."""
 
-    holder: Process | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder: Process | None = None
+        self._gathered = 0
+        self._written: tuple[dict[bytes, bytes], Marks] = ({}, Marks())
+
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        self._write()
+        return super().range(start, end, reverse=reverse)
+
+    def apply(self, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
+        super().apply(writes, marks)
+        self._gathered += 1
+        if not writes or self._gathered >= GATHERED_COMMITS:
+            self._write()
+
+    def clear(self, prefix: bytes, marks: Marks) -> None:
+        super().clear(prefix, marks)
+        self._gathered += 1
+        self._write()
 
     def close(self) -> None:
+        self._write()
         self.holder = None
+
+    def _write(self) -> None:
+        if self._gathered:
+            self._gathered = 0
+            self._written = (dict(self._values), self.marks)
+
+    def died(self) -> None:
+        """What its process had gathered is gone, values and marks together."""
+        values, self.marks = self._written
+        self._values, self._ordered, self._gathered = dict(values), None, 0
 
 
 class LocalDisk:
@@ -103,6 +140,8 @@ class LocalDisk:
         found = self.maps.setdefault(path, KeptMap())
         if found.holder is not None and found.holder.alive and found.holder is not process:
             return None
+        if found.holder is not None and not found.holder.alive:
+            found.died()
         found.holder = process
         return found
 
