@@ -51,6 +51,7 @@ from onceflow.sdk.errors import (
     FencedInstanceIdError,
     KafkaError,
     NoBrokersAvailableError,
+    NoOffsetForPartitionError,
     RecordError,
     RetriableError,
     UnknownServerError,
@@ -472,6 +473,9 @@ class Worker:
         partition = self._bad.note(error)
         if partition is None or self._tasks.of(partition) is None:
             await self._commit(calls)
+            if isinstance(error, NoOffsetForPartitionError):
+                # A successor may have purged what is processed, while this process slept.
+                await calls(self._open.check_membership())
             raise error
         if self._bad.given_up(partition):
             await self._step_tasks(calls)

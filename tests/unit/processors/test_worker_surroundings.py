@@ -29,6 +29,7 @@ from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.stores.lmdb import open_map
 from onceflow.processors.unit import Unit
 from onceflow.sdk.errors import (
+    CommitFailedError,
     CoordinatorNotAvailableError,
     KafkaError,
     NoOffsetForPartitionError,
@@ -155,6 +156,20 @@ def test_offset_that_is_gone_is_not_fetched_again(
         world.run(counting())
     assert world.cluster.values("out") == [b"a1"]
     assert trouble.left == 999
+
+
+def test_offset_that_a_successor_purged_is_no_gap(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker slept through its expulsion: it begins again where the group is now."""
+    world.cluster.put("in", b"a", b"b", key=b"k")
+    error = NoOffsetForPartitionError("offset 1 of in-0 is out of range")
+    error.place = (*IN0, 1)
+    DamagedConsumer(monkeypatch, 1, 1, error)
+    world.cluster.do("ensure_membership", lambda: None)  # By the commit of what precedes it.
+    world.cluster.fail("ensure_membership", CommitFailedError("expelled"))
+    world.run(counting())
+    assert world.cluster.values("out") == [b"a1", b"b2"]
 
 
 # Topics --------------------------------------------------------------------------------------
