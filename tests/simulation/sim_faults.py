@@ -14,7 +14,6 @@ from typing import Any
 from sim_setup import Setup, draw
 
 from onceflow.broker_lite.coordinators.consumer.migration import Migration
-from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.broker_lite.coordinators.internal_topic import InternalTopicLog
 from onceflow.broker_lite.coordinators.offset_commits import OffsetCommits
 from onceflow.broker_lite.coordinators.offsets import GroupOffsets
@@ -183,24 +182,6 @@ def setup_for(fault: Fault, seed: int) -> Setup:
                 "trouble_every_us": 300_000,
                 "duration_us": 6_000_000,
                 "static_members": False,
-                "protocols": [
-                    {"partition_assignment_strategy": ("cooperative-sticky",)},
-                    {"group_protocol": "consumer"},
-                ],
-            }
-        case "turned groups":
-            changes |= {
-                "workers": nobody | {"group": 3, "producer": 1},
-                "troubles": ["kill worker", "kill worker", "kill worker", "kill broker"],
-                "trouble_every_us": 200_000,
-                "duration_us": 4_000_000,
-                "static_members": True,
-                "properties": setup.properties
-                | {
-                    "group.consumer.heartbeat.interval.ms": 1_500,
-                    "group.consumer.assignment.interval.ms": 0,
-                },
-                "partitions": setup.partitions | {"a": 3},
                 "protocols": [
                     {"partition_assignment_strategy": ("cooperative-sticky",)},
                     {"group_protocol": "consumer"},
@@ -541,16 +522,6 @@ def _an_upgrade_forgets_who_owns_what(replace: Replace) -> None:
     replace(Migration, "owned", lambda *_: {})
 
 
-def _a_downgrade_is_taken_for_divided(replace: Replace) -> None:
-    original = GroupTable.write_downgrade
-
-    def write(self: Any, group: Any, successor: Any, *args: Any, **options: Any) -> None:
-        successor.leader = min(successor.members, default=None)
-        original(self, group, successor, *args, **options)
-
-    replace(GroupTable, "write_downgrade", write)
-
-
 STUCK = ("stuck",)
 
 FAULTS: dict[str, Fault] = {
@@ -664,8 +635,5 @@ FAULTS: dict[str, Fault] = {
     ),
     "a group that changes its protocol forgets who owns what": Fault(
         _an_upgrade_forgets_who_owns_what, "mixed groups", ("stale commit",), 200
-    ),
-    "a group that turned classic again takes its generation for divided": Fault(
-        _a_downgrade_is_taken_for_divided, "turned groups", STUCK, 400
     ),
 }

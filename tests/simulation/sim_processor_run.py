@@ -206,7 +206,19 @@ def _purged_often() -> Iterator[None]:
         worker.PURGED_S = kept
 
 
-def simulate_processors(seed: object, kinds: tuple[str, ...] = KINDS) -> Result:
-    """One run with an application of one of these kinds; see ``simulate``."""
+def simulate_processors(
+    seed: object,
+    kinds: tuple[str, ...] = KINDS,
+    focus: Callable[[ProcessorSetup], None] = lambda setup: None,
+) -> Result:
+    """One run with an application of one of these kinds; see ``simulate``.
+
+    Args:
+        seed: Anything that has a repr.
+        kinds: Kinds to draw from.
+        focus: Changes what was drawn.
+    """
+    setup = draw(seed, kinds)
+    focus(setup)
     with _purged_often():
-        return simulate(seed, draw(seed, kinds), kind=ProcessorSimulation)
+        return simulate(seed, setup, kind=ProcessorSimulation)

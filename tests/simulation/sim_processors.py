@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from sim_world import Process
 
 KEYS = 5
+RETIRES = 0.2
+"""Of workers that were stopped in order, how many do not come back."""
+
 STEP_MS, DISORDER_MS = 50, 500
 """Event time from one record of a producer to the next, and how far records are out of order."""
 
@@ -238,6 +241,9 @@ class ApplicationWorker(Worker):
             try:
                 await worker.run(InPlace())
                 self.note(me, "worker ends")
+                if self._retires():
+                    self.note(me, "worker retires")
+                    return
             except KafkaError as error:
                 if not isinstance(error, EXPECTED):
                     process.fault(f"worker ended by {type(error).__name__}: {error}")
@@ -246,6 +252,12 @@ class ApplicationWorker(Worker):
                 app._worker = None
                 stopping.cancel()
                 await asyncio.wait([stopping])
+
+    def _retires(self) -> bool:
+        """Whether the application goes on with one worker less, as when it is scaled down."""
+        others = (w for w in self.sim.workers if isinstance(w, ApplicationWorker) and w is not self)
+        left = any(not worker.finished for worker in others)
+        return left and not self.sim.calm and self.random.random() < RETIRES
 
     async def _stop(self, me: str, app: App, began_us: int) -> None:
         """Stop in order after a while, or when all is done."""

@@ -185,11 +185,13 @@ class Handlers:
         getattr(self, f"_{self.shape.kind}")(app, self._options())
 
     def _options(self) -> dict[str, Any]:
+        # Each pair of a join fails for itself, and all pairs of a record are one call.
+        retries = 100 if self.shape.kind == "join" else 3
         return {
             "dead_letter": DEAD,
             "limits": DeadLetterLimits(10**6, 1.0),
             "store": self.shape.store,
-            "retries": Retries(3, backoff_ms=self.shape.backoff_ms, only=(LookupError,)),
+            "retries": Retries(retries, backoff_ms=self.shape.backoff_ms, only=(LookupError,)),
         }
 
     def _trouble(self, value: bytes) -> None:

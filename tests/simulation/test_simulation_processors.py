@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import sim_processors
 from sim_processor_run import simulate_processors
-from sim_shapes import KINDS, PLAIN, TOGETHER
+from sim_shapes import KINDS, PLAIN, TOGETHER, ProcessorSetup
 
+from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.frame import Frame
 from onceflow.processors.graph.nodes import JoinNode
@@ -242,6 +244,33 @@ def _global_tables_begin_at_their_ends(replace: Replace) -> None:
     replace(KafkaChangelogReader, "bounds", bounds)
 
 
+def _a_downgrade_is_taken_for_divided(replace: Replace) -> None:
+    whole = GroupTable.write_downgrade
+
+    def write(self: Any, group: Any, successor: Any, *args: Any, **options: Any) -> None:
+        successor.leader = min(successor.members, default=None)
+        whole(self, group, successor, *args, **options)
+
+    replace(GroupTable, "write_downgrade", write)
+    replace(sim_processors, "RETIRES", 0.5)
+
+
+def _turned_groups(setup: ProcessorSetup) -> None:
+    """Members come back under another protocol, or not at all, and the broker dies often."""
+    setup.workers |= {"input": 1, "transactional": 0, "application": 3}
+    setup.partitions["a"] = 3
+    setup.units, setup.nodes, setup.duration_us = 20, 1, 3_000_000
+    setup.troubles, setup.trouble_every_us = ["kill broker"], 300_000
+    setup.protocols = [
+        {"partition_assignment_strategy": ("cooperative-sticky",)},
+        {"group_protocol": "consumer"},
+    ]
+    setup.properties |= {
+        "group.consumer.heartbeat.interval.ms": 500,
+        "group.consumer.session.timeout.ms": 900,
+    }
+
+
 TWICE = ("processed twice", "wrong count", "ahead of offsets")
 
 
@@ -253,11 +282,15 @@ class Fault:
         apply: Breaks it.
         rules: Beginnings of problems, one of which must be found.
         kinds: Applications that meet it.
+        focus: Changes the setup so that a run meets it.
+        seeds: Most seeds it may take.
     """
 
     apply: Callable[[Replace], None]
     rules: tuple[str, ...]
     kinds: tuple[str, ...] = PLAIN
+    focus: Callable[[ProcessorSetup], None] = lambda setup: None
+    seeds: int = SEEDS_MAX
 
 
 FAULTS = {
@@ -303,6 +336,9 @@ FAULTS = {
     "global tables begin at their ends": Fault(
         _global_tables_begin_at_their_ends, ("wrong row",), ("global",)
     ),
+    "a group that turned classic again takes its generation for divided": Fault(
+        _a_downgrade_is_taken_for_divided, ("stuck",), ("copy",), _turned_groups, 400
+    ),
     "joins have no grace": Fault(_joins_have_no_grace, ("late", "wrong join"), ("join",)),
     "restored buffers of joins are not due": Fault(
         _restored_windows_are_not_due, ("wrong join", "state differs"), ("join",)
@@ -311,6 +347,7 @@ FAULTS = {
 
 
 SLOW = (
+    "a group that turned classic again takes its generation for divided",
     "what is not committed is purged",
     "offsets run ahead",
     "offsets of waiting tasks are left out",
@@ -323,13 +360,13 @@ def look_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     fault.apply(monkeypatch.setattr)
     seen: list[str] = []
-    for seed in range(1, SEEDS_MAX + 1):
-        found = simulate_processors(seed, fault.kinds).problems
+    for seed in range(1, fault.seeds + 1):
+        found = simulate_processors(seed, fault.kinds, fault.focus).problems
         if any(problem.startswith(fault.rules) for problem in found):
             print(f"{name}: found by seed {seed}")
             return
         seen += found[:1]
-    pytest.fail(f"{name}: not found in {SEEDS_MAX} seeds; other problems: {seen[:5]}")
+    pytest.fail(f"{name}: not found in {fault.seeds} seeds; other problems: {seen[:5]}")
 
 
 @pytest.mark.sim
