@@ -547,7 +547,10 @@ class Worker:
                 wanted.update(task.inputs)
                 continue
             if task.blocked_until_s(now_s) is not None:
-                wanted.update(task.inputs)
+                # Of several inputs the empty ones are read on: a record that comes meanwhile may
+                # be earlier than those that are here (KIP-695).
+                empty = task.inboxes.empty() if len(task.inputs) > 1 else []
+                wanted.update(tp for tp in task.inputs if tp not in empty)
             else:
                 wanted.update(task.inboxes.full(self._records_max))
         wanted |= self._bad.held()

@@ -271,6 +271,7 @@ class FakeConsumer:
         self.pending: deque[tuple[set[TopicPartition], bool, int]] = deque()
         self.owned: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
         self.expelled = False
         self.closed = False
@@ -288,6 +289,8 @@ class FakeConsumer:
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         for partition in sorted(self.owned - self.paused):
             log = self.cluster.logs[partition]
+            stable = (n for n, entry in enumerate(log) if entry.state == "open")
+            self.ends[partition] = next(stable, len(log))
             batch = []
             position = self.positions[partition]
             while position < len(log) and left and log[position].state != "open":
@@ -330,6 +333,8 @@ class FakeConsumer:
         self.paused &= wanted
         self.known_generation = generation
         added = sorted(wanted - self.owned)
+        for partition in added:
+            self.ends.pop(partition, None)
         self.owned = set(wanted)
         for partition in added:
             committed = self.cluster.committed.get(partition)
@@ -359,9 +364,9 @@ class FakeConsumer:
         return self.positions[partition]
 
     def lag(self, partition: TopicPartition) -> int | None:
-        log = self.cluster.logs[partition]
-        stable = next((n for n, entry in enumerate(log) if entry.state == "open"), len(log))
-        return max(0, stable - self.positions[partition])
+        """As of the last poll; paused partitions are not fetched."""
+        end = self.ends.get(partition)
+        return None if end is None else max(0, end - self.positions[partition])
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.cluster.calls.append(f"seek {partition}@{offset}")

@@ -670,6 +670,25 @@ def test_several_topics_are_one_input_in_order_of_time(tmp_path: Path) -> None:
     assert world.cluster.values("out")[-1] == b"f6"
 
 
+def test_what_comes_while_a_record_waits_for_a_retry_keeps_its_place(tmp_path: Path) -> None:
+    """An input that is empty then is read on: its end must not be that of before the wait."""
+    world = World(tmp_path, "in", "other")
+    put_at(world, "in", ("a", 1), ("d", 4))
+    calls: list[str] = []
+    app = App("merge")
+
+    @app.processor(["in", "other"], to="out", retries=Retries(1, backoff_ms=2_000))
+    def both(value: str) -> str:
+        calls.append(value)
+        if calls == ["a"]:
+            put_at(world, "other", ("b", 2), ("c", 3))
+            raise LookupError("for a while")
+        return value
+
+    world.run(app)
+    assert calls == ["a", "a", "b", "c", "d"]
+
+
 def test_task_that_loses_one_of_its_inputs_reads_the_others_again(tmp_path: Path) -> None:
     """What was polled of the others and not processed belonged to the task that is gone."""
     world = World(tmp_path, "in", "other")
