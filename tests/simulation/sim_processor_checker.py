@@ -82,10 +82,15 @@ class Left:
             elif value not in known:
                 self.wrong("out of nothing", repr(value))
 
-    def check_state(self, number: int, wanted: Mapping[object, object]) -> None:
-        """Compare a changelog with the model."""
+    def check_state(
+        self,
+        number: int,
+        wanted: Mapping[object, object],
+        found: Mapping[object, object] | None = None,
+    ) -> None:
+        """Compare a changelog, or what it was made to, with the model."""
         if self.states is not None:
-            found = self.states.get(number, {})
+            found = self.states.get(number, {}) if found is None else found
             if dict(found) != dict(wanted):
                 self.wrong("state differs", f"partition {number}: {found} is not {dict(wanted)}")
 

@@ -9,13 +9,15 @@ from typing import cast
 import sim_ending
 from sim_broker import raw_batches
 from sim_check_inputs import check_found, check_joined, check_looked_up, check_merged
-from sim_check_time import check_windows
+from sim_check_time import FixedWindows, Sessions, Windows, check_windows
 from sim_checker import StoredRecord
 from sim_processor_checker import Left, check_copies, check_counted, check_rekeyed
 from sim_processors import ApplicationWorker, KeyedProducer
 from sim_run import Result, Simulation, simulate
 from sim_shapes import (
     DEAD,
+    EVERY_MS,
+    GAP_MS,
     GROUP,
     KINDS,
     LATE,
@@ -47,8 +49,7 @@ def _counts(key: bytes, value: bytes) -> tuple[object, object]:
 
 
 def _windows(row: bytes, value: bytes) -> tuple[object, object]:
-    key, start_ms, _ = split_window_row(row)
-    return (key, start_ms), ValueCodec(list[str], "look").decode(row, value)
+    return split_window_row(row), ValueCodec(list[str], "look").decode(row, value)
 
 
 def _row(key: bytes, value: bytes) -> tuple[object, object]:
@@ -71,6 +72,13 @@ STATES: Mapping[str, tuple[str, Callable[[bytes, bytes], tuple[object, object]]]
 """By kind: the state that is looked at, and what a row of it says."""
 
 
+_MODELS: Mapping[str, Callable[[int], Windows]] = {
+    "tumbling": lambda grace_ms: FixedWindows(WINDOW_MS, WINDOW_MS, grace_ms),
+    "hopping": lambda grace_ms: FixedWindows(WINDOW_MS, EVERY_MS, grace_ms),
+    "session": lambda grace_ms: Sessions(GAP_MS, grace_ms),
+}
+
+
 def check_of(shape: Shape) -> Callable[[Left], None]:
     """What an application has to have done."""
     return {
@@ -78,7 +86,7 @@ def check_of(shape: Shape) -> Callable[[Left], None]:
         "count": check_counted,
         "chain": check_counted,
         "rekey": check_rekeyed(new_key),
-        "window": check_windows(WINDOW_MS, shape.grace_ms),
+        "window": check_windows(_MODELS[shape.windows](shape.grace_ms)),
         "merge": check_merged(shape.filled),
         "table": check_looked_up(shape.filled),
         "global": check_found(shape.filled),

@@ -18,8 +18,10 @@ from onceflow.processors import (
     App,
     Context,
     DeadLetterLimits,
+    Hopping,
     MapState,
     Retries,
+    Session,
     State,
     StoreKind,
     Tumbling,
@@ -40,7 +42,7 @@ KINDS = (*PLAIN, "rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER, "gl
 """Kinds of applications, with repetitions as weights."""
 
 NEW_KEYS = 4
-WINDOW_MS = 300
+WINDOW_MS, EVERY_MS, GAP_MS = 300, 120, 150
 WITHIN_MS = 150
 UNBOUNDED_MS = 600_000
 """A grace within which no record of a run is late."""
@@ -58,6 +60,7 @@ class Shape:
         backoff_ms: First wait between attempts.
         disk_is_lost: How often a start finds an empty disk.
         grace_ms: How long windows and joins take late records.
+        windows: Which windows there are.
         join: Which results a join gives.
         filled: Whether all input is there before the application starts. Then timestamps decide
             the order in which a task takes the records of its inputs (KIP-695).
@@ -71,6 +74,7 @@ class Shape:
     backoff_ms: int
     disk_is_lost: float
     grace_ms: int
+    windows: str
     join: str
     filled: bool
     idle_ms: int
@@ -106,6 +110,7 @@ def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
         rng.choice((1, 300, 2_000)),
         rng.choice((0.0, 0.3)),
         rng.choice((0, 200, 1_000)),
+        rng.choice(("tumbling", "hopping", "session")),
         rng.choice(("inner", "left", "outer")),
         rng.random() < 0.6,
         rng.choice((0, 0, 300)),
@@ -247,9 +252,16 @@ class Handlers:
         app.processor("a", to=OUTPUT, key=new_key, name="step", **options)(self._counting())
 
     def _window(self, app: App, options: dict[str, Any]) -> None:
-        window = Tumbling(milliseconds(WINDOW_MS), grace=milliseconds(self.shape.grace_ms))
+        grace = milliseconds(self.shape.grace_ms)
+        merge: dict[str, Any] = {}
+        window: Tumbling | Hopping | Session = Tumbling(milliseconds(WINDOW_MS), grace=grace)
+        if self.shape.windows == "hopping":
+            window = Hopping(milliseconds(WINDOW_MS), milliseconds(EVERY_MS), grace=grace)
+        if self.shape.windows == "session":
+            window = Session(milliseconds(GAP_MS), grace=grace)
+            merge = {"merge": lambda left, right: left + right}
 
-        @app.aggregate("a", window=window, to=OUTPUT, late=LATE, name="step", **options)
+        @app.aggregate("a", window=window, to=OUTPUT, late=LATE, name="step", **merge, **options)
         def collect(value: bytes, found: list[str] = []) -> list[str]:  # noqa: B006 - one a window
             found.append(value.decode())
             self._trouble(value)
