@@ -115,6 +115,7 @@ class CommitOffsets:
         for partition, entry in marked.items():
             self._positions.starts.pop(partition, None)
             self._committed[partition] = entry.offset
+            self._positions.noted(partition, entry.metadata)
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition is gone."""

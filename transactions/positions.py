@@ -46,8 +46,12 @@ class Positions:
         self.begun: dict[TopicPartition, int] = {}
 
     def note(self, partition: TopicPartition) -> str | None:
-        """Return the note beside the committed offset at which a partition began."""
+        """Return the note beside the committed offset of a partition, as far as it is known."""
         return self._notes.get(partition)
+
+    def noted(self, partition: TopicPartition, metadata: str) -> None:
+        """Take the text that a commit wrote beside the offset of a partition."""
+        self._notes[partition] = note_of(metadata)
 
     async def catch_up(self, consumer: SessionConsumer) -> None:
         """Find positions that could not be found before; called before each poll.

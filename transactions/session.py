@@ -371,7 +371,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return self._core.place(partition)
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside the committed offset at which a partition began.
+        """The caller's note beside the committed offset of a partition, as far as it is known.
 
         Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
         in the group, so the next owner of the partition reads them.

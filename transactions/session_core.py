@@ -306,7 +306,7 @@ class SessionCore:
             return None
 
     def note(self, partition: TopicPartition) -> str | None:
-        """Return the caller's note beside the committed offset at which a partition began.
+        """Return the caller's note beside the committed offset of a partition, as far as known.
 
         Returns:
             None when nothing is committed, or the commit has no note of a session.

@@ -104,7 +104,7 @@ class Ledger(Protocol):
         """Make the unit void."""
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The text beside the committed offset at which an assigned partition began."""
+        """The text beside the committed offset of an assigned partition, as far as it is known."""
 
     def place(self, partition: TopicPartition) -> int | None:
         """The committed offset of an assigned partition, as far as it is known."""

@@ -182,7 +182,7 @@ class TransactionLedger:
     # Input ---------------------------------------------------------------------------------
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The text beside the committed offset at which an assigned partition began."""
+        """The text beside the committed offset of an assigned partition, as far as it is known."""
         return self._open_session.note(partition)
 
     def place(self, partition: TopicPartition) -> int | None:

@@ -715,6 +715,25 @@ def test_task_that_loses_one_of_its_inputs_reads_the_others_again(tmp_path: Path
     assert calls == ["a", "b", "c"]
 
 
+def test_task_that_gets_its_inputs_back_knows_what_was_committed_meanwhile(tmp_path: Path) -> None:
+    """Of the input that stayed nobody reads the committed offset again, and its note says more."""
+    world = World(tmp_path, "in", "other")
+    in0, other0 = TopicPartition("in", 0), TopicPartition("other", 0)
+    world.idle_polls_max = 8
+    put_at(world, "in", ("a", 1))
+    for _ in range(2):
+        world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: world.cluster.rebalance([in0]))
+
+    def comes_back() -> None:
+        put_at(world, "other", ("b", 2))
+        world.cluster.rebalance([in0, other0])
+
+    world.cluster.do("poll", comes_back)
+    world.run(merging([], commit_records=1))
+    assert world.cluster.values("out") == [b"a1", b"b2"]
+
+
 def test_inputs_of_a_task_need_one_partition_count(tmp_path: Path) -> None:
     world = World(tmp_path, "in", "other")
     world.topics["other"] = TopicFacts(3, "id")
