@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import click
 
+from onceflow.broker_lite.daemon.console import plain_listener
 from onceflow.broker_lite.daemon.daemon import DaemonOptions, Opener, PlainBroker, serve, shown
 from onceflow.broker_lite.daemon.repeated_messages import RepeatedMessages
 from onceflow.broker_lite.placement import NODES_MAX
@@ -102,6 +103,12 @@ FOR_TESTS = "--nodes, --control and --journal-file"
     help="Nodes over one shared log, for tests of clients; further nodes take the next ports.",
 )
 @click.option(
+    "--console",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Show the broker in the browser, at this port of 127.0.0.1; 0 takes any free one.",
+)
+@click.option(
     "--control",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
@@ -141,6 +148,7 @@ def broker(
     use_environment: bool,
     profile: str | None,
     nodes: int,
+    console: int | None,
     control: int | None,
     journal_file: Path | None,
     ready_messages: tuple[str, ...],
@@ -168,10 +176,12 @@ def broker(
         host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
         listeners = read_listeners(config, host, port)
         check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
+        if console is not None:
+            plain_listener(listeners)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     folder = data or (Path(settings.data) if settings.data is not None else None)
-    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages)
+    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages, console)
     opener: Opener = PlainBroker.open
     if options.for_tests:
         if context.obj is None:

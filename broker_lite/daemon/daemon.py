@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import click
 
-from onceflow.broker_lite.daemon import early_stop
+from onceflow.broker_lite.daemon import console, early_stop
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import Listener
 
@@ -50,6 +50,7 @@ class DaemonOptions:
         control: Port for the control endpoint, None for no endpoint.
         journal_file: File for what goes over the connections, or None.
         ready_messages: Lines to print once the broker is ready, after its own.
+        console: Port for the console's pages, None for no console.
     """
 
     data: Path | None = None
@@ -57,6 +58,7 @@ class DaemonOptions:
     control: int | None = None
     journal_file: Path | None = None
     ready_messages: tuple[str, ...] = ()
+    console: int | None = None
 
     @property
     def for_tests(self) -> bool:
@@ -184,12 +186,14 @@ async def serve(
     if stopping.is_set():
         click.echo("onceflow broker stopped before it had started, as it was told to")
         return
+    plain = None if options.console is None else console.plain_listener(listeners)
     broker = await opener(options, listeners, config)
     try:
         broker.when_disk_failed(stopping.set)
         _settle_memory()
         _tell_ready(options, config, broker)
-        await stopping.wait()
+        async with console.beside(options.console, plain, broker.addresses):
+            await stopping.wait()
     finally:
         await broker.stop()
     _end_if_disk_failed(options.data, broker.failure)

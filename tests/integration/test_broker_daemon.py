@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -430,6 +432,29 @@ def test_everywhere_is_by_ipv4_and_ipv6(host: str, monkeypatch: pytest.MonkeyPat
         assert health.is_healthy("::1", everywhere.port)
         monkeypatch.setattr(sys, "argv", ["health", f"[{host}]:{everywhere.port}"])
         assert health.main() == 0
+
+
+def test_the_console_lives_and_dies_with_the_daemon() -> None:
+    for end in (signal.SIGTERM, signal.SIGKILL):
+        with daemon("--console", "0") as (process, _, _):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"console at (http://127\.0\.0\.1:\d+)", line)
+            assert found, line
+            with urllib.request.urlopen(f"{found[1]}/api/overview", timeout=60) as answer:
+                assert len(json.load(answer)["brokers"]) == 1
+            process.send_signal(end)
+            wait(process)
+            rest = process.stdout.read()  # Ends when the console has closed it too.
+            assert "Traceback" not in rest
+
+
+def test_a_console_needs_a_listener_that_it_can_use(tmp_path: Path) -> None:
+    settings = ("listeners=SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms=PLAIN")
+    given = [part for setting in settings for part in ("--set", setting)]
+    result = CliRunner().invoke(broker, ["--console", "0", *given])
+    assert result.exit_code == 2
+    assert "onceflow console --config" in result.output
 
 
 def test_help_shows_an_example() -> None:

@@ -16,7 +16,8 @@ from console_server import Console, console_of
 from consumer_worlds import fresh, make_topic
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import Consumer, Producer
+from onceflow.processors.policies import dead_letter_headers
+from onceflow.sdk import Consumer, ConsumerRecord, Producer
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,35 @@ def test_open_transactions_come_first_with_age_and_partitions(world: World) -> N
         assert done in [each["transactional_id"] for each in rows]
         assert world.console.get("/api/overview")["open_transactions"] >= 1
         stays.abort_transaction()
+
+
+def test_topics_show_their_throughput(world: World) -> None:
+    topic = make_topic(world.bootstrap)
+    rate = None
+    with Producer(bootstrap_servers=world.bootstrap) as producer:
+        while not rate:
+            producer.send(topic, b"v").result()
+            rows = world.console.get("/api/topics")
+            (rate,) = [each["offsets_a_second"] for each in rows if each["topic"] == topic]
+    assert rate > 0
+
+
+def test_a_dead_letter_tells_its_failure(world: World) -> None:
+    dead = make_topic(world.bootstrap)
+    failed = ConsumerRecord("orders", 1, 7, headers=[("trace", b"7f")])
+    earlier = dead_letter_headers(failed, KeyError("x"), 1, "earlier")
+    again = ConsumerRecord("orders", 1, 7, headers=earlier)
+    told = dead_letter_headers(again, ValueError("never right"), 3, "price")
+    with Producer(bootstrap_servers=world.bootstrap) as producer:
+        producer.send(dead, b"bad", headers=told).result()
+        producer.send(dead, b"no dead letter").result()
+    first, second = world.console.get(f"/api/topics/{dead}/messages")["messages"]
+    failure = first["failure"]
+    assert (failure["class"], failure["message"]) == ("builtins.ValueError", "never right")
+    assert (failure["topic"], failure["partition"], failure["offset"]) == ("orders", "1", "7")
+    assert (failure["processor"], failure["attempts"]) == ("price", "3")
+    assert "never right" in failure["traceback"]
+    assert second["failure"] is None
 
 
 def test_wrong_questions_are_told_what_is_wrong(world: World) -> None:

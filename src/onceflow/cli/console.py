@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
 
 import click
 
@@ -33,8 +38,11 @@ from onceflow.cli.connect import Connection, connected
     show_default=True,
     help="How often the lag of all groups is asked.",
 )
+@click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @connected
-def console(connection: Connection, port: int, host: str, sample_ms: int) -> None:
+def console(
+    connection: Connection, port: int, host: str, sample_ms: int, until_stdin_ends: bool
+) -> None:
     """Show topics, messages, groups and transactions in the browser.
 
     Nothing in the cluster is changed. Each message is marked committed, aborted or open.
@@ -68,4 +76,18 @@ def console(connection: Connection, port: int, host: str, sample_ms: int) -> Non
             access_log=False,
             ws="none",
         )
-        uvicorn.Server(config).run(sockets=[listening])
+        server = uvicorn.Server(config)
+        if until_stdin_ends:
+            _when_stdin_ends(server.handle_exit)
+        server.run(sockets=[listening])
+
+
+def _when_stdin_ends(stop: Callable[[int, FrameType | None], None]) -> None:
+    """Stop as after SIGTERM once whoever started this process is gone."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        stop(signal.SIGTERM, None)
+
+    threading.Thread(target=watch, name="onceflow-console-stdin", daemon=True).start()

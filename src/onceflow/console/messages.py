@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from onceflow.console.batches import BatchAdmin, Batches
-from onceflow.console.shown import shown
+from onceflow.console.shown import SHOWN_BYTES_MAX, shown
+from onceflow.processors.policies import HEADER_PREFIX
 from onceflow.sdk import TopicPartition
 from onceflow.sdk.core.consume.aborted_transactions import AbortedTransactions
 from onceflow.sdk.errors import KafkaError
@@ -44,6 +45,7 @@ class Message(msgspec.Struct):
         value: The same.
         headers: Names and values.
         error: Why it cannot be read.
+        failure: Of a dead letter of a processor: what its headers tell of the failure, by name.
     """
 
     offset: int
@@ -56,6 +58,7 @@ class Message(msgspec.Struct):
     value: dict[str, object] | None = None
     headers: list[tuple[str, dict[str, object] | None]] = []
     error: str | None = None
+    failure: dict[str, str] | None = None
 
 
 class MessagePage(NamedTuple):
@@ -234,4 +237,15 @@ def _messages(answer: Batches, position: int, header: BatchHeader) -> Iterator[M
             key=shown(record.key),
             value=shown(record.value),
             headers=[(name, shown(value)) for name, value in record.headers],
+            failure=_failure(record.headers),
         )
+
+
+def _failure(headers: list[tuple[str, bytes | None]]) -> dict[str, str] | None:
+    """What a dead letter tells of its failure; of one that failed twice, of the last one."""
+    told = {
+        name.removeprefix(HEADER_PREFIX): (value or b"")[:SHOWN_BYTES_MAX].decode(errors="replace")
+        for name, value in headers
+        if name.startswith(HEADER_PREFIX)
+    }
+    return told or None

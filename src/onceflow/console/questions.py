@@ -86,6 +86,25 @@ async def topics(admin: BatchAdmin) -> list[Row]:
     return rows
 
 
+async def topic_ends(admin: BatchAdmin) -> dict[str, int]:
+    """The sum of the ends of each topic's partitions: what grows with each record."""
+    names = await admin.list_topics(include_internal=True)
+    described = await admin.describe_topics(names)
+    places = [
+        TopicPartition(topic.name, info.partition)
+        for topic in described.values()
+        for info in topic.partitions
+        if info.leader >= 0
+    ]
+    if not places:
+        return {}
+    found = await admin.list_offsets(dict.fromkeys(places, "latest"))
+    sums: dict[str, int] = {}
+    for place, end in found.items():
+        sums[place.topic] = sums.get(place.topic, 0) + end.offset
+    return sums
+
+
 async def topic(admin: BatchAdmin, name: str) -> Row:
     """One topic: partitions, producers with open transactions, settings that were set.
 

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onceflow.console import questions
 from onceflow.console.batches import BatchAdmin
-from onceflow.console.lag_history import LagHistory
+from onceflow.console.history import History
 from onceflow.console.messages import MESSAGES_MAX, read_page
 from onceflow.sdk import TopicPartition
 from onceflow.sdk.errors import (
@@ -72,12 +72,12 @@ def application(admin: BatchAdmin, *, host: str = "127.0.0.1", sample_ms: int = 
     Args:
         admin: A client of the cluster that is not started yet.
         host: Where the server will listen: requests that name it are answered.
-        sample_ms: How often the lag of all groups is asked.
+        sample_ms: How often the lag of all groups and the end of all topics are asked.
     """
     console = _Console(admin, sample_ms)
     asks: dict[str, Ask] = {
         "/api/overview": lambda _: questions.overview(admin),
-        "/api/topics": lambda _: questions.topics(admin),
+        "/api/topics": console.topics,
         "/api/topics/{topic}": lambda request: questions.topic(admin, request.path_params["topic"]),
         "/api/topics/{topic}/messages": console.messages,
         "/api/groups": lambda _: questions.groups(admin),
@@ -99,7 +99,8 @@ class _Console:
     def __init__(self, admin: BatchAdmin, sample_ms: int) -> None:
         self._admin = admin
         self._sample_ms = sample_ms
-        self._history = LagHistory()
+        self._lags = History()
+        self._ends = History()
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -112,6 +113,11 @@ class _Console:
                 sampling.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await sampling
+
+    async def topics(self, _: Request) -> object:
+        """All topics with their throughput."""
+        rows = await questions.topics(self._admin)
+        return [row | {"offsets_a_second": self._ends.rate(str(row["topic"]))} for row in rows]
 
     async def messages(self, request: Request) -> object:
         """A page of messages of one partition."""
@@ -126,7 +132,7 @@ class _Console:
     async def group(self, request: Request) -> object:
         """One group with the history of its lag."""
         name = request.path_params["group"]
-        return await questions.group(self._admin, name) | {"history": self._history.of(name)}
+        return await questions.group(self._admin, name) | {"history": self._lags.of(name)}
 
     async def _offset(self, partition: TopicPartition, word: str, limit: int) -> int:
         """Where a page begins: an offset, a time as ``@milliseconds``, "earliest" or "latest"."""
@@ -145,20 +151,23 @@ class _Console:
         return min(end, max(start, _whole("from", word)))
 
     async def _sample(self) -> None:
-        """Ask the lag of all groups again and again."""
+        """Ask the lag of all groups and the end of all topics again and again."""
         while True:
             try:
                 names = [each.group_id for each in await self._admin.list_groups()]
                 lags = await questions.group_lags(self._admin, names)
+                ends = await questions.topic_ends(self._admin)
             except KafkaError as error:
-                _logger.warning("the lag of the groups could not be asked: %s", error)
+                _logger.warning("lag and throughput could not be asked: %s", error)
             else:
+                now_ms = int(time.time() * 1000)
                 sums = {
                     name: sum(lag for lag in found.values() if lag is not None)
                     for name, found in lags.items()
                     if found
                 }
-                self._history.add(int(time.time() * 1000), sums)
+                self._lags.add(now_ms, sums)
+                self._ends.add(now_ms, ends)
             await asyncio.sleep(self._sample_ms / 1000)
 
 

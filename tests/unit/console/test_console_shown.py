@@ -11,7 +11,7 @@ import json
 import msgspec
 import pytest
 
-from onceflow.console.lag_history import GROUPS_MAX, SAMPLES_MAX, LagHistory
+from onceflow.console.history import NAMES_MAX, RATE_MS, SAMPLES_MAX, History
 from onceflow.console.shown import SHOWN_BYTES_MAX, shown
 
 
@@ -76,7 +76,7 @@ def test_deep_json_is_text() -> None:
 
 
 def test_lag_is_remembered_within_bounds() -> None:
-    history = LagHistory()
+    history = History()
     for number in range(SAMPLES_MAX + 10):
         history.add(number, {"busy": number, f"once {number}": 1})
     assert history.of("busy")[0] == (10, 10)
@@ -84,10 +84,24 @@ def test_lag_is_remembered_within_bounds() -> None:
     assert history.of("once 0") == []
     assert history.of(f"once {SAMPLES_MAX + 9}") == [(SAMPLES_MAX + 9, 1)]
     kept = sum(bool(history.of(f"once {number}")) for number in range(SAMPLES_MAX + 10))
-    assert kept == GROUPS_MAX - 1
+    assert kept == NAMES_MAX - 1
 
 
 def test_what_json_cannot_hold_is_shown_all_the_same() -> None:
     found = shown(msgspec.msgpack.encode({"x": float("nan")}))
     assert found is not None
     assert (found["format"], found["text"]) == ("msgpack", "{'x': nan}")
+
+
+def test_a_rate_is_that_of_the_last_half_minute() -> None:
+    history = History()
+    history.add(0, {"t": 5})
+    assert (history.rate("t"), history.rate("other")) == (None, None)
+    history.add(1_000, {"t": 105})
+    assert history.rate("t") == 100
+    history.add(1_000 + RATE_MS, {"t": 105})
+    assert history.rate("t") == 0
+    history.add(1_000 + 10 * RATE_MS, {"t": 105 + 9 * 30})
+    assert history.rate("t") == 1, "samples that are further apart"
+    history.add(2_000 + 10 * RATE_MS, {"t": 0})
+    assert history.rate("t") == 0, "made anew"

@@ -125,6 +125,7 @@ async function topicsPage() {
       ["partitions", (row) => number(row.partitions), "number"],
       ["replicas", (row) => number(row.replicas), "number"],
       ["offsets", (row) => number(row.offsets), "number"],
+      ["a second", (row) => (row.offsets_a_second === null ? "–" : number(Math.round(row.offsets_a_second))), "number"],
       ["behind open transactions", (row) => number(row.behind_open_transactions), "number"],
       ["", troubles],
     ], "there are no topics", { href: (row) => `#/topics/${encode(row.topic)}`, filter: (row) => row.topic }),
@@ -201,10 +202,22 @@ function messagesSection(topic, found) {
       ["producer", (row) => (row.producer_id < 0 ? "–" : `${row.producer_id}/${row.producer_epoch}`)],
       ["key", (row) => (row.kind === "record" ? data(row.key) : ""), "data"],
       ["value", (row) => (row.error ? row.error : row.kind === "record" ? data(row.value) : ""), "data"],
-      ["headers", (row) => row.headers.map(([name, value]) => make("div", {}, `${name}: ${data(value)}`)), "data"],
+      ["headers", headers, "data"],
     ], "no messages here", {
       rowClass: (row) => (row.kind === "record" ? row.transaction : row.kind === "unreadable" ? row.kind : "marker"),
     }),
+  ];
+}
+
+// Of a dead letter the failure comes first; its traceback opens on a click.
+function headers(row) {
+  const all = row.headers.map(([name, value]) => make("div", {}, `${name}: ${data(value)}`));
+  if (!row.failure) return all;
+  const { topic, partition, offset, processor, attempts } = row.failure;
+  return [
+    make("div", { class: "aborted" }, `${row.failure.class}: ${row.failure.message}`),
+    make("div", {}, `from ${topic}:${partition} at ${offset}, in ${processor}, ${attempts} attempts`),
+    make("details", {}, make("summary", {}, `${all.length} headers`), ...all),
   ];
 }
 
