@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import functools
 import logging
-import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 import tenacity
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkAttributeError, PySparkException
 
-from onceflow.sdk import ProducerIdentity
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, RecordError
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import Checkpoint
+from onceflow.spark_integration.frames import FrameWrite, write_from_tasks_or_driver
 from onceflow.spark_integration.options import SinkOptions
-from onceflow.spark_integration.routing import route_by
-from onceflow.spark_integration.schema import SinkColumns
-from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
-from onceflow.spark_integration.writer import write_task
+from onceflow.spark_integration.transaction import BatchWriteError
+from onceflow.spark_integration.ways import SeenBatch, way_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,6 +80,7 @@ class BatchPublisher:
         self._transform = transform
         self._options = options
         self._attempts_max = max(1, attempts_max)
+        self._seen: SeenBatch | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Publish a micro-batch.
@@ -99,11 +96,7 @@ class BatchPublisher:
         """
         transform = self._transform
         rows = functools.cache(lambda: transform(df, batch_id) if transform else df)
-
-        def write(opened: OpenBatch) -> list[TaskReport]:
-            return _write(self._options, rows(), opened.identity)
-
-        self._publish([df], batch_id, write)
+        self._publish([df], batch_id, lambda: {self._options.topic: rows()})
 
     def many(self, frames: Mapping[str, DataFrame], batch_id: int) -> None:
         """Publish several frames in one transaction: all of them become visible, or none.
@@ -127,27 +120,27 @@ class BatchPublisher:
         for topic, df in frames.items():
             if "topic" in df.columns:
                 raise ConfigError("column topic", topic, "leave it out: many() names topics")
-
-        def write(opened: OpenBatch) -> list[TaskReport]:
-            return [
-                report
-                for topic, df in frames.items()
-                for report in _write(replace(self._options, topic=topic), df, opened.identity)
-            ]
-
-        self._publish(list(frames.values()), batch_id, write)
+        self._publish(list(frames.values()), batch_id, lambda: frames, topics=list(frames))
 
     def _publish(
         self,
-        frames: list[DataFrame],
+        given: list[DataFrame],
         batch_id: int,
-        write: Callable[[OpenBatch], list[TaskReport]],
+        frames: Callable[[], Mapping[Any, DataFrame]],
+        topics: Sequence[str] = (),
     ) -> None:
-        """Publish once, with retries."""
-        refuse_connect(frames[0])
-        refuse_speculation(frames[0])
+        """Publish once, with retries.
+
+        Args:
+            given: What the user's function was given.
+            batch_id: Number of the micro-batch.
+            frames: Makes the rows to write, by topic; by None where rows name their topics.
+            topics: Topics of the rows, where the option does not say.
+        """
+        refuse_connect(given[0])
+        refuse_speculation(given[0])
         checkpoint, options = transaction.named(self._options)
-        run = _Run.of(frames[0], checkpoint, options, batch_id)
+        run = _Run.of(given[0], checkpoint, options, batch_id)
         retry = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(self._attempts_max),
             wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.2),
@@ -155,8 +148,39 @@ class BatchPublisher:
             before_sleep=_log_retry,
             reraise=True,
         )
-        retry(_publish_once, options, frames, write, batch_id)
+        names = topics if options.topic is None else [options.topic]
+        retry(self._publish_once, options, names, given, frames, batch_id)
         run.note_done()
+
+    def _publish_once(
+        self,
+        options: SinkOptions,
+        topics: Sequence[str],
+        given: list[DataFrame],
+        frames: Callable[[], Mapping[Any, DataFrame]],
+        batch_id: int,
+    ) -> None:
+        opened = transaction.begin(options, batch_id, topics)
+        if opened.is_published:
+            logger.info("batch %s was published before; it is computed and not written", batch_id)
+            for df in given:  # A stateful query needs the state of this batch.
+                df.write.format("noop").mode("overwrite").save()
+            return
+        try:
+            writes = [
+                FrameWrite.of(replace(options, topic=topic), df, opened)
+                for topic, df in frames().items()
+            ]
+            offsets = opened.plan.offsets_count
+            way = way_of(offsets, self._seen, options.driver_rows_max)
+            reports = write_from_tasks_or_driver(options, writes, way)
+            rows = transaction.check_reports(reports)
+        except Exception:
+            transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
+            raise
+        transaction.commit(options, opened, rows)
+        size = sum(report.bytes for report in reports)
+        self._seen = SeenBatch(offsets, sum(rows.values()), size)
 
 
 _DONE: Final[dict[tuple[str, str], int]] = {}
@@ -267,62 +291,3 @@ def _may_pass(error: BaseException) -> bool:
 def _log_retry(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     logger.warning("batch attempt %d failed, trying again: %s", state.attempt_number, error)
-
-
-def _publish_once(
-    options: SinkOptions,
-    frames: list[DataFrame],
-    write: Callable[[OpenBatch], list[TaskReport]],
-    batch_id: int,
-) -> None:
-    opened = transaction.begin(options, batch_id)
-    if opened.is_published:
-        logger.info("batch %s was published before; it is computed and not written", batch_id)
-        for df in frames:  # A stateful query needs the state of this batch.
-            df.write.format("noop").mode("overwrite").save()
-        return
-    try:
-        rows = transaction.check_reports(write(opened))
-    except Exception:
-        transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
-        raise
-    transaction.commit(options, opened, rows)
-
-
-def _write(
-    options: SinkOptions,
-    df: DataFrame,
-    identity: ProducerIdentity,
-) -> list[TaskReport]:
-    """Run the tasks of one attempt and collect their reports."""
-    SinkColumns.of(df.schema, options.topic, is_strict=options.strict_columns)
-    routed = route_by(df, options.admin, options.topic)
-    columns = SinkColumns.of(routed.schema, options.topic)
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        report = write_task(options, columns, identity, batches)
-        yield pa.RecordBatch.from_pydict({"report": [pickle.dumps(report)]})
-
-    found: list[Any] = routed.mapInArrow(task, "report BINARY").collect()
-    reports: list[TaskReport] = [pickle.loads(bytes(row.report)) for row in found]
-    _check_stage(df, {report.stage for report in reports})
-    return reports
-
-
-def _check_stage(df: DataFrame, stages: set[int]) -> None:
-    """Make sure that Spark ran the writing stage only once.
-
-    Tasks of a repeated stage start at attempt 0 again, so they cannot tell by themselves; what is
-    left of the first run may have written between their rows.
-
-    Raises:
-        BatchWriteError: The stage was repeated.
-    """
-    tracker = df.sparkSession.sparkContext.statusTracker()
-    for stage in stages:
-        info = tracker.getStageInfo(stage)
-        if info is not None and info.currentAttemptId > 0:
-            raise BatchWriteError(
-                f"Spark repeated stage {stage}, which writes the batch (attempt "
-                f"{info.currentAttemptId}); nothing was published, the batch has to run again"
-            )

@@ -52,11 +52,24 @@ class BatchPlan:
         batch_id: Number of the batch.
         digest: Hash of the offsets file, which differs for each planning.
         sources: The Kafka sources of the query.
+        has_others: Whether there are sources that are not Kafka's.
     """
 
     batch_id: int
     digest: str
     sources: tuple[SourceRange, ...] = field(default=())
+    has_others: bool = False
+
+    @property
+    def offsets_count(self) -> int | None:
+        """Offsets that the batch reads, None where that is not known."""
+        if self.has_others or not self.sources:
+            return None
+        return sum(
+            max(0, end - source.starts.get(tp, 0))
+            for source in self.sources
+            for tp, end in source.ends.items()
+        )
 
 
 def least(offsets: Iterable[Mapping[TopicPartition, int]]) -> Offsets:
@@ -123,13 +136,14 @@ class Checkpoint:
             batch_id = max(self.planned_ids(), default=0)
         content = self._offsets(batch_id)
         before = self._texts(batch_id - 1) if batch_id > 0 else {}
-        sources = []
+        sources, has_others = [], False
         for key, text in _source_texts(content, self._name(batch_id)).items():
             ends = _kafka_offsets(_json(text))
             if ends is not None:
                 starts = self._starts(key, text, before.get(key), batch_id)
                 sources.append(SourceRange(_mark(text).get("cluster"), starts, ends))
-        return BatchPlan(batch_id, _digest(content), tuple(sources))
+            has_others = has_others or ends is None
+        return BatchPlan(batch_id, _digest(content), tuple(sources), has_others)
 
     def _starts(self, key: str, text: str, before: str | None, batch_id: int) -> Offsets:
         """Where a source's batch begins: at the end of the batch before it."""

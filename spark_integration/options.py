@@ -40,6 +40,8 @@ PartitionOffsets = dict[TopicPartition, int]
 
 POLL_TIMEOUT_MS: Final = 120_000
 """Default of ``pollTimeoutMs``."""
+BATCH_SIZE: Final = 262_144
+"""Default of ``kafka.batch.size``: rows come in bulk, and large batches cost less."""
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Default of ``kafka.transaction.timeout.ms``: a micro-batch has to end within it."""
 
@@ -206,6 +208,12 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
         "`true` lets the first batch of a new checkpoint publish again what an earlier checkpoint "
         "published under this name or at this location.",
         name="publishAgain",
+    )
+    driver_rows_max: int = whole(
+        10_000,
+        "`foreach_batch` only: a micro-batch of at most so many rows is sent by the driver, "
+        "without a shuffle; 0 never does so.",
+        name="driverRowsMax",
     )
     strict_columns: bool = switch(
         False,
@@ -470,6 +478,7 @@ class SinkOptions:
         publish_again: Whether a new checkpoint may begin before what was published.
         is_named_by_query: Whether the name comes from the query's id.
         strict_columns: Whether columns that the sink does not write are an error.
+        driver_rows_max: Most rows of a micro-batch that the driver sends itself.
     """
 
     topic: str | None
@@ -480,6 +489,7 @@ class SinkOptions:
     publish_again: bool = False
     is_named_by_query: bool = False
     strict_columns: bool = False
+    driver_rows_max: int = 0
 
     def of_query(self, query_id: str) -> SinkOptions:
         """The options with a name; it comes from the query's id where none was given.
@@ -512,7 +522,16 @@ class SinkOptions:
         Args:
             identity: That of the driver's producer.
         """
-        return self.client.producer(transactional_id=None, joined_identity=identity)
+        values = {"batch_size": BATCH_SIZE, **self.client.values("producer")}
+        return ProducerConfig.build(
+            {**values, "transactional_id": None, "joined_identity": identity}
+        )
+
+    @property
+    def encoding(self) -> ProducerConfig:
+        """Settings by which tasks encode rows before anybody sends them."""
+        values = {"batch_size": BATCH_SIZE, **self.client.values("producer")}
+        return ProducerConfig.build({**values, "transactional_id": None})
 
     @property
     def admin(self) -> AdminConfig:
@@ -567,6 +586,7 @@ class SinkOptions:
             client=client_of(options, client, NOT_OF_SINK),
             publish_again=found.publish_again,
             strict_columns=found.strict_columns,
+            driver_rows_max=found.driver_rows_max,
         )
         with named_as_options(options):  # what the clients would refuse
             for make in (made.of_query("query").owner, made.client.admin):

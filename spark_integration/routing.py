@@ -2,7 +2,7 @@
 
 The partition of a row is the one that the Java client would choose for its key (murmur2), so that
 records written through Spark and through other clients meet in joins. The count of partitions comes
-from the driver where the topics are known, else each task asks for the topics that its rows name.
+from the driver.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
-from onceflow.sdk import AdminConfig, murmur2_partition
+from onceflow.sdk import murmur2_partition
 from onceflow.sdk.errors import ConfigError
 from onceflow.spark_integration.schema import SinkColumns
-from onceflow.spark_integration.topics import CountsLookup, counts_by
 
 TASKS_MAX = 64
 """Most Spark tasks that rows are spread over."""
 TASKS_PER_CORE = 2
-"""Most of them for each core, where the rows name their topics."""
+"""Most of them for each core, where the rows name their topics or have no keys."""
 
 
 def _choose(
@@ -75,18 +74,7 @@ def route(df: DataFrame, counts: Mapping[str, int], *, topic: str | None = None)
     return _routed(df, topic, fixed)
 
 
-def route_by(df: DataFrame, admin: AdminConfig, topic: str | None) -> DataFrame:
-    """As ``route``, with counts of partitions that are asked for as far as the rows need them.
-
-    Args:
-        df: Rows with the sink's columns.
-        admin: Settings of the client that asks.
-        topic: Topic of every row; None when the rows have a column ``topic``.
-    """
-    return _routed(df, topic, CountsLookup(admin) if topic is None else counts_by(admin, [topic]))
-
-
-def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLookup) -> DataFrame:
+def _routed(df: DataFrame, topic: str | None, counts: dict[str, int]) -> DataFrame:
     at = SinkColumns.of(df.schema, topic)
     names = {
         name: df.columns[position]
@@ -95,9 +83,7 @@ def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLoo
     }
 
     def choose(keys: pa.Array, topics: pa.Array, spread: pa.Array) -> pa.Array:
-        if isinstance(counts, dict):
-            return _choose(counts, keys, topics, spread)
-        return _choose(counts.of(topics.unique().to_pylist()), keys, topics, spread)
+        return _choose(counts, keys, topics, spread)
 
     partition_of = arrow_udf(choose, returnType=IntegerType())  # type: ignore[call-overload]
     topic_column = F.lit(topic) if topic is not None else F.col(names["topic"])
@@ -113,15 +99,23 @@ def _routed(df: DataFrame, topic: str | None, counts: dict[str, int] | CountsLoo
     routed = df.withColumn(names.get("partition", "partition"), chosen)
     # One number for each pair of topic and partition, so that neighbours go to different tasks.
     shift = F.lit(0) if topic is not None else F.pmod(F.hash(topic_column), F.lit(2**20))
-    tasks = TASKS_MAX if isinstance(counts, CountsLookup) else min(TASKS_MAX, sum(counts.values()))
-    if topic is None:
-        tasks = min(tasks, TASKS_PER_CORE * _cores(df))
     number = F.col(names.get("partition", "partition")) + shift
     target = F.pmod(F.coalesce(number, F.lit(0)), F.lit(2**31 - 1)).cast("int")
-    return routed.repartitionById(max(1, tasks), target)
+    tasks = tasks_for(df, None if topic is None else counts[topic])
+    return routed.repartitionById(tasks, target)
 
 
-def _cores(df: DataFrame) -> int:
+def tasks_for(df: DataFrame, count: int | None) -> int:
+    """How many tasks the partitions are spread over.
+
+    Args:
+        df: The rows.
+        count: How many partitions there are, None where rows name their topics.
+    """
+    return min(TASKS_MAX, TASKS_PER_CORE * cores_of(df) if count is None else count)
+
+
+def cores_of(df: DataFrame) -> int:
     """Cores of the cluster as Spark knows them; Spark Connect does not tell."""
     try:
         return int(df.sparkSession.sparkContext.defaultParallelism)

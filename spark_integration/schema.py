@@ -136,3 +136,8 @@ class SinkColumns:
             headers=found.get("headers"),
             timestamp=found.get("timestamp"),
         )
+
+    def positions(self) -> list[int]:
+        """Positions of the columns that are there."""
+        every = (self.key, self.value, self.topic, self.partition, self.headers, self.timestamp)
+        return [position for position in every if position is not None]

@@ -29,22 +29,35 @@ def partition_counts(
 def counts_by(config: AdminConfig, topics: Iterable[str] | None) -> dict[str, int]:
     """Number of partitions of topics, asked by an admin client with these settings."""
     with Admin(config=config) as admin:
-        names = admin.list_topics() if topics is None else sorted(topics)
-        described = admin.describe_topics(names)
+        return topic_counts(admin, admin.list_topics() if topics is None else topics)
+
+
+def topic_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
+    """Number of partitions of topics.
+
+    Args:
+        admin: Client to ask with.
+        topics: Their names.
+
+    Raises:
+        UnknownTopicOrPartitionError: A topic does not exist.
+    """
+    names = sorted(topics)
+    described = admin.describe_topics(names) if names else {}
     return {topic: description.partition_count for topic, description in described.items()}
 
 
 def existing_counts(admin: Admin, topics: Iterable[str]) -> dict[str, int]:
     """Number of partitions of those of the topics that exist."""
     names = sorted(topics)
-    found = {}
     try:
-        found = admin.describe_topics(names) if names else {}
+        return topic_counts(admin, names)
     except UnknownTopicOrPartitionError:
+        found: dict[str, int] = {}
         for name in names:
             with contextlib.suppress(UnknownTopicOrPartitionError):
-                found |= admin.describe_topics([name])
-    return {topic: description.partition_count for topic, description in found.items()}
+                found |= topic_counts(admin, [name])
+        return found
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -40,7 +40,7 @@ from onceflow.spark_integration.progress import (
     is_ahead,
     is_replay,
 )
-from onceflow.spark_integration.topics import existing_counts
+from onceflow.spark_integration.topics import existing_counts, topic_counts
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -62,6 +62,7 @@ class OpenBatch:
         progress: What was published before.
         trace_group_id: Group that notes which query uses the checkpoint's location, None when
             that is noted or the sink has a name.
+        counts: Partitions of the topics that were asked for.
     """
 
     identity: ProducerIdentity
@@ -71,6 +72,7 @@ class OpenBatch:
     offsets: dict[TopicPartition, int]
     progress: Progress
     trace_group_id: str | None = None
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class TaskReport(WriterCommitMessage):
         stage: Id of the Spark stage that the task belongs to.
         identity: Identity under which it wrote.
         rows: Rows written, by partition.
+        bytes: Size of the batches that hold them.
         error: Why it could not write; the batch must be aborted then.
         opened: The batch, where the report goes to another process than the one that opened it.
     """
@@ -90,6 +93,7 @@ class TaskReport(WriterCommitMessage):
     stage: int
     identity: ProducerIdentity
     rows: dict[TopicPartition, int]
+    bytes: int = 0
     error: KafkaError | BatchWriteError | None = None
     opened: OpenBatch | None = None
 
@@ -105,14 +109,16 @@ def named(options: SinkOptions) -> tuple[Checkpoint, SinkOptions]:
     return checkpoint, options.of_query(checkpoint.query_id())
 
 
-def begin(given: SinkOptions, batch_id: int | None = None) -> OpenBatch:
+def begin(given: SinkOptions, batch_id: int | None = None, topics: Iterable[str] = ()) -> OpenBatch:
     """Take a new epoch for a batch attempt and learn what was published before.
 
     Args:
         given: The sink's options.
         batch_id: The batch; by default the last one that the checkpoint plans.
+        topics: Topics that the batch is written to, as far as they are known.
 
     Raises:
+        UnknownTopicOrPartitionError: One of the topics does not exist.
         ConfigError: The transaction timeout is above what the broker allows, or the batch is not
             one that may follow what was published; the message says why and what to do.
         CheckpointError: The checkpoint cannot be read.
@@ -123,6 +129,7 @@ def begin(given: SinkOptions, batch_id: int | None = None) -> OpenBatch:
     with Admin(config=options.admin) as admin:
         # A copy of the checkpoint that is behind must not fence the query that is ahead. What is
         # read here may miss a commit that is not complete; the read below waits for it.
+        counts = topic_counts(admin, topics)
         seen = _progress(admin, options, stable=False).last(query_id, sink)
         if is_ahead(seen, plan):
             is_replay(seen, plan, checkpoint, options.source_group_id)
@@ -138,7 +145,7 @@ def begin(given: SinkOptions, batch_id: int | None = None) -> OpenBatch:
         elif not progress.is_newest(query_id, sink):
             _check_starts(admin, options, options.source_group_id, own)
     offsets = least(source.ends for source in own)
-    return OpenBatch(identity, query_id, plan, False, offsets, progress, trace)
+    return OpenBatch(identity, query_id, plan, False, offsets, progress, trace, counts)
 
 
 def _progress(admin: Admin, options: SinkOptions, *, stable: bool) -> Progress:

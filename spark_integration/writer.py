@@ -6,106 +6,82 @@ writes: the first may still be alive, and sequence numbers do not tell the two a
 
 from __future__ import annotations
 
+import itertools
 import logging
-import time
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from onceflow.spark_integration import transaction
+from onceflow.spark_integration.encoding import RowEncoder, decoded, filled
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
+from onceflow.spark_integration.topics import CountsLookup
 from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from onceflow.sdk import Admin, Producer, ProducerIdentity, TopicPartition
+    from onceflow.sdk import Admin, EncodedBatch, Producer, ProducerIdentity, TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
+ON_DRIVER: Final = -1
+"""Stands for the stage of what the driver wrote itself."""
 
 
-class TaskRowWriter:
-    """Sends one task's rows through a joined producer and counts them by partition.
+class TaskWriter(ABC):
+    """Sends what one task has through a joined producer and counts the rows by partition.
 
     Args:
         producer: A producer that joined the driver's transaction.
         admin: Client that asks brokers who wrote to a partition.
-        columns: Where the rows hold what.
-        topic: Topic of every row, or None when the rows name theirs.
-        task: Number of the task; rows without a key go to a partition chosen by it.
+        task: Number of the task.
     """
 
-    def __init__(
-        self,
-        producer: Producer,
-        admin: Admin,
-        columns: SinkColumns,
-        topic: str | None,
-        task: int,
-    ) -> None:
+    def __init__(self, producer: Producer, admin: Admin, task: int) -> None:
         self._producer = producer
         self._admin = admin
-        self._columns = columns
-        self._topic = topic
         self._task = task
-        self._partition_counts: dict[str, int] = {}
         self.rows: dict[TopicPartition, int] = {}
+        self.bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of one Arrow batch.
+        """Take an Arrow batch.
 
         Raises:
             ConfigError: A row has no topic, or names a partition that does not exist.
             BatchWriteError: Somebody else writes to a partition.
         """
-        at = self._columns
-        rows_by_target: dict[TopicPartition, list[int]] = {}
-        for row, target in enumerate(self._targets(batch)):
-            rows_by_target.setdefault(target, []).append(row)
-        for target, rows in rows_by_target.items():
-            part = batch if len(rows) == batch.num_rows else batch.take(rows)
-            if target not in self.rows:
-                self._claim(target)
-            self._producer.send_many(
-                target.topic,
-                _bytes(part, at.value),
-                None if at.key is None else _bytes(part, at.key),
-                partition=target.partition,
-                timestamps_ms=None if at.timestamp is None else _milliseconds(part, at.timestamp),
-                headers=None if at.headers is None else _headers(part, at.headers),
-            )
-            self.rows[target] = self.rows.get(target, 0) + len(rows)
+        for topic, made in self._made_of(batch):
+            self._send(topic, made)
 
-    def _targets(self, batch: pa.RecordBatch) -> Iterator[TopicPartition]:
-        """Topic and partition of each row."""
-        from onceflow.sdk import TopicPartition, murmur2_partition
-        from onceflow.sdk.errors import ConfigError
+    def finish(self) -> None:
+        """Hand over what was held back."""
+        for topic, made in self._rest():
+            self._send(topic, made)
 
-        at = self._columns
-        size = batch.num_rows
-        topics = [self._topic] * size if at.topic is None else batch.column(at.topic).to_pylist()
-        partitions = (
-            [None] * size if at.partition is None else batch.column(at.partition).to_pylist()
-        )
-        keys = [None] * size if at.key is None or None not in partitions else _bytes(batch, at.key)
-        known: dict[tuple[str, int], TopicPartition] = {}
-        for topic, partition, key in zip(topics, partitions, keys, strict=True):
-            if topic is None:
-                raise ConfigError("column topic", None, "give every row a topic")
-            if partition is None:
-                count = self._count(topic)
-                partition = self._task % count if key is None else murmur2_partition(key, count)
-            yield known.setdefault((topic, partition), TopicPartition(topic, partition))
+    @abstractmethod
+    def _made_of(self, batch: pa.RecordBatch) -> Iterable[tuple[str, EncodedBatch]]:
+        """Topic and batch of what can be sent."""
 
-    def _count(self, topic: str) -> int:
-        if topic not in self._partition_counts:
-            self._partition_counts[topic] = len(self._producer.partitions_for(topic))
-        return self._partition_counts[topic]
+    def _rest(self) -> Iterable[tuple[str, EncodedBatch]]:
+        """Topic and batch of what was held back."""
+        return ()
+
+    def _send(self, topic: str, batch: EncodedBatch) -> None:
+        """Hand over a finished batch."""
+        from onceflow.sdk import TopicPartition
+
+        target = TopicPartition(topic, batch.partition)
+        self._claim(target)
+        self._producer.send_batch(topic, batch)
+        self.rows[target] = self.rows.get(target, 0) + batch.records_count
+        self.bytes += len(batch.data)
 
     def _claim(self, target: TopicPartition) -> None:
         """Make sure that nobody wrote to a partition in this transaction before.
@@ -115,6 +91,8 @@ class TaskRowWriter:
         """
         from onceflow.sdk.errors import ConfigError
 
+        if target in self.rows:
+            return
         if target.partition not in self._producer.partitions_for(target.topic):
             raise ConfigError(
                 "column partition", target.partition, f"topic {target.topic} has no such partition"
@@ -131,37 +109,88 @@ class TaskRowWriter:
                 )
 
 
-def _bytes(batch: pa.RecordBatch, position: int) -> list[bytes | None]:
-    """A column of text or bytes, as bytes; text is UTF-8 in Arrow already."""
-    column = batch.column(position)
-    values: list[bytes | None] = column.cast("large_binary").to_pylist()
-    return values
+class RowWriter(TaskWriter):
+    """Writes rows as they are; each goes where it says, or its key.
+
+    Args:
+        producer: As in `TaskWriter`.
+        admin: As in `TaskWriter`.
+        task: As in `TaskWriter`.
+        encoder: Makes batches of them.
+    """
+
+    def __init__(self, producer: Producer, admin: Admin, task: int, encoder: RowEncoder) -> None:
+        super().__init__(producer, admin, task)
+        self._encoder = encoder
+
+    def _made_of(self, batch: pa.RecordBatch) -> Iterable[tuple[str, EncodedBatch]]:
+        return self._encoder.encode(batch)
+
+    def _rest(self) -> Iterable[tuple[str, EncodedBatch]]:
+        return self._encoder.finish()
 
 
-def _milliseconds(batch: pa.RecordBatch, position: int) -> list[int]:
-    """A column of timestamps; null is now."""
-    microseconds = batch.column(position).cast("int64").to_pylist()
-    now_ms = int(time.time() * 1000)
-    return [now_ms if us is None else us // 1000 for us in microseconds]
+class OwnPartitionsWriter(RowWriter):
+    """Writes rows without keys to partitions that belong to this task alone.
+
+    Args:
+        producer: As in `TaskWriter`.
+        admin: As in `TaskWriter`.
+        task: As in `TaskWriter`.
+        encoder: Makes batches of them.
+        partitions: The task's partitions.
+    """
+
+    def __init__(
+        self,
+        producer: Producer,
+        admin: Admin,
+        task: int,
+        encoder: RowEncoder,
+        partitions: Sequence[int],
+    ) -> None:
+        super().__init__(producer, admin, task, encoder)
+        self._partitions = itertools.cycle(partitions)
+
+    def _made_of(self, batch: pa.RecordBatch) -> Iterable[tuple[str, EncodedBatch]]:
+        return self._encoder.encode(batch, next(self._partitions))
 
 
-def _headers(batch: pa.RecordBatch, position: int) -> list[list[tuple[str, bytes | None]]]:
-    return [
-        [(header["key"], header["value"]) for header in headers or ()]
-        for headers in batch.column(position).to_pylist()
-    ]
+class BatchWriter(TaskWriter):
+    """Writes batches that other tasks encoded."""
+
+    def _made_of(self, batch: pa.RecordBatch) -> Iterable[tuple[str, EncodedBatch]]:
+        return decoded(batch)
+
+
+def own_partitions(task: int, tasks_max: int, count: int, shift: int) -> list[int]:
+    """Partitions that belong to one of several tasks alone.
+
+    Args:
+        task: Number of the task, below ``tasks_max``.
+        tasks_max: Most tasks that there are, at most ``count``.
+        count: Partitions of the topic.
+        shift: Moves all of them, so that batches with few tasks do not always fill the same ones.
+    """
+    return [(number + shift) % count for number in range(task, count, tasks_max)]
 
 
 def write_task(
     options: SinkOptions,
-    columns: SinkColumns,
     identity: ProducerIdentity,
     batches: Iterable[pa.RecordBatch],
+    make: Callable[[Producer, Admin, int], TaskWriter],
 ) -> TaskReport:
-    """Write one task's rows and report the partitions that they went to.
+    """Write what one task has and report the partitions that it went to.
 
     What goes wrong while writing is reported, not raised: a raised error would make Spark start
     the task again, which must not write, and hide the cause behind that refusal.
+
+    Args:
+        options: The sink's options.
+        identity: That of the driver's producer.
+        batches: Arrow batches.
+        make: Makes the writer of producer, admin client and number of the task.
     """
     from onceflow.sdk import Admin, KafkaError, Producer
 
@@ -171,21 +200,49 @@ def write_task(
     report = TaskReport(task, context.stageId(), identity, {})
     if context.attemptNumber() > 0:
         return replace(report, error=_second_attempt(task, context.attemptNumber()))
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
+    rest = filled(batches)
+    first = next(rest, None)
     if first is None:
         return report
     try:
         joined = options.joined(identity)
         with Producer(config=joined) as producer, Admin(config=options.admin) as admin:
-            writer = TaskRowWriter(producer, admin, columns, options.topic, task)
+            writer = make(producer, admin, task)
             writer.write(first)
-            for batch in filled:
+            for batch in rest:
                 writer.write(batch)
+            writer.finish()
             producer.flush()
     except (KafkaError, BatchWriteError) as error:
         return replace(report, error=error)
-    return replace(report, rows=writer.rows)
+    return replace(report, rows=writer.rows, bytes=writer.bytes)
+
+
+def write_from_driver(
+    options: SinkOptions, identity: ProducerIdentity, batches: Iterable[tuple[str, EncodedBatch]]
+) -> TaskReport:
+    """Write a small micro-batch on the driver, where no task can write beside.
+
+    Args:
+        options: The sink's options.
+        identity: That of the driver's producer.
+        batches: Topic and batch.
+
+    Raises:
+        KafkaError: The rows could not be written.
+    """
+    from onceflow.sdk import Producer, TopicPartition
+
+    rows: dict[TopicPartition, int] = {}
+    size = 0
+    with Producer(config=options.joined(identity)) as producer:
+        for topic, batch in batches:
+            size += len(batch.data)
+            producer.send_batch(topic, batch)
+            target = TopicPartition(topic, batch.partition)
+            rows[target] = rows.get(target, 0) + batch.records_count
+        producer.flush()
+    return TaskReport(0, ON_DRIVER, identity, rows, size)
 
 
 def _second_attempt(task: int, attempt: int) -> BatchWriteError:
@@ -238,8 +295,14 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
                 pass
             report = TaskReport(context.partitionId(), context.stageId(), self._open.identity, {})
         else:
-            report = write_task(self._options, self._columns, self._open.identity, iterator)
+            report = write_task(self._options, self._open.identity, iterator, self._writer)
         return replace(report, opened=self._open)
+
+    def _writer(self, producer: Producer, admin: Admin, task: int) -> RowWriter:
+        counts = CountsLookup(self._options.admin)
+        # Tasks do not know of each other: one that moved on would meet another one's partition.
+        encoder = RowEncoder(self._options, self._columns, counts, task, moves_on=False)
+        return RowWriter(producer, admin, task, encoder)
 
     def commit(
         self,

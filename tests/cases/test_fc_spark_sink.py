@@ -64,6 +64,8 @@ def spark() -> Iterator[SparkSession]:
         ("data source", "commit entry removed"),
         pytest.param("data source", "SIGKILL", marks=pytest.mark.chaos),
         pytest.param("foreach_batch", "SIGKILL", marks=pytest.mark.chaos),
+        pytest.param("foreach_batch by tasks", "SIGKILL", marks=pytest.mark.chaos),
+        pytest.param("foreach_batch by tasks without keys", "SIGKILL", marks=pytest.mark.chaos),
     ],
 )
 def test_fc_58_exactly_once_sink_against_driver_crash(

@@ -71,7 +71,8 @@ class Copy:
     """A query that copies a topic of twenty rows to another one of two partitions."""
 
     def __init__(self, spark: SparkSession, cluster: str, folder: Path, sink: str) -> None:
-        self.spark, self.cluster, self.sink = spark, cluster, sink
+        self.spark, self.cluster = spark, cluster
+        self.sink, _, self.way = sink.partition(" by ")
         number = next(NUMBERS)
         self.source, self.target = f"copy-in-{number}", f"copy-out-{number}"
         with Admin(bootstrap_servers=cluster) as admin:
@@ -91,9 +92,11 @@ class Copy:
         """Start the query up to the present end of the source."""
         rows = stream(self.spark, self.cluster, self.source, **reading).select("key", "value")
         changed = change(rows) if change else rows
+        changed = changed.drop("key") if self.way == "tasks without keys" else changed
         writer = changed.writeStream.option("checkpointLocation", str(self.checkpoint))
         if self.sink == "foreach_batch":
-            publish = foreach_batch(attempts_max=3, **self.options)
+            rows_max = "0" if self.way else "10000"
+            publish = foreach_batch(attempts_max=3, driverRowsMax=rows_max, **self.options)
             writer = writer.foreachBatch(publish)
         else:
             counts = partition_counts(self.options, [self.target])
@@ -133,6 +136,17 @@ on_both_clusters = pytest.mark.parametrize(
     indirect=True,
 )
 both_sinks = pytest.mark.parametrize("copy", ["data source", "foreach_batch"], indirect=True)
+# The driver writes small batches of foreach_batch; tasks write larger ones in two ways.
+every_way = pytest.mark.parametrize(
+    "copy",
+    [
+        "data source",
+        "foreach_batch",
+        "foreach_batch by tasks",
+        "foreach_batch by tasks without keys",
+    ],
+    indirect=True,
+)
 data_source = pytest.mark.parametrize("copy", ["data source"], indirect=True)
 batch_function = pytest.mark.parametrize("copy", ["foreach_batch"], indirect=True)
 
@@ -152,12 +166,12 @@ def failing_once(marker: Path, value: str) -> Change:
 
 
 @on_both_clusters
-@both_sinks
+@every_way
 def test_rows_and_offsets_of_all_micro_batches_are_published_once(copy: Copy) -> None:
     copy.run(maxOffsetsPerTrigger="8")
     assert copy.visible() == VALUES
     assert copy.committed() == {TopicPartition(copy.source, n): 10 for n in range(2)}
-    by_partition = {r.key: r.partition for r in read_topic(copy.cluster, copy.target)}
+    by_partition = {r.value: r.partition for r in read_topic(copy.cluster, copy.target)}
     assert set(by_partition.values()) == {0, 1}
     copy.run()
     assert copy.visible() == VALUES
@@ -195,7 +209,7 @@ def test_task_that_fails_before_the_writing_stage_is_sparks_own_affair(
     assert copy.written() == VALUES
 
 
-@both_sinks
+@every_way
 def test_task_that_fails_after_some_rows_were_written(copy: Copy) -> None:
     """What the attempt left in the log belongs to an aborted transaction."""
     with Proxy(copy.cluster) as proxy:
@@ -228,7 +242,9 @@ def test_answer_to_the_commit_is_lost(copy: Copy) -> None:
     assert copy.written() == VALUES
 
 
-@both_sinks
+@pytest.mark.parametrize(
+    "copy", ["data source", "foreach_batch", "foreach_batch by tasks"], indirect=True
+)
 def test_rows_choose_topic_partition_headers_and_time(copy: Copy) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - the usual name for it
 
@@ -332,6 +348,20 @@ def test_tasks_that_share_a_partition_are_refused_with_the_remedy(copy: Copy) ->
     with pytest.raises(Exception, match=r"onceflow\.spark_integration\.route\(\)"):
         finish(query)
     assert copy.visible() == []
+
+
+@batch_function
+def test_batch_that_grows_beyond_what_the_driver_takes_is_written_by_tasks(copy: Copy) -> None:
+    """The first one by what its tasks find, the next one by what the first one was."""
+    grown = [f"{value}-{n}" for value in VALUES for n in range(1_000)]
+    copy.run(
+        lambda rows: rows.selectExpr(
+            "key", "explode(sequence(0, 999)) AS n", "cast(value AS string) AS v"
+        ).selectExpr("key", "concat(v, '-', n, repeat(' ', 200)) AS value"),
+        maxOffsetsPerTrigger="12",
+    )
+    assert sorted(value.rstrip() for value in copy.visible()) == sorted(grown)
+    assert len(copy.written()) == len(grown)
 
 
 @batch_function

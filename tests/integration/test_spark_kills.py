@@ -39,7 +39,15 @@ def log_end(admin: Admin) -> int:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("sink", ["foreach_batch", "data source"])
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "foreach_batch",
+        "foreach_batch by tasks",
+        "foreach_batch by tasks without keys",
+        "data source",
+    ],
+)
 def test_driver_killed_at_random_moments(sink: str, seed: int, tmp_path: Path) -> None:
     chance, log = random.Random(seed), tmp_path / "driver.log"
     with contextlib.ExitStack() as stack:

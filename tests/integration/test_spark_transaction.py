@@ -25,10 +25,12 @@ from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, ProducerFen
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.spark_integration import BatchWriteError, transaction
 from onceflow.spark_integration.checkpoint import CheckpointError
+from onceflow.spark_integration.encoding import RowEncoder
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
+from onceflow.spark_integration.topics import CountsLookup
 from onceflow.spark_integration.transaction import OpenBatch
-from onceflow.spark_integration.writer import TaskRowWriter
+from onceflow.spark_integration.writer import RowWriter
 
 pytestmark = pytest.mark.spark
 NUMBERS = itertools.count(1)
@@ -400,14 +402,18 @@ def test_partition_that_another_attempt_wrote_to_is_refused(query: Query) -> Non
     opened = query.begin()
     query.task(opened.identity, 0, ["of the first run"])
     columns = SinkColumns(0, key=None, topic=None, partition=1, headers=None, timestamp=None)
+    options = query.options()
     with (
         Producer(bootstrap_servers=query.cluster, joined_identity=opened.identity) as producer,
         Admin(bootstrap_servers=query.cluster) as admin,
     ):
-        writer = TaskRowWriter(producer, admin, columns, query.topic, 1)
+        encoder = RowEncoder(options, columns, CountsLookup(options.admin), 1, moves_on=False)
+        writer = RowWriter(producer, admin, 1, encoder)
         writer.write(rows_of(["free"], 1))
+        writer.finish()
+        writer.write(rows_of(["again"], 0))
         with pytest.raises(BatchWriteError, match=rf"wrote to {query.topic}-0"):
-            writer.write(rows_of(["again"], 0))
+            writer.finish()
         producer.flush()
     assert writer.rows == {TopicPartition(query.topic, 1): 1}
 

@@ -30,7 +30,8 @@ class Plan:
     """What the driver does.
 
     Attributes:
-        sink: ``foreach_batch`` or ``data source``.
+        sink: ``data source`` or ``foreach_batch``, where the driver writes small batches; with
+            ``by tasks`` or ``by tasks without keys`` behind it, it never does.
         bootstrap: Brokers.
         source: Topic to read.
         target: Topic to write; also the transactional id and the group.
@@ -101,9 +102,10 @@ def run(spark: SparkSession, plan: Plan) -> None:
     }
     limit = str(plan.rows_per_batch)
     rows = stream(spark, plan.bootstrap, plan.source, maxOffsetsPerTrigger=limit)
-    rows = rows.select("key", "value")
-    if plan.sink == "foreach_batch":
-        publish = foreach_batch(**options)
+    sink, _, way = plan.sink.partition(" by ")
+    rows = rows.select(*(["value"] if way.endswith("without keys") else ["key", "value"]))
+    if sink == "foreach_batch":
+        publish = foreach_batch(driverRowsMax="0" if way else "10000", **options)
 
         def publish_and_die(batch: DataFrame, batch_id: int) -> None:
             publish(batch, batch_id)

@@ -75,6 +75,11 @@ class BatchEncoder:
         self._builders: list[RecordBatchBuilder | None] = [None] * partition_count
         self._sticky = first_partition % partition_count
 
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic."""
+        return len(self._builders)
+
     def encode(
         self,
         values: Column[object],

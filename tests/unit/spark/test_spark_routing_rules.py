@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from case_proxy import Action, Proxy
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.errors import AnalysisException, PySparkAttributeError, PythonException
 
 from onceflow.broker_lite import Broker
@@ -28,12 +30,14 @@ from onceflow.sdk.errors import (
 )
 from onceflow.sdk.protocol.api.cluster import MetadataRequest, MetadataResponse
 from onceflow.spark_integration import OnceflowDataSource, foreach_batch
-from onceflow.spark_integration.batch_function import _check_stage, _may_pass
+from onceflow.spark_integration.batch_function import _may_pass
+from onceflow.spark_integration.frames import check_stage
 from onceflow.spark_integration.options import SinkOptions, SourceOptions
 from onceflow.spark_integration.routing import _choose
 from onceflow.spark_integration.source import _check_worker_python, register
 from onceflow.spark_integration.topics import CountsLookup
 from onceflow.spark_integration.transaction import BatchWriteError
+from onceflow.spark_integration.writer import own_partitions
 
 SERVERS = {"kafka.bootstrap.servers": "b:9092"}
 
@@ -184,6 +188,14 @@ def test_counts_are_asked_for_the_topics_of_the_rows_and_once_each() -> None:
         assert lookup.of(["b", "missing"]) == {"a": 2, "b": 3}
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))
+def test_tasks_own_every_partition_and_share_none(count: int, tasks_max: int, shift: int) -> None:
+    tasks_max = min(tasks_max, count)
+    owned = [own_partitions(task, tasks_max, count, shift) for task in range(tasks_max)]
+    assert sorted(number for one in owned for number in one) == list(range(count))
+    assert all(owned)
+
+
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_repeated_writing_stage_fails_the_batch(attempt: int) -> None:
     stages = {7: SimpleNamespace(currentAttemptId=0), 8: SimpleNamespace(currentAttemptId=attempt)}
@@ -192,4 +204,4 @@ def test_repeated_writing_stage_fails_the_batch(attempt: int) -> None:
     df = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
     expected = pytest.raises(BatchWriteError, match="stage 8") if attempt else nullcontext()
     with expected:
-        _check_stage(df, {7, 8, 9})
+        check_stage(df, {7, 8, 9})
