@@ -1,12 +1,12 @@
-"""What a session needs of its two clients, as protocols that both faces of the SDK satisfy.
+"""Protocols of the two clients of a session, which blocking and asyncio clients satisfy.
 
 Every method returns its result or an awaitable of it, so that the same code drives blocking and
-asyncio clients. The factories at the end make the SDK's clients; tests hand in their own.
+asyncio clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from onceflow.sdk.model.consumer_record import AnyRecord
@@ -20,7 +20,6 @@ from onceflow.sdk.model.partitions import (
 from onceflow.transactions.colour import Maybe
 
 Records: TypeAlias = dict[TopicPartition, list[AnyRecord]]
-RebalanceHook: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[None] | None]
 
 
 class SentRun(Protocol):
@@ -29,10 +28,9 @@ class SentRun(Protocol):
     def last(self) -> RecordMetadata: ...
 
 
-class SessionProducer(Protocol):
-    """The transactional producer as a session uses it."""
+class Sending(Protocol):
+    """Sends records; producers and sessions do."""
 
-    def begin_transaction(self) -> Maybe[None]: ...
     def send(
         self,
         topic: str,
@@ -53,6 +51,12 @@ class SessionProducer(Protocol):
         timestamps_ms: Sequence[int] | None = None,
     ) -> object: ...
     def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
+
+
+class SessionProducer(Sending, Protocol):
+    """The transactional producer of a session."""
+
+    def begin_transaction(self) -> Maybe[None]: ...
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
@@ -65,7 +69,7 @@ class SessionProducer(Protocol):
 
 
 class SessionConsumer(Protocol):
-    """The group consumer as a session uses it."""
+    """The group consumer of a session."""
 
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> Maybe[Records]: ...
     def assignment(self) -> set[TopicPartition] | frozenset[TopicPartition]: ...

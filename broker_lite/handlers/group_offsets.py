@@ -50,7 +50,6 @@ TXN_COMMIT_ABORTABLE_FROM = 4
 """First TxnOffsetCommit version whose senders know TRANSACTION_ABORTABLE."""
 
 _Topics = Iterable[tuple[str, Sequence[OffsetToCommit]]]
-_Codes = Mapping[TopicPartition, ErrorCode]
 K = TypeVar("K")
 
 

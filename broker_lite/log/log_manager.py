@@ -377,11 +377,6 @@ class LogManager:
             self._offsets.write_recovery_points(self.partitions())
             self._noted_recovery_points = total
 
-    def next_flush_ms(self) -> int | None:
-        """When :meth:`flush_due` has work by the topics' ``flush.ms``, or None."""
-        deadlines = [log.flush_deadline_ms for log in self.partitions()]
-        return min((at for at in deadlines if at is not None), default=None)
-
     def flush_due(self, now_ms: int) -> None:
         """Flush the logs whose ``flush.ms`` went by."""
         for log in self.partitions():

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from onceflow.sdk.errors import ConfigError
 
-MECHANISM = "PLAIN"
 CREDENTIALS_SETTING = "onceflow.sasl.plain.credentials"
 
 

@@ -7,16 +7,14 @@ stays. Meaning of the settings: KIP-651 (PEM) and Kafka's ``ssl.*``.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import ssl
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from onceflow.broker_lite.settings.security_settings import Value
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.settings.security import as_file
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -46,7 +44,7 @@ def server_context(value: Callable[[str], Value], client_auth: str) -> ssl.SSLCo
     pem, password = _key_material(value)
     setting = "ssl.keystore.location" if value("ssl.keystore.location") else "ssl.keystore.key"
     try:
-        with _as_file(pem) as path:
+        with as_file(pem) as path:
             context.load_cert_chain(path, password=lambda: password)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise ConfigError(
@@ -175,20 +173,3 @@ def _from_pkcs12(setting: str, location: str, data: bytes, password: Value) -> b
         for each in [*found, *store.additional_certs]
     ]
     return b"".join(parts)
-
-
-@contextlib.contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """A path under which the TLS library finds the data, gone afterwards."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("onceflow-key", os.MFD_CLOEXEC)
-        try:
-            os.write(descriptor, data)
-            yield f"/proc/self/fd/{descriptor}"
-        finally:
-            os.close(descriptor)
-        return
-    with tempfile.NamedTemporaryFile() as file:  # only this user may read it
-        file.write(data)
-        file.flush()
-        yield file.name

@@ -21,43 +21,23 @@ from onceflow.sdk.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from onceflow.sdk.model.partitions import Headers, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions import Abort, PollResult
-from onceflow.transactions.clients import SentRun
+from onceflow.transactions.clients import Sending, SentRun
 from onceflow.transactions.colour import Maybe, settle
 from onceflow.transactions.listener import Offsets, SessionListener
 
 _NO_SUCH_TOPIC = (InvalidTopicError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
 
 
-class Session(Protocol):
-    """What is used of a session; both faces have it."""
+class Session(Sending, Protocol):
+    """The calls that a worker makes to its session, blocking or asyncio."""
 
     @property
     def last_abort(self) -> Abort | None: ...
     def poll_result(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> Maybe[PollResult]: ...
-    def send(
-        self,
-        topic: str,
-        value: object = None,
-        *,
-        key: object = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> object: ...
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[object],
-        keys: Sequence[object] | None = None,
-        *,
-        partition: int | None = None,
-        timestamps_ms: Sequence[int] | None = None,
-    ) -> object: ...
-    def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
     def commit(self, offsets: Offsets | None = None) -> Maybe[bool]: ...
     def abort(self, cause: KafkaError | None = None) -> Maybe[None]: ...
     def note(self, partition: TopicPartition) -> str | None: ...

@@ -32,7 +32,6 @@ LAYOUT: Final = b"\x02"
 
 _CRC_AT: Final = 1
 _TAG_AT: Final = 5
-_VALUE_AT: Final = 7
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 

@@ -348,11 +348,6 @@ class ProducerConfig(ClientConfig, kind="producer"):
         """``acks`` as the protocol writes it: -1, 0 or 1."""
         return -1 if self.acks == "all" else int(self.acks)
 
-    @property
-    def uses_sequences(self) -> bool:
-        """Whether batches carry a producer id and sequences."""
-        return self.enable_idempotence
-
     def _check_compression(self) -> None:
         level = self.compression_level
         if level is None:

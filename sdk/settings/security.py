@@ -233,7 +233,7 @@ class SecurityConfig(Settings):
                 )
             elif self.ssl_keystore_key is not None:
                 text = f"{self.ssl_keystore_key}\n{self.ssl_keystore_certificate_chain}\n"
-                with _as_file(text.encode()) as path:
+                with as_file(text.encode()) as path:
                     context.load_cert_chain(path, None, lambda: self.ssl_key_password or "")
         except (OSError, ValueError) as error:
             raise ConfigError(
@@ -253,8 +253,8 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _as_file(data: bytes) -> Iterator[str]:
-    """A path under which the TLS library finds the data; where possible it is only memory."""
+def as_file(data: bytes) -> Iterator[str]:
+    """Give certificates or keys a path for the TLS library, if possible in memory only."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("onceflow-key", os.MFD_CLOEXEC)
         try:
