@@ -1,8 +1,7 @@
-"""Writes docs/configuration.md, every setting there is, and the tables of options in docs/spark.md.
+"""Writes docs/configuration.md with all settings, and the tables of options in docs/spark.md.
 
-``python tools/config_docs.py`` writes them, ``--check`` only tells whether they are up to date.
-Names, defaults and sentences come from the configuration classes themselves, so that none of them
-can drift from the code.
+``python tools/config_docs.py`` writes them; ``--check`` only reports whether they are up to date.
+Names, defaults and sentences come from the configuration classes, so that they match the code.
 """
 
 from __future__ import annotations
@@ -36,47 +35,47 @@ SPARK = DOCS / "spark.md"
 FOREVER = 2**31 - 1
 HEAD = """# Configuration
 
-Every setting with its default. Where Kafka has the setting, it has Kafka's name and meaning; the
-default is Kafka's too unless the row says otherwise. A wrong name or value raises `ConfigError`,
-which names the setting, the value and the remedy, before anything is sent. Written by
-`tools/config_docs.py`.
+This page lists every setting with its default. A setting that Kafka has too has Kafka's name and
+meaning, and Kafka's default unless the row says otherwise. A wrong name or value raises
+`ConfigError` before any request is sent; the error names the setting, the value and the remedy.
+`tools/config_docs.py` writes this page.
 
 - [Clients](#clients) · [Security](#security) · [Producer](#producer) · [Consumer](#consumer)
 - [Schema registry](#schema-registry) · [Session](#session) · [Processors](#processors)
 - [Broker](#broker) · [Topics](#topics)
-- Spark: options are in [spark.md](spark.md); `kafka.` before any property of a client is one too.
+- Spark: [spark.md](spark.md) lists the options; `kafka.` before a client's property is one too.
 """
 CLIENTS = """
 ## Clients
 
-Given as keyword arguments to `Producer`, `Consumer`, `Admin` and their `Async` twins, or as
-`config=`, a configuration or a dictionary of Kafka's dotted names, which the others override.
-`ProducerConfig.load(file=, environ=, properties=, **settings)` reads several places, as the others
-do; what stands further to the right wins: default, file, environment, properties, keyword
-arguments. There are `from_properties`, `from_env` and `from_file` too.
+Give them as keyword arguments to `Producer`, `Consumer`, `Admin` and the `Async` classes, or as
+`config=`: a configuration object or a dictionary of Kafka's dotted names. Keyword arguments
+override `config=`. `ProducerConfig.load(file=, environ=, properties=, **settings)` and the same
+call of the other classes read several places; of default, file, environment, properties and keyword
+arguments, the later one wins. `from_properties`, `from_env` and `from_file` read one place.
 
-`ClientSettings` holds settings for every client of a program: `ClientSettings.load(...)` reads the
-same places, `client.producer()`, `.consumer()` and `.admin()` are configurations, and sessions and
+`ClientSettings` holds settings for all clients of a program. `ClientSettings.load(...)` reads the
+same places; `client.producer()`, `.consumer()` and `.admin()` return configurations. Sessions and
 applications take it (or a dictionary, or a file's path) as `client=`.
 
 | place | form |
 | --- | --- |
 | properties | `bootstrap.servers`, `sasl.jaas.config` ...: the Java client's names, or ours |
-| one kind only | `producer.client.id`, likewise `consumer.` and `admin.` |
+| one kind of client | `producer.client.id`, likewise `consumer.` and `admin.` |
 | environment | `ONCEFLOW_LINGER_MS`; `ONCEFLOW_PRODUCER_LINGER_MS` for producers only |
 | `*.toml` | `[client]`, `[security]`, `[producer]`, `[consumer]`, `[admin]`; dotted names or ours |
 | any other file | Java's properties |
 
-A file may serve several clients: what belongs to another one, or has no effect here
-(`client.dns.lookup`), is listed in one warning of the logger `onceflow.sdk.settings`. Names of
-librdkafka and others that mean something else here are refused with what to write instead.
-Passwords and tokens never appear in a repr or an error.
+Several clients may share a file. One warning of the logger `onceflow.sdk.settings` lists the names
+that belong to another client or have no effect here (`client.dns.lookup`). Names of librdkafka and
+others that mean something else here raise an error that names the replacement. No repr and no error
+shows passwords or tokens.
 
 """
 SECURITY = """
 ## Security
 
-Fields of `onceflow.sdk.SecurityConfig`, given to a client as `security=`.
+Fields of `onceflow.sdk.SecurityConfig`, which clients take as `security=`.
 
 """
 PRODUCER = "\n## Producer\n\nKeyword arguments of `Producer` and `AsyncProducer`.\n\n"
@@ -84,29 +83,29 @@ CONSUMER = "\n## Consumer\n\nKeyword arguments of `Consumer` and `AsyncConsumer`
 SCHEMA_REGISTRY = """
 ## Schema registry
 
-Keyword arguments of `onceflow.sdk.schema_registry.SchemaRegistry` and `AsyncSchemaRegistry`; what
-serdes can be told is in [serialization.md](serialization.md).
+Keyword arguments of `onceflow.sdk.schema_registry.SchemaRegistry` and `AsyncSchemaRegistry`.
+[serialization.md](serialization.md) describes the arguments of serdes.
 
 """
 SESSION = """
 ## Session
 
 Keyword arguments of `onceflow.transactions.SessionConfig`, and of `TransactionSession` itself.
-Settings of clients are given beside them (`linger_ms=20`) and go to the clients that have them;
-`consumer_settings` and `producer_settings` are dictionaries for one kind only. A session insists
-on what exactly-once needs: read_committed, no automatic commits, idempotence. The limits of time
-must fit together, which is checked at the start: `commit_interval_ms` < `transaction_timeout_ms` <=
+They also take settings of clients (`linger_ms=20`), which go to the clients that have them;
+`consumer_settings` and `producer_settings` are dictionaries for one kind of client. A session
+requires what exactly-once needs: read_committed, no automatic commits, idempotence. At the start it
+checks the time limits against each other: `commit_interval_ms` < `transaction_timeout_ms` <=
 `session_timeout_ms` <= `max_poll_interval_ms`, and `revoke_budget_ms` < `max_poll_interval_ms`.
 
 """
-CHANGED = "\nSettings of its clients that have other defaults in a session:\n\n"
+CHANGED = "\nSettings of clients that have other defaults in a session:\n\n"
 PROCESSORS = """
 ## Processors
 
 Keyword arguments of `onceflow.processors.App`, beside those of clients and sessions, which an
-application hands on: `App("shout", client="cloud.properties", linger_ms=20)`. `onceflow run`
-replaces some of them by its options `--config`, `--profile`, `--bootstrap`, `--state-dir` and
-`--slot`, and by `ONCEFLOW_*` variables ([command line](command-line.md#connecting)).
+application passes on: `App("shout", client="cloud.properties", linger_ms=20)`. The options
+`--config`, `--profile`, `--bootstrap`, `--state-dir` and `--slot` of `onceflow run` and
+`ONCEFLOW_*` variables override some of them ([command line](command-line.md#connecting)).
 
 """
 RETRIES = "\n`retries=Retries(...)` of a processor:\n\n"
@@ -114,16 +113,16 @@ LIMITS = "\n`limits=DeadLetterLimits(...)` of a processor:\n\n"
 BROKER = """
 ## Broker
 
-`onceflow broker --set NAME=VALUE`, or `Broker(settings={NAME: VALUE})` in process; what differs
-between the two is in [kafka-differences.md](kafka-differences.md#different-defaults). A setting
-of Kafka that is not listed here has no effect in this broker and is refused by name.
+Set them by `onceflow broker --set NAME=VALUE`, or in process by `Broker(settings={NAME: VALUE})`.
+[kafka-differences.md](kafka-differences.md#different-defaults) lists the defaults that differ. The
+broker refuses a setting of Kafka that is not listed here, as it would have no effect.
 
 """
 TOPICS = """
 ## Topics
 
-Given when a topic is created, or changed later by any admin client. The broker's setting in the
-last column is the default for topics that say nothing.
+Set them when you create a topic, or later by any admin client. The broker's setting in the last
+column is the default.
 
 | setting | default | meaning | broker's setting |
 | --- | --- | --- | --- |
