@@ -6,8 +6,9 @@ through the asyncio face. Faults are injected where a call must be repeated.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 from consumer_worlds import fresh, make_topic, poll_until, write
@@ -318,3 +319,30 @@ async def test_the_asyncio_face_has_the_same_calls(broker: Broker) -> None:
         assert (await admin.describe_topics([name]))[name].partition_count == 2
         cluster = await admin.describe_cluster()
         assert cluster.controller_id in {node.node_id for node in cluster.nodes}
+
+
+async def test_calls_about_one_topic_do_not_hide_it_from_each_other(broker: Broker) -> None:
+    topics = [make_topic(broker.bootstrap_servers) for _ in range(3)]
+    places = [TopicPartition(name, 0) for name in topics]
+    async with AsyncAdmin(bootstrap_servers=broker.bootstrap_servers) as admin:
+
+        async def again(call: Callable[[], Awaitable[object]]) -> None:
+            for _ in range(40):
+                await call()
+
+        await asyncio.gather(
+            again(lambda: admin.describe_topics(topics[:2])),
+            again(lambda: admin.describe_topics(topics[1:])),
+            again(lambda: admin.list_topics()),
+            again(lambda: admin.describe_producers(places)),
+            again(lambda: admin.list_offsets(dict.fromkeys(places, "latest"))),
+        )
+
+
+async def test_a_described_topic_is_not_kept_fresh_for_ever(broker: Broker) -> None:
+    asked, only_described = (make_topic(broker.bootstrap_servers) for _ in range(2))
+    async with AsyncAdmin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        await admin.describe_producers([TopicPartition(asked, 0)])
+        await admin.describe_topics([asked, only_described])
+        kept = admin._pool.metadata.topics
+        assert (asked in kept, only_described in kept) == (True, False)

@@ -82,6 +82,13 @@ def chrome() -> Iterator[Chrome]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def log_of_its_own(chrome: Chrome) -> None:
+    """What an earlier test's page still complains of is not this test's."""
+    chrome.get("about:blank")
+    complaints(chrome)
+
+
 def show(chrome: Chrome, console: Console, name: str) -> str:
     """Go to a page; returns its text when it is complete."""
     chrome.get(f"{console.address}/{PAGES[name]}")
@@ -177,7 +184,6 @@ def test_a_page_that_is_not_there_says_so(chrome: Chrome, console: Console) -> N
     chrome.get(f"{console.address}/#/topics/none-of-this-name")
     wait(chrome, "return !document.getElementById('problem').hidden")
     assert "none-of-this-name" in chrome.find_element(By.ID, "problem").text
-    complaints(chrome)  # The browser's log tells of the 404.
     press(chrome, "g", "g")
     shown(chrome, "#/groups")
     assert not chrome.find_element(By.ID, "problem").is_displayed()

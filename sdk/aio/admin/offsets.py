@@ -74,6 +74,7 @@ class AsyncOffsetCalls(AsyncAdminBase):
         level = isolation_of(isolation_level)
         wanted = times_or_words(targets, OFFSET_SPECS)
         self._asker.check(timeout_ms)
+        self._pool.remember_topics({partition.topic for partition in wanted})
         found = await self._reader.list_offsets(wanted, level, timeout_ms)
         return {
             partition: OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)

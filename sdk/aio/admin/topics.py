@@ -167,10 +167,7 @@ class AsyncTopicCalls(AsyncAdminBase):
         check_flag("include_authorized_operations", include_authorized_operations)
 
         async def ask(names: list[str], left_ms: int) -> Outcomes[str, TopicDescription]:
-            try:
-                view = await self._pool.refresh_metadata(names, timeout_ms=left_ms)
-            finally:
-                self._pool.forget_topics(names)
+            view = await self._pool.refresh_metadata(names, remember=False, timeout_ms=left_ms)
             operations: dict[str, frozenset[AclOperation] | None] = {}
             if include_authorized_operations:
                 flow = admin_topics.topic_operations(names, await self._asker.controller())

@@ -88,17 +88,18 @@ class ClusterAsker:
         """
         wanted = partition_list(partitions)
         self.check(timeout_ms)
+        topics = {partition.topic for partition in wanted}
+        self._pool.remember_topics(topics)
         if any(self._pool.metadata.partition(partition) is None for partition in wanted):
-            await self._pool.refresh_metadata({p.topic for p in wanted}, timeout_ms=timeout_ms)
+            await self._pool.refresh_metadata(topics, timeout_ms=timeout_ms)
 
         async def ask(left: list[TopicPartition], left_ms: int) -> Outcomes[TopicPartition, V]:
             known, missing = by_leader(self._pool.metadata, left)
             found: Outcomes[TopicPartition, V] = {}
             for partition in missing:
                 topic = self._pool.metadata.topics.get(partition.topic)
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error_code
-                if code:
-                    found[partition] = error_for(code, str(partition))
+                if topic is not None and topic.error_code:
+                    found[partition] = error_for(topic.error_code, str(partition))
                 elif topic is not None and partition.partition not in topic.partitions:
                     found[partition] = UnknownTopicOrPartitionError(
                         f"{partition}: the topic has {len(topic.partitions)} partitions"
@@ -274,20 +275,17 @@ class ClusterAsker:
         """Wait until topics have that many partitions with leaders, and return at the limit too."""
         deadline_ms = self._pool.now_ms() + VISIBLE_LIMIT_MS
         failures = 0
-        try:
-            while self._pool.now_ms() < deadline_ms:
-                view = await self._pool.refresh_metadata(tuple(partition_counts))
-                if all(
-                    (topic := view.topic(name)) is not None
-                    and len(topic.available) >= count
-                    and len(topic.available) == len(topic.partitions)
-                    for name, count in partition_counts.items()
-                ):
-                    return
-                failures += 1
-                await asyncio.sleep(self._pool.backoff.delay_ms(failures) / 1000)
-        finally:
-            self._pool.forget_topics(partition_counts)
+        while self._pool.now_ms() < deadline_ms:
+            view = await self._pool.refresh_metadata(tuple(partition_counts), remember=False)
+            if all(
+                (topic := view.topic(name)) is not None
+                and len(topic.available) >= count
+                and len(topic.available) == len(topic.partitions)
+                for name, count in partition_counts.items()
+            ):
+                return
+            failures += 1
+            await asyncio.sleep(self._pool.backoff.delay_ms(failures) / 1000)
 
 
 def _code(error: KafkaError) -> int | None:

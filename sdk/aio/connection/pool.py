@@ -380,12 +380,15 @@ class ConnectionPool:
         *,
         all_topics: bool = False,
         allow_auto_topic_creation: bool = False,
+        remember: bool = True,
         timeout_ms: int | None = None,
     ) -> ClusterMetadata:
         """Request the metadata of brokers and topics now.
 
         Args:
             topics: Topics to ask for, also from now on; None asks for those asked for before.
+            remember: False asks for these topics only this once: they are in the view that is
+                returned, and in `metadata` only if somebody else asked for them.
             all_topics: Ask for every topic of the cluster instead.
             allow_auto_topic_creation: Let the broker create missing topics if it is set up so.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -397,7 +400,7 @@ class ConnectionPool:
             NoBrokersAvailableError: No broker could be reached within the limit.
         """
         wanted = None if topics is None else tuple(topics)
-        if wanted is not None:
+        if wanted is not None and remember:
             self._topics.update(dict.fromkeys(wanted))
         key = ("metadata", wanted, all_topics, allow_auto_topic_creation)
         view = await self._once(
@@ -419,6 +422,10 @@ class ConnectionPool:
         now_ms = self.clock_ms()
         updated_ms = self.metadata.updated_at_ms
         return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
+
+    def remember_topics(self, topics: Iterable[str]) -> None:
+        """Keep the metadata of these topics fresh from now on, whether they are known or not."""
+        self._topics.update(dict.fromkeys(topics))
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Stop refreshing the metadata of these topics."""
@@ -479,11 +486,13 @@ class ConnectionPool:
                     ) from None
                 await asyncio.sleep(delay_ms / 1000)
         metadata = self.metadata.with_response(reply, self.now_ms(), all_topics=all_topics)
-        if wanted is None and not all_topics:  # Some may have been forgotten meanwhile.
-            metadata = metadata.without_topics([n for n in names if n not in self._topics])
         self._connector.retire_bootstrap()
-        self.apply_metadata(metadata)
-        return metadata
+        shared = metadata
+        if not all_topics:  # Some are asked for only once, or may have been forgotten meanwhile.
+            kept = self._topics if wanted is None else {*self._topics, *self.metadata.topics}
+            shared = metadata.without_topics([name for name in names if name not in kept])
+        self.apply_metadata(shared)
+        return shared if wanted is None else metadata
 
     def _patience(self, limit_ms: int) -> tuple[int, str]:
         """Return how long to look for a broker within a limit, and the setting that shortens it,
