@@ -287,6 +287,10 @@ class Handlers:
             return _shown(value, b"-" if row is None else row)
 
     def _join(self, app: App, options: dict[str, Any]) -> None:
+        # Each pair fails by itself, so a record may fail twice for each partner that it meets.
+        wait_ms = self.shape.backoff_ms
+        options = {**options, "retries": Retries(50, wait_ms, 2 * wait_ms, only=(LookupError,))}
+
         @app.join(
             "a",
             "b",

@@ -265,8 +265,8 @@ def test_a_stream_joins_a_table_by_its_key() -> None:
 # Joins of results -----------------------------------------------------------------------------
 
 
-def joined(derived: bool, kind: str = "outer") -> App:
-    app = App("shop")
+def joined(derived: bool, kind: str = "outer", **options: object) -> App:
+    app = App("shop", **options)  # type: ignore[arg-type]
 
     @app.processor("left")
     def twice(value: int) -> list[int]:
@@ -313,6 +313,55 @@ def test_results_of_functions_are_joined_like_the_records_of_topics(
     assert found.values("out") == wanted.values("out")
     assert found.values("out")
     assert found.values("late") == wanted.values("late")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("call", ["send_offsets_to_transaction", "commit_transaction"])
+def test_joined_results_survive_kills(tmp_path: Path, call: str, after: bool) -> None:
+    """Rows of equal results of one record are told apart by a number that restarts keep."""
+    chance = random.Random(7)
+    rows = [
+        (chance.choice(["left", "right"]), chance.choice("ab"), chance.randint(0, 9), 4 * number)
+        for number in range(40)
+    ]
+
+    def world(name: str) -> World:
+        made = World(tmp_path / name, "left", "right")
+        for side, key, value, time_ms in rows:
+            entry = Entry(key.encode(), b"%d" % value, (), time_ms)
+            made.cluster.logs[TopicPartition(side, 0)].append(entry)
+        return made
+
+    calm = world("calm")
+    calm.run(joined(True))
+    killed = world("killed")
+    deaths = 0
+    for at in (0, 3, 6):
+        for _ in range(at):
+            killed.cluster.do(call, lambda: None)
+        killed.cluster.do(call, die, after=after)
+        try:
+            killed.run(joined(True, commit_records=4))
+        except Killed:
+            deaths += 1
+        killed.cluster.forget_faults()
+    assert deaths > 0
+    killed.run(joined(True, commit_records=4))
+    assert len(calm.cluster.values("out")) > 20
+
+    def committed(of: World) -> list[object]:
+        log = of.cluster.logs[TopicPartition("out", 0)]
+        return [entry.value for entry in log if entry.state == "committed"]
+
+    assert committed(killed) == committed(calm)
 
 
 def test_a_stream_is_joined_with_itself_through_a_function() -> None:
