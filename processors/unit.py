@@ -26,6 +26,7 @@ BLAMELESS = frozenset(
         AbortReason.STALE_MEMBERSHIP,
         AbortReason.REBALANCE,
         AbortReason.FENCED,
+        AbortReason.INTERRUPTED,
     }
 )
 

@@ -47,6 +47,7 @@ class AbortReason(enum.Enum):
     ABORTABLE = "the broker asked for an abort (KIP-890)"
     COORDINATOR = "the coordinator moved, is loading, or did not answer in time"
     OUTCOME_UNKNOWN = "the answer to the commit got lost; the committed offsets show an abort"
+    INTERRUPTED = "a cancellation or a signal interrupted the commit; the committed offsets tell"
     FAILED = "an error that going on does not repair"
 
 

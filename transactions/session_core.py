@@ -63,6 +63,9 @@ _DEFINITE = (
     RecordError,
 )
 
+_UNKNOWN_OUTCOMES = (AbortReason.OUTCOME_UNKNOWN, AbortReason.INTERRUPTED)
+"""Reasons after which only the committed offsets tell whether the work was committed."""
+
 
 class SessionCore:
     """State and rules of one session. The faces forward to it."""
@@ -94,6 +97,7 @@ class SessionCore:
         self._begun_s = 0.0
         self._failure: KafkaError | None = None
         self._in_callback = False
+        self._interrupted = False
         self._callback_error: Exception | None = None
         self._fenced_by: Exception | None = None
         self._fences = FenceWatch(config.fence_window_ms / 1000)
@@ -247,6 +251,7 @@ class SessionCore:
         """Take records; rebalances happen in here, with their commits and aborts."""
         self._check_process()
         await self._complete_clients()
+        await self._after_interruption()
         await self._positions.catch_up(self.consumer)
         await self._commit_starts()
         input_error: KafkaError | None = None
@@ -369,6 +374,12 @@ class SessionCore:
             True if committed, False if it had to become an abort (see ``last_abort``).
         """
         self._check_process()
+        if await self._after_interruption():
+            return False
+        with self._noting_interruption():
+            return await self._commit(offsets)
+
+    async def _commit(self, offsets: Offsets | None) -> bool:
         try:
             self._commit_offsets.check(offsets)
         except CommitFailedError as error:
@@ -519,14 +530,48 @@ class SessionCore:
             KafkaError: The cause, where going on would not help.
         """
         self._check_process()
-        if cause is None:
-            if self.in_transaction or self._polled:
-                await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)
+        if await self._after_interruption() and cause is None:
             return
-        verdict = judge(cause)
-        await self._abort(verdict, cause)
-        if verdict.reaction is Reaction.RAISE:
-            raise cause
+        with self._noting_interruption():
+            if cause is None:
+                if self.in_transaction or self._polled:
+                    await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)
+                return
+            verdict = judge(cause)
+            await self._abort(verdict, cause)
+            if verdict.reaction is Reaction.RAISE:
+                raise cause
+
+    @contextlib.contextmanager
+    def _noting_interruption(self) -> Iterator[None]:
+        """Note that a cancellation or a signal ended a commit, an abort or a callback early."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._interrupted = True
+            raise
+
+    async def _after_interruption(self) -> bool:
+        """End what an interrupted call left open, before anything else is done.
+
+        The open transaction may hold outputs of records whose partitions were given up since, and
+        would publish them without their offsets; or its commit was asked for. A new incarnation of
+        the producer ends it either way, and reading goes on at the committed offsets.
+
+        Returns:
+            Whether anything was open.
+        """
+        if not self._interrupted:
+            return False
+        was_open = self.in_transaction or bool(self._polled)
+        if was_open:
+            if self._consumer is None:
+                await self._complete_clients()
+            await self._abort(Verdict(AbortReason.INTERRUPTED, Reaction.ABORT), None)
+        self._interrupted = False
+        return was_open
 
     async def _abort(
         self,
@@ -563,7 +608,7 @@ class SessionCore:
         self._failure = None
         self.last_abort = abort
         self._listener.aborted(abort)
-        await self._rewind(leaving, is_unknown=abort.reason is AbortReason.OUTCOME_UNKNOWN)
+        await self._rewind(leaving, is_unknown=abort.reason in _UNKNOWN_OUTCOMES)
 
     async def _rewind(self, leaving: Sequence[TopicPartition], *, is_unknown: bool) -> None:
         assigned = set(self.consumer.assignment()).difference(leaving)
@@ -709,7 +754,8 @@ class SessionCore:
         """Keep an error of a rebalance callback, for the poll that runs the callback to raise."""
         self._in_callback = True
         try:
-            yield
+            with self._noting_interruption():
+                yield
         except Exception as error:  # noqa: BLE001 - raised by poll
             if self._callback_error is None:
                 self._callback_error = error

@@ -84,7 +84,7 @@ class FakeCluster:
 
     # Faults
 
-    def fail(self, call: str, error: Exception, *, after: bool = False, times: int = 1) -> None:
+    def fail(self, call: str, error: BaseException, *, after: bool = False, times: int = 1) -> None:
         """Make the next calls of one name raise, before or after they took effect."""
 
         def action() -> None:
@@ -328,8 +328,10 @@ class FakeConsumer:
             self.known_generation = generation
             yield self.hooks.on_lost(gone)
         elif gone:
-            yield self.hooks.on_revoked(gone)
-            self.owned -= set(gone)
+            try:
+                yield self.hooks.on_revoked(gone)
+            finally:  # They go, whatever the callback raised.
+                self.owned -= set(gone)
         self.paused &= wanted
         self.known_generation = generation
         added = sorted(wanted - self.owned)

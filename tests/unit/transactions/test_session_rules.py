@@ -780,3 +780,59 @@ def test_offsets_that_were_not_polled_are_not_committed(cluster: FakeCluster, of
         session.commit({IN0: offset})
     assert session.commit({IN0: 3})
     assert cluster.values("out") == ["A", "B", "C"]
+
+
+class Interruption(BaseException):
+    """As KeyboardInterrupt, or the cancellation of an asyncio task."""
+
+
+STEPS_OF_A_COMMIT = (
+    ("flush", False),
+    ("send_offsets_to_transaction", False),
+    ("send_offsets_to_transaction", True),
+    ("ensure_membership", False),
+    ("commit_transaction", False),
+    ("commit_transaction", True),
+)
+
+
+@pytest.mark.parametrize(("call", "after"), STEPS_OF_A_COMMIT)
+def test_interrupted_within_a_rebalance_outputs_go_with_their_offsets(
+    cluster: FakeCluster, call: str, after: bool
+) -> None:
+    """The next owner of a revoked partition does again what has no committed offset."""
+    cluster.put("in", "d", partition=1)
+    session = make_session(cluster, IN0, IN1)
+    assert step(session) == ["a", "b", "c", "d"]
+    cluster.rebalance([IN0])
+    cluster.fail(call, Interruption(), after=after)
+    with pytest.raises(Interruption):
+        session.poll()
+    cluster.put("in", "e")
+    for _ in range(3):
+        step(session)
+        session.commit()
+    got_through = call == "commit_transaction" and after
+    assert cluster.offset("in", 0) == 4
+    assert cluster.offset("in", 1) == (1 if got_through else None)
+    expected = ["A", "B", "C", "D", "E"] if got_through else ["A", "B", "C", "E"]
+    assert sorted(map(str, cluster.values("out"))) == expected
+
+
+@pytest.mark.parametrize(("call", "after"), STEPS_OF_A_COMMIT)
+def test_an_interrupted_commit_is_found_out_about(
+    cluster: FakeCluster, call: str, after: bool
+) -> None:
+    session = make_session(cluster)
+    step(session)
+    cluster.fail(call, Interruption(), after=after)
+    with pytest.raises(Interruption):
+        session.commit()
+    assert session.commit() is False
+    assert session.last_abort is not None
+    assert session.last_abort.reason is AbortReason.INTERRUPTED
+    cluster.put("in", "d")
+    step(session)
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C", "D"]
+    assert cluster.offset("in") == 4
