@@ -1,26 +1,24 @@
 """Goal: whatever a signal handler raises within a poll, every record is returned once, in order.
 
 Method: deserializers, which run in the loop's thread, send a signal to the thread that polls, and
-interceptors raise in the middle of a poll; the application catches it and goes on polling.
+interceptors raise in the middle of a poll; polls are interrupted at each point in turn at which
+CPython lets signal handlers run. The application catches it and goes on polling.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from interruptions import POINTS_MAX, InterruptAt, Interruption
 
 from onceflow.broker_lite import Broker
 from onceflow.sdk import Consumer, ConsumerInterceptor, Producer, TopicPartition
 
 P0 = TopicPartition("t", 0)
 COUNT = 3_000
-
-
-class Interruption(BaseException):
-    """As KeyboardInterrupt."""
 
 
 def interrupt(*_: object) -> None:
@@ -130,3 +128,32 @@ def test_what_an_interceptor_was_interrupted_with_is_returned_by_the_next_poll(
                 assert consumer.position(P0) == before
         assert consumer.position(P0) == COUNT
     assert found == [b"%d" % number for number in range(COUNT)]
+
+
+FORMS: dict[str, Callable[[Consumer], list[bytes | None]]] = {
+    "records": lambda c: [r.value for run in c.poll(10_000, 7).values() for r in run],
+    "columns": lambda c: [v for run in c.poll_columns(10_000, 7).values() for v in run.values],
+    "iteration": lambda c: [next(c).value],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_interrupted_at_any_point_a_poll_loses_nothing(broker: Broker, form: str) -> None:
+    take = FORMS[form]
+    with Consumer(
+        bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([P0])
+        for point in range(POINTS_MAX):
+            consumer.seek(P0, 0)
+            found = [] if point % 2 else take(consumer)  # Whether some are read ahead.
+            interrupt = InterruptAt(point // 2)
+            found += interrupt.run(lambda: take(consumer)) or []
+            while len(found) < 20:
+                found += take(consumer)
+            assert found == [b"%d" % number for number in range(len(found))], point
+            if point % 2 and not interrupt.happened:
+                break
+        else:
+            raise AssertionError(f"a poll has more than {POINTS_MAX // 2} points")
+    assert point > 10, "the points of a poll were not seen"

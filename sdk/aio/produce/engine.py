@@ -226,10 +226,15 @@ class ProducerEngine(Generic[D]):
         if self._wake_pending:
             return
         self._wake_pending = True
-        if self._wake is not None:
-            self._wake(self._step)
-        elif self.loop is not None:
-            self.loop.call_soon(self._step)
+        try:
+            if self._wake is not None:
+                self._wake(self._step)
+            elif self.loop is not None:
+                self.loop.call_soon(self._step)
+        except BaseException:
+            # A signal handler raised. Without this no later wake-up would reach the loop.
+            self._wake_pending = False
+            raise
 
     def poke(self) -> None:
         """Look at the queues soon."""

@@ -487,26 +487,34 @@ class Accumulator(Generic[D]):
         timestamp_ms: int,
     ) -> D | None:
         self.check_size(key, value, headers)
-        with self.lock:
-            if not self.has_room():
-                return None
-            state = self.present(state)
-            while True:
-                number = partition if partition >= 0 else state.sticky.current
-                queue = state.queues[number]
-                batch, wake = self.batch_with_room(state, queue)
-                try:
-                    size = batch.write(timestamp_ms, key, value, headers)
-                finally:
-                    self.discard_empty(queue)
-                if size:
-                    break
-                self.seal(queue)
-            index = batch.count - 1
-            self.memory_used += size
-            wake = wake or bool(queue.sealed)
-        if wake:
-            self.on_ready()
+        wake = False
+        try:
+            with self.lock:
+                if not self.has_room():
+                    return None
+                state = self.present(state)
+                while True:
+                    number = partition if partition >= 0 else state.sticky.current
+                    queue = state.queues[number]
+                    batch, wake = self.batch_with_room(state, queue)
+                    try:
+                        size = batch.write(timestamp_ms, key, value, headers)
+                        self.memory_used += size
+                    finally:
+                        self.discard_empty(queue)
+                    if size:
+                        break
+                    self.seal(queue)
+                index = batch.count - 1
+                wake = wake or bool(queue.sealed)
+            if wake:
+                self.on_ready()
+        except BaseException:
+            # A signal handler may raise before the sender was woken, and no later record of this
+            # batch would wake it. Waking it twice does no harm.
+            if wake:
+                self.on_ready()
+            raise
         return self._handles.make(batch, index, timestamp_ms)
 
     @property
@@ -608,9 +616,9 @@ class Accumulator(Generic[D]):
             return
         assert batch.builder is not None
         batch.reserved = batch.builder.size_bytes
+        self.batch_sealed = True
         queue.open = None
         queue.sealed.append(batch)
-        self.batch_sealed = True
         sticky = self.topics[queue.topic].sticky
         if sticky.current == queue.partition:
             sticky.switch()

@@ -7,10 +7,16 @@ memory is full or a topic is unknown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from onceflow.sdk.core.produce import key_hash
-from onceflow.sdk.core.produce.accumulator import STICKY, Accumulator, D, TopicState
+from onceflow.sdk.core.produce.accumulator import (
+    STICKY,
+    Accumulator,
+    D,
+    PartitionQueue,
+    TopicState,
+)
 from onceflow.sdk.core.produce.batch import ProducerBatch
 from onceflow.sdk.errors import ConfigError, KafkaError, SerializationError
 from onceflow.sdk.model.partitions import Headers
@@ -161,6 +167,7 @@ class BulkAppend:
         self._headers = headers
         self._taken = 0
         self._wake = False
+        self._opening: PartitionQueue | None = None
         self.position: int = 0
         self.partitions: list[int] = []
         self.parts: dict[int, list[tuple[ProducerBatch, int, int]]] = {}
@@ -199,8 +206,12 @@ class BulkAppend:
                 ) from error
             finally:
                 if self._wake:
+                    try:
+                        accumulator.on_ready()
+                    except BaseException:  # A signal: waking the sender twice does no harm.
+                        accumulator.on_ready()
+                        raise
                     self._wake = False
-                    accumulator.on_ready()
             if self.position == before:
                 return False
         return True
@@ -241,8 +252,12 @@ class BulkAppend:
                     builders[number], new = self._open_part(number, touched)
                     self._wake = self._wake or new
         finally:
-            for number in list(touched):
-                self._close_part(number, touched)
+            # Twice, since a signal handler may raise within the first attempt: a batch that does
+            # not know its records would be refused as a whole.
+            try:
+                self._close_parts(touched)
+            finally:
+                self._close_parts(touched)
             # A refused record ends the call; the records before it are sent all the same.
             self.position = self._taken
             self.partitions.extend(targets[len(self.partitions) : self._taken])
@@ -267,16 +282,28 @@ class BulkAppend:
             key = None if self._keys is None else self._keys[at]
             headers = NO_HEADERS if self._headers is None else self._headers[at]
             self._accumulator.check_size(key, self._values[at], headers)
+        self._opening = queue
         batch, new = self._accumulator.batch_with_room(self._state, queue)
-        builder = batch.builder
+        builder, writer = batch.builder, batch.writer
         assert builder is not None, "an open batch is not built"
-        touched[number] = _Touched(batch, builder, batch.count, builder.size_bytes)
+        assert writer is not None
+        touched[number] = (batch, writer, batch.count, writer.size_bytes)
+        self._opening = None
         return builder, new
 
+    def _close_parts(self, touched: dict[int, _Touched]) -> None:
+        for number in list(touched):
+            self._close_part(number, touched)
+        if self._opening is not None:  # A signal came after its batch was made.
+            self._accumulator.discard_empty(self._opening)
+            self._opening = None
+
     def _close_part(self, number: int, touched: dict[int, _Touched]) -> None:
-        batch, builder, first, size_before = touched.pop(number)
-        batch.count = builder.records_count
-        self._accumulator.memory_used += builder.size_bytes - size_before
+        batch, writer, first, size_before = touched[number]
+        # Without a call in between, so that a signal finds these three all done or none.
+        batch.count = writer.count
+        self._accumulator.memory_used += writer.size_bytes - size_before
+        del touched[number]
         if not batch.count:
             self._accumulator.discard_empty(self._state.queues[number])
         elif batch.count > first:
@@ -284,11 +311,8 @@ class BulkAppend:
             self._taken += batch.count - first
 
 
-class _Touched(NamedTuple):
-    batch: ProducerBatch
-    builder: RecordBatchBuilder
-    first: int
-    size_before: int
+_Touched = tuple[ProducerBatch, record_kernel.RecordWriter, int, int]
+"""A batch that a chunk adds to: its writer, and the records and bytes that it had before."""
 
 
 def resolve_partitions(

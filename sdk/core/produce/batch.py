@@ -148,7 +148,8 @@ class ProducerBatch:
         """
         writer = self.writer
         assert writer is not None, "the batch is built"
-        size = int(writer.write(self.count, timestamp_ms, key, value, headers))
+        # Between the write and the count there is no call, after which a signal could come.
+        size: int = writer.write(self.count, timestamp_ms, key, value, headers)
         if size:
             self.count += 1
         return size
