@@ -7,8 +7,10 @@ here does I/O, knows the wire format, or changes after it was made.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Never, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Never, Self, TypeVar
+
+T = TypeVar("T")
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Record headers in order; names may repeat, values may be None."""
@@ -27,6 +29,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(pairs: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """Group partitions, or other pairs of a topic and a value, by topic in their order."""
+    found: dict[str, list[T]] = {}
+    for topic, value in pairs:
+        found.setdefault(topic, []).append(value)
+    return found
 
 
 class IsolationLevel(enum.IntEnum):

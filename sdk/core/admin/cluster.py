@@ -19,7 +19,7 @@ from onceflow.sdk.model.admin_cluster import (
     QuorumReplica,
     ReplicaInfo,
 )
-from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition, by_topic
 from onceflow.sdk.model.special_values import METADATA_TOPIC
 from onceflow.sdk.protocol.api.admin_cluster import (
     DescribeQuorumRequest,
@@ -49,13 +49,6 @@ from onceflow.sdk.protocol.api.admin_replicas import (
 )
 from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsResponse
 from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
-
-
-def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def list_config_resources(
@@ -112,7 +105,7 @@ def alter_log_dirs(
                 path=path,
                 topics=[
                     message.AlterReplicaLogDirTopic(name=name, partitions=indexes)
-                    for name, indexes in _by_topic(partitions).items()
+                    for name, indexes in by_topic(partitions).items()
                 ],
             )
             for path, partitions in by_path.items()
@@ -138,7 +131,7 @@ def elect_leaders(
     if partitions is not None:
         asked = [
             ElectLeadersRequest.TopicPartitions(topic=name, partitions=indexes)
-            for name, indexes in _by_topic(partitions).items()
+            for name, indexes in by_topic(partitions).items()
         ]
     request = ElectLeadersRequest(
         election_type=election_type, topic_partitions=asked, timeout_ms=timeout_ms
@@ -176,7 +169,7 @@ def alter_reassignments(
                     for wanted in (replicas[TopicPartition(name, index)],)
                 ],
             )
-            for name, indexes in _by_topic(replicas).items()
+            for name, indexes in by_topic(replicas).items()
         ],
     )
     reply = yield from ask(request, AlterPartitionReassignmentsResponse, target)
@@ -199,7 +192,7 @@ def list_reassignments(
     if partitions is not None:
         asked = [
             message.ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
-            for name, indexes in _by_topic(partitions).items()
+            for name, indexes in by_topic(partitions).items()
         ]
     request = message(timeout_ms=timeout_ms, topics=asked)
     reply = yield from ask(request, ListPartitionReassignmentsResponse, target)

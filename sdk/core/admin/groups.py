@@ -23,6 +23,7 @@ from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     TopicPartition,
+    by_topic,
 )
 from onceflow.sdk.model.special_values import CONSUMER_PROTOCOL_TYPE
 from onceflow.sdk.protocol.api.cluster import CoordinatorType
@@ -250,9 +251,6 @@ def delete_group_offsets(
     group_id: str, partitions: Collection[TopicPartition]
 ) -> Flow[Outcomes[TopicPartition, None]]:
     """Forget offsets of a group for partitions that it does not read any more (KIP-496)."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
     message = OffsetDeleteRequest
     request = message(
         group_id=group_id,
@@ -263,7 +261,7 @@ def delete_group_offsets(
                     message.OffsetDeleteRequestPartition(partition_index=index) for index in indexes
                 ],
             )
-            for name, indexes in topics.items()
+            for name, indexes in by_topic(partitions).items()
         ],
     )
     reply = yield from ask(request, OffsetDeleteResponse, group_coordinator(group_id))

@@ -20,7 +20,7 @@ from onceflow.sdk.model.admin import (
     ConfigResource,
     ResourceType,
 )
-from onceflow.sdk.model.partitions import NewTopic, TopicPartition
+from onceflow.sdk.model.partitions import NewTopic, TopicPartition, by_topic
 from onceflow.sdk.model.special_values import ConfigSource
 from onceflow.sdk.protocol.api.admin import (
     ConfigOperation,
@@ -258,25 +258,23 @@ def delete_records(
     node_id: int, before: Mapping[TopicPartition, int], timeout_ms: int
 ) -> Flow[Outcomes[TopicPartition, int]]:
     """Have one leader move the start of logs; each result is where a log starts now."""
-    topics: dict[str, list[DeleteRecordsRequest.DeleteRecordsPartition]] = {}
-    for partition, offset in before.items():
-        topics.setdefault(partition.topic, []).append(
-            DeleteRecordsRequest.DeleteRecordsPartition(
-                partition_index=partition.partition, offset=offset
-            )
-        )
-    request = DeleteRecordsRequest(
+    message = DeleteRecordsRequest
+    topics = by_topic(
+        (topic, message.DeleteRecordsPartition(partition_index=index, offset=offset))
+        for (topic, index), offset in before.items()
+    )
+    request = message(
         topics=[
-            DeleteRecordsRequest.DeleteRecordsTopic(name=name, partitions=partitions)
+            message.DeleteRecordsTopic(name=name, partitions=partitions)
             for name, partitions in topics.items()
         ],
         timeout_ms=timeout_ms,
     )
     reply = yield from ask(request, DeleteRecordsResponse, node_id)
     found: Outcomes[TopicPartition, int] = {}
-    for topic in reply.topics:
-        for answer in topic.partitions:
-            partition = TopicPartition(topic.name, answer.partition_index)
+    for answered in reply.topics:
+        for answer in answered.partitions:
+            partition = TopicPartition(answered.name, answer.partition_index)
             found[partition] = outcome(answer.error_code, None, partition, answer.low_watermark)
     return fill_missing(before, found)
 

@@ -19,7 +19,7 @@ from onceflow.sdk.model.admin import (
     TransactionDescription,
     TransactionListing,
 )
-from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
+from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition, by_topic
 from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.transactions import (
     DescribeProducersRequest,
@@ -46,13 +46,10 @@ def describe_producers(
     node_id: int, partitions: Collection[TopicPartition]
 ) -> Flow[Outcomes[TopicPartition, list[ProducerState]]]:
     """The producers that one leader knows in some of its partitions."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
     request = DescribeProducersRequest(
         topics=[
             DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes)
-            for name, indexes in topics.items()
+            for name, indexes in by_topic(partitions).items()
         ]
     )
     reply = yield from ask(request, DescribeProducersResponse, node_id)

@@ -17,6 +17,7 @@ from onceflow.sdk.model.partitions import (
     IsolationLevel,
     OffsetAndMetadata,
     TopicPartition,
+    by_topic,
 )
 from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import (
@@ -115,23 +116,22 @@ def list_offsets(
     Returns:
         An answer for each partition; one that the broker left out counts as unknown there.
     """
-    topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
-    for partition, timestamp in targets.items():
-        topic = topics.get(partition.topic)
-        if topic is None:
-            topic = ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[])
-            topics[partition.topic] = topic
-        topic.partitions.append(
-            ListOffsetsRequest.ListOffsetsPartition(
+    message = ListOffsetsRequest
+    topics = by_topic(
+        (
+            partition.topic,
+            message.ListOffsetsPartition(
                 partition_index=partition.partition,
                 current_leader_epoch=cluster.leader_epoch(partition),
                 timestamp=timestamp,
-            )
+            ),
         )
-    request = ListOffsetsRequest(
+        for partition, timestamp in targets.items()
+    )
+    request = message(
         replica_id=CONSUMER_REPLICA_ID,
         isolation_level=isolation_level,
-        topics=list(topics.values()),
+        topics=[message.ListOffsetsTopic(name=n, partitions=p) for n, p in topics.items()],
     )
     reply = yield from ask(request, ListOffsetsResponse, node_id)
     found = {
@@ -155,23 +155,21 @@ def epoch_ends(
         epochs: Leader epoch of the last record read, by partition.
         cluster: Present leader epochs.
     """
-    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
-    for partition, leader_epoch in epochs.items():
-        topic = topics.get(partition.topic)
-        if topic is None:
-            topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
-                topic=partition.topic, partitions=[]
-            )
-            topics[partition.topic] = topic
-        topic.partitions.append(
-            OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+    message = OffsetForLeaderEpochRequest
+    topics = by_topic(
+        (
+            partition.topic,
+            message.OffsetForLeaderPartition(
                 partition=partition.partition,
                 current_leader_epoch=cluster.leader_epoch(partition),
                 leader_epoch=leader_epoch,
-            )
+            ),
         )
-    request = OffsetForLeaderEpochRequest(
-        replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values())
+        for partition, leader_epoch in epochs.items()
+    )
+    request = message(
+        replica_id=CONSUMER_REPLICA_ID,
+        topics=[message.OffsetForLeaderTopic(topic=n, partitions=p) for n, p in topics.items()],
     )
     reply = yield from ask(request, OffsetForLeaderEpochResponse, node_id)
     found = {
@@ -183,13 +181,6 @@ def epoch_ends(
     }
     missing = EpochEnd(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return {partition: found.get(partition, missing) for partition in epochs}
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def fetch_committed(
@@ -213,7 +204,7 @@ def fetch_committed(
     Returns:
         Error code of the whole answer, and an answer for each partition.
     """
-    wanted = None if partitions is None else _by_topic(partitions)
+    wanted = None if partitions is None else by_topic(partitions)
     coordinator = Coordinator(group_id, CoordinatorType.GROUP)
     if batched:
         group = OffsetFetchRequest.OffsetFetchRequestGroup(
@@ -290,28 +281,25 @@ def commit_request(
         member: Group and membership; generation -1 commits from outside of the group.
         offsets: What to store.
     """
-    topics: dict[str, OffsetCommitRequest.OffsetCommitRequestTopic] = {}
-    for partition, offset in offsets.items():
-        topic = topics.get(partition.topic)
-        if topic is None:
-            topic = OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=partition.topic, partitions=[]
-            )
-            topics[partition.topic] = topic
-        topic.partitions.append(
-            OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition.partition,
+    message = OffsetCommitRequest
+    topics = by_topic(
+        (
+            topic,
+            message.OffsetCommitRequestPartition(
+                partition_index=index,
                 committed_offset=offset.offset,
                 committed_leader_epoch=offset.leader_epoch,
                 committed_metadata=offset.metadata,
-            )
+            ),
         )
-    return OffsetCommitRequest(
+        for (topic, index), offset in offsets.items()
+    )
+    return message(
         group_id=member.group_id,
         generation_id_or_member_epoch=member.generation_id,
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
-        topics=list(topics.values()),
+        topics=[message.OffsetCommitRequestTopic(name=n, partitions=p) for n, p in topics.items()],
     )
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from onceflow.sdk.core.group.assignors import MemberSubscription
 from onceflow.sdk.errors import RemoteProtocolError
-from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition, by_topic
 from onceflow.sdk.model.special_values import SUBSCRIPTION_VERSION
 from onceflow.sdk.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -63,7 +63,7 @@ def encode_subscription(
         memory = StickyUserData(
             previous_assignment=[
                 StickyUserData.TopicAssignment(topic=topic, partitions=partitions)
-                for topic, partitions in _by_topic(sticky_memory).items()
+                for topic, partitions in by_topic(sorted(sticky_memory)).items()
             ],
             generation=generation_id,
         )
@@ -73,7 +73,7 @@ def encode_subscription(
         user_data=user_data,
         owned_partitions=[
             ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-            for topic, partitions in _by_topic(owned_partitions).items()
+            for topic, partitions in by_topic(sorted(owned_partitions)).items()
         ],
         generation_id=generation_id,
         rack_id=rack,
@@ -111,7 +111,7 @@ def encode_assignment(
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers)
-            for topic, numbers in _by_topic(partitions).items()
+            for topic, numbers in by_topic(sorted(partitions)).items()
         ]
     )
     return _VERSION.pack(version) + assignment.encode(version)
@@ -158,10 +158,3 @@ def _read_sticky_memory(user_data: bytes) -> tuple[list[TopicPartition], int]:
             ]
             return partitions, memory.generation
     return [], -1
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic

@@ -34,6 +34,7 @@ from onceflow.sdk.model.partitions import (
     OffsetAndMetadata,
     ProducerIdentity,
     TopicPartition,
+    by_topic,
 )
 from onceflow.sdk.protocol.api.cluster import CoordinatorType
 from onceflow.sdk.protocol.api.group_offsets import (
@@ -169,9 +170,7 @@ def add_partitions(
             partitions that were not attempted because of it.
     """
     target = _transaction_coordinator(identity.transactional_id)
-    topics: dict[str, list[int]] = {}
-    for partition in partitions:
-        topics.setdefault(partition.topic, []).append(partition.partition)
+    topics = by_topic(partitions)
 
     def attempt() -> Flow[None]:
         request = AddPartitionsToTxnRequest(
@@ -338,17 +337,20 @@ def _offsets_request(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: ConsumerGroupMetadata,
 ) -> TxnOffsetCommitRequest:
-    topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}
-    for partition, offset in offsets.items():
-        topics.setdefault(partition.topic, []).append(
-            TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
-                partition_index=partition.partition,
+    message = TxnOffsetCommitRequest
+    topics = by_topic(
+        (
+            topic,
+            message.TxnOffsetCommitRequestPartition(
+                partition_index=index,
                 committed_offset=offset.offset,
                 committed_leader_epoch=offset.leader_epoch,
                 committed_metadata=offset.metadata,
-            )
+            ),
         )
-    return TxnOffsetCommitRequest(
+        for (topic, index), offset in offsets.items()
+    )
+    return message(
         transactional_id=identity.transactional_id,
         group_id=group.group_id,
         producer_id=identity.producer_id,
@@ -357,7 +359,7 @@ def _offsets_request(
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
         topics=[
-            TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
+            message.TxnOffsetCommitRequestTopic(name=name, partitions=partitions)
             for name, partitions in topics.items()
         ],
     )
