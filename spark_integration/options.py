@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
@@ -202,6 +203,12 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
         "Group that receives the source offsets, by default the name; "
         "`<groupId>.progress` holds the last batch.",
         name="groupId",
+    )
+    write_id: str | None = text(
+        None,
+        "`df.write` only: the id of this write. A write whose id was published under this name is "
+        "not written again.",
+        name="writeId",
     )
     publish_again: bool = switch(
         False,
@@ -479,6 +486,7 @@ class SinkOptions:
         is_named_by_query: Whether the name comes from the query's id.
         strict_columns: Whether columns that the sink does not write are an error.
         driver_rows_max: Most rows of a micro-batch that the driver sends itself.
+        write_id: Id of a write without a stream, None for one that is not to be repeated.
     """
 
     topic: str | None
@@ -490,6 +498,23 @@ class SinkOptions:
     is_named_by_query: bool = False
     strict_columns: bool = False
     driver_rows_max: int = 0
+    write_id: str | None = None
+
+    def of_write(self) -> SinkOptions:
+        """The options with a name for one write without a stream.
+
+        Each id has its own, and so has each topic: one id may mark a load into several topics.
+
+        Raises:
+            ConfigError: There is an id, but nothing tells whose it is.
+        """
+        if self.write_id is not None and self.topic is None and self.name is None:
+            raise ConfigError(
+                "name", "", "give one: rows name their topics, so `writeId` alone says too little"
+            )
+        own = str(uuid.uuid4()) if self.write_id is None else self.write_id
+        parts = [self.name or "onceflow-spark-write", self.topic, own]
+        return replace(self, name=".".join(part for part in parts if part is not None))
 
     def of_query(self, query_id: str) -> SinkOptions:
         """The options with a name; it comes from the query's id where none was given.
@@ -587,6 +612,7 @@ class SinkOptions:
             publish_again=found.publish_again,
             strict_columns=found.strict_columns,
             driver_rows_max=found.driver_rows_max,
+            write_id=found.write_id,
         )
         with named_as_options(options):  # what the clients would refuse
             for make in (made.of_query("query").owner, made.client.admin):

@@ -31,7 +31,7 @@ logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 
 class OnceflowDataSource(DataSource):
-    """Kafka topics as Spark tables: read (batch and stream) and written (stream, exactly once)."""
+    """Kafka topics as Spark tables, read and written exactly once, as batches and as streams."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,21 +66,28 @@ class OnceflowDataSource(DataSource):
         return OnceflowStreamReader(SourceOptions.parse(self.options, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refused: what makes a write happen once is the checkpoint of a stream.
+        """A write of a bounded table as one transaction.
 
         Args:
-            schema: Not used.
-            overwrite: Not used.
+            schema: Columns of the rows.
+            overwrite: Whether the mode is overwrite, which a log cannot do.
 
         Raises:
-            ConfigError: Always; names the way to write a bounded table.
+            ConfigError: An option is wrong, or the mode is not append.
         """
-        raise ConfigError(
-            "write",
-            "a DataFrame without a stream",
-            "use writeStream, with trigger(availableNow=True) for bounded input: exactly-once "
-            "output needs the checkpoint of a streaming query",
-        )
+        from onceflow.spark_integration.batch_write import OnceflowWriter
+        from onceflow.spark_integration.options import SinkOptions
+
+        if overwrite:
+            raise ConfigError("mode", "overwrite", 'a topic cannot be replaced; use "append"')
+        options = SinkOptions.parse(self.options)
+        if options.checkpoint_location is not None:
+            raise ConfigError(
+                "checkpointLocation",
+                options.checkpoint_location,
+                "belongs to writeStream; a write is repeatable by `writeId`",
+            )
+        return OnceflowWriter(options, schema)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
@@ -98,6 +105,8 @@ class OnceflowDataSource(DataSource):
         from onceflow.spark_integration.writer import OnceflowStreamWriter
 
         options = SinkOptions.parse(self.options)
+        if options.write_id is not None:
+            raise ConfigError("writeId", options.write_id, "belongs to df.write; leave it out")
         if options.checkpoint_location is None:
             raise ConfigError(
                 "checkpointLocation", "", "set it on the writer: .option('checkpointLocation', DIR)"

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from onceflow.sdk import (
     Admin,
     ConsumerGroupMetadata,
+    EncodedBatch,
     OffsetAndMetadata,
     Producer,
     ProducerIdentity,
@@ -28,6 +29,7 @@ from onceflow.sdk.errors import (
     FatalError,
     InvalidTransactionTimeoutError,
     KafkaError,
+    OutOfOrderSequenceNumberError,
 )
 from onceflow.sdk.model.admin import ConfigResource, ResourceType
 from onceflow.sdk.serde import to_json
@@ -87,6 +89,7 @@ class TaskReport(WriterCommitMessage):
         bytes: Size of the batches that hold them.
         error: Why it could not write; the batch must be aborted then.
         opened: The batch, where the report goes to another process than the one that opened it.
+        held: Topics and finished batches that the task leaves to whoever commits.
     """
 
     task: int
@@ -96,6 +99,7 @@ class TaskReport(WriterCommitMessage):
     bytes: int = 0
     error: KafkaError | BatchWriteError | None = None
     opened: OpenBatch | None = None
+    held: tuple[tuple[str, EncodedBatch], ...] = ()
 
 
 def named(options: SinkOptions) -> tuple[Checkpoint, SinkOptions]:
@@ -133,7 +137,7 @@ def begin(given: SinkOptions, batch_id: int | None = None, topics: Iterable[str]
         seen = _progress(admin, options, stable=False).last(query_id, sink)
         if is_ahead(seen, plan):
             is_replay(seen, plan, checkpoint, options.source_group_id)
-        identity = _new_epoch(options)
+        identity = new_epoch(options)
         progress = _progress(admin, options, stable=True)
         last = progress.last(query_id, sink)
         if is_replay(last, plan, checkpoint, options.source_group_id):
@@ -153,7 +157,7 @@ def _progress(admin: Admin, options: SinkOptions, *, stable: bool) -> Progress:
     return Progress.read(admin.list_group_offsets(group, require_stable=stable), group)
 
 
-def _new_epoch(options: SinkOptions) -> ProducerIdentity:
+def new_epoch(options: SinkOptions) -> ProducerIdentity:
     """Fence what is left of earlier attempts and abort what they left open."""
     owner = options.owner()
     try:
@@ -273,7 +277,12 @@ def abort(options: SinkOptions, identity: ProducerIdentity | None = None) -> Non
     Raises:
         ProducerFencedError: A newer driver has taken over.
     """
-    with Producer(config=named(options)[1].owner(identity)) as producer:
+    abort_as(named(options)[1], identity)
+
+
+def abort_as(options: SinkOptions, identity: ProducerIdentity | None) -> None:
+    """As ``abort``, with options that have a name."""
+    with Producer(config=options.owner(identity)) as producer:
         if identity is None:
             return  # Its start has ended whatever was open.
         producer.abort_transaction()
@@ -308,9 +317,13 @@ def check_reports(reports: Iterable[TaskReport]) -> dict[TopicPartition, int]:
     rows: dict[TopicPartition, int] = {}
     for report in reports:
         if report.error is not None:
-            raise BatchWriteError(
-                f"task {report.task} could not write, so nothing was published: {report.error}"
-            ) from report.error
+            told = f"task {report.task} could not write, so nothing was published: {report.error}"
+            if isinstance(report.error, OutOfOrderSequenceNumberError):
+                told += (
+                    ". If several tasks have rows of one Kafka partition, send them through "
+                    "onceflow.spark_integration.route() first, or use foreach_batch"
+                )
+            raise BatchWriteError(told) from report.error
         for tp, count in report.rows.items():
             if owner.setdefault(tp, report.task) != report.task:
                 raise BatchWriteError(
@@ -354,24 +367,46 @@ def commit(given: SinkOptions, opened: OpenBatch, rows: Mapping[TopicPartition, 
     notes = {options.progress_group_id: opened.progress.note(published)}
     if opened.trace_group_id is not None:
         notes[opened.trace_group_id] = opened.query_id
-    with Producer(config=options.owner(opened.identity)) as producer:
+    groups: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+    if opened.offsets:
+        note = to_json({"query": opened.query_id, "batch": plan.batch_id}).decode()
+        groups[options.source_group_id] = {
+            tp: OffsetAndMetadata(end, note) for tp, end in opened.offsets.items()
+        }
+    for group_id, text in notes.items():
+        entry = OffsetAndMetadata(plan.batch_id, text)
+        groups[group_id] = {TopicPartition(topic, 0): entry}
+    end(options, opened.identity, rows, groups, f"batch {plan.batch_id}")
+
+
+def end(
+    options: SinkOptions,
+    identity: ProducerIdentity,
+    rows: Iterable[TopicPartition],
+    groups: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
+    what: str,
+) -> None:
+    """Add groups' offsets to the open transaction and commit it.
+
+    Args:
+        options: The sink's options, with a name.
+        identity: Whose transaction it is.
+        rows: Partitions that were written to.
+        groups: Offsets by group.
+        what: What is committed, for the log.
+
+    Raises:
+        KafkaError: As ``commit``.
+    """
+    with Producer(config=options.owner(identity)) as producer:
         try:
             producer.note_partitions(list(rows))
-            if opened.offsets:
-                note = to_json({"query": opened.query_id, "batch": plan.batch_id}).decode()
-                producer.send_offsets_to_transaction(
-                    {tp: OffsetAndMetadata(end, note) for tp, end in opened.offsets.items()},
-                    ConsumerGroupMetadata(options.source_group_id),
-                )
-            for group_id, text in notes.items():
-                producer.send_offsets_to_transaction(
-                    {TopicPartition(topic, 0): OffsetAndMetadata(plan.batch_id, text)},
-                    ConsumerGroupMetadata(group_id),
-                )
+            for group_id, offsets in groups.items():
+                producer.send_offsets_to_transaction(dict(offsets), ConsumerGroupMetadata(group_id))
             try:
                 producer.commit_transaction()
             except CommitOutcomeUnknownError as error:
-                logger.warning("batch %d: %s; asking again", plan.batch_id, error)
+                logger.warning("%s: %s; asking again", what, error)
                 producer.commit_transaction()
         except CommitOutcomeUnknownError:
             raise

@@ -313,7 +313,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
 
         When it raises, Spark calls ``abort``.
         """
-        reports = _reports(messages)
+        reports = reports_of(messages)
         rows = transaction.check_reports(reports)
         if len({report.identity for report in reports}) > 1:
             raise BatchWriteError("tasks of one batch wrote under several identities")
@@ -337,7 +337,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
         """
         from onceflow.sdk import KafkaError
 
-        known = {report.identity for report in _reports(messages)}
+        known = {report.identity for report in reports_of(messages)}
         identity = known.pop() if len(known) == 1 else None
         try:
             transaction.abort(self._options, identity)
@@ -345,6 +345,6 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
             logger.warning("batch %d is not published, its abort failed: %s", batchId, error)
 
 
-def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+def reports_of(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
     """Reports of the tasks that have ended; failed ones have none."""
     return [m for m in messages if isinstance(m, TaskReport)]

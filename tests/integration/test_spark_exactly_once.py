@@ -383,10 +383,3 @@ def test_failing_user_function_is_not_tried_again(copy: Copy) -> None:
         finish(query)
     assert calls == [0]
     assert copy.visible() == []
-
-
-def test_batch_writing_without_a_stream_says_what_to_use(spark: SparkSession, cluster: str) -> None:
-    df = spark.sql("SELECT 'x' AS value")
-    writer = df.write.format("onceflow").option("kafka.bootstrap.servers", cluster)
-    with pytest.raises(Exception, match="writeStream"):
-        writer.option("topic", "t").mode("append").save()

@@ -1,0 +1,182 @@
+"""A write without a stream, ``df.write.format("onceflow")``: one transaction, repeatable by an id.
+
+The group ``<name>.<topic>.<writeId>`` holds an offset that is committed with the rows. A write that
+finds it
+was published before. A task with few rows leaves them, encoded, to the commit; one with many sends
+them, so that rows of one Kafka partition must be in one such task (``route``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from onceflow.spark_integration import transaction
+from onceflow.spark_integration.encoding import RowEncoder, filled
+from onceflow.spark_integration.options import SinkOptions
+from onceflow.spark_integration.schema import SinkColumns
+from onceflow.spark_integration.topics import CountsLookup, topic_counts
+from onceflow.spark_integration.transaction import BatchWriteError, TaskReport
+from onceflow.spark_integration.writer import RowWriter, reports_of, write_from_driver, write_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from onceflow.sdk import Admin, Producer, ProducerIdentity, TopicPartition
+
+logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
+HELD_BYTES_MAX: Final = 2**18
+"""Most bytes of rows that a task leaves to the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWrite:
+    """A transaction that was opened for a write.
+
+    Attributes:
+        options: The options with the name of this write.
+        identity: Identity for the tasks.
+        is_published: Whether a write with this id is visible already.
+        counts: Partitions of the topic, where one is named.
+    """
+
+    options: SinkOptions
+    identity: ProducerIdentity
+    is_published: bool
+    counts: dict[str, int]
+
+    @staticmethod
+    def begin(given: SinkOptions) -> OpenWrite:
+        """Fence what is left of an earlier attempt with this id, and learn what it published.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            ConfigError: The transaction timeout is above what the broker allows.
+        """
+        from onceflow.sdk import Admin
+
+        options = given.of_write()
+        with Admin(config=options.admin) as admin:
+            counts = topic_counts(admin, [] if options.topic is None else [options.topic])
+            identity = transaction.new_epoch(options)
+            published = False
+            if options.write_id is not None and not options.publish_again:
+                group_id = str(options.name)
+                published = bool(admin.list_group_offsets(group_id, require_stable=True))
+        return OpenWrite(options, identity, published, counts)
+
+
+class OnceflowWriter(DataSourceArrowWriter):
+    """A write without a stream: ``df.write.format("onceflow").mode("append")``.
+
+    As with the streaming sink, the transaction is opened where the writer is pickled for tasks.
+
+    Args:
+        options: The sink's options.
+        schema: Columns of the rows.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = SinkColumns.of(schema, options.topic, is_strict=options.strict_columns)
+        self._open: OpenWrite | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._open is None:
+            self._open = OpenWrite.begin(self._options)
+        return self.__dict__
+
+    @property
+    def _opened(self) -> OpenWrite:
+        assert self._open is not None, "pickled with an open transaction"
+        return self._open
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write a task's rows, or encode them where they are few."""
+        context = TaskContext.get()
+        assert context is not None, "called in a Spark task"
+        opened, options = self._opened, self._opened.options
+        report = TaskReport(context.partitionId(), context.stageId(), opened.identity, {})
+        if opened.is_published:
+            return report
+        counts = CountsLookup(options.admin, dict(opened.counts))
+        encoder = RowEncoder(options, self._columns, counts, report.task, moves_on=False)
+        rows, taken = filled(iterator), list[Any]()
+        while sum(batch.nbytes for batch in taken) <= HELD_BYTES_MAX:
+            batch = next(rows, None)
+            if batch is None:
+                return _held(report, encoder, taken)
+            taken.append(batch)
+
+        def make(producer: Producer, admin: Admin, task: int) -> RowWriter:
+            return RowWriter(producer, admin, task, encoder)
+
+        return write_task(options, opened.identity, itertools.chain(taken, rows), make)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Send what tasks left, and end the transaction; when it raises, Spark calls ``abort``."""
+        from onceflow.sdk import OffsetAndMetadata, TopicPartition
+
+        opened, options = self._opened, self._opened.options
+        if opened.is_published:
+            logger.info("write %s was published before; skipped", options.write_id)
+            return
+        reports = reports_of(messages)
+        rows = transaction.check_reports(reports)
+        held = [pair for report in reports for pair in report.held]
+        _check_apart(held, rows)
+        if held:
+            rows |= write_from_driver(options, opened.identity, held).rows
+        topic = options.topic or min(rows, default=TopicPartition("", 0)).topic
+        groups = {}
+        if options.write_id is not None and topic:
+            mark = OffsetAndMetadata(0, options.write_id)
+            groups[str(options.name)] = {TopicPartition(topic, 0): mark}
+        if rows or groups:
+            transaction.end(options, opened.identity, rows, groups, str(options.name))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Fence the tasks; nothing becomes visible.
+
+        Nothing is raised: Spark would show that instead of what went wrong before.
+        """
+        from onceflow.sdk import KafkaError
+
+        try:
+            transaction.abort_as(self._opened.options, self._opened.identity)
+        except KafkaError as error:
+            logger.warning("nothing is published, but the abort failed: %s", error)
+
+
+def _held(report: TaskReport, encoder: RowEncoder, batches: list[pa.RecordBatch]) -> TaskReport:
+    """The report of a task that encodes its rows and sends none."""
+    from onceflow.sdk import KafkaError
+
+    try:
+        made = [pair for batch in batches for pair in encoder.encode(batch)]
+        return replace(report, held=tuple(made + encoder.finish()))
+    except KafkaError as error:
+        return replace(report, error=error)
+
+
+def _check_apart(held: list[Any], rows: dict[TopicPartition, int]) -> None:
+    """Make sure that what is left goes to other partitions than what tasks sent.
+
+    Raises:
+        BatchWriteError: One partition is in both; sequence numbers would collide.
+    """
+    for topic, batch in held:
+        for tp in rows:
+            if (tp.topic, tp.partition) == (topic, batch.partition):
+                raise BatchWriteError(
+                    f"several tasks have rows of {tp}, and one of them has more than "
+                    f"{HELD_BYTES_MAX} bytes; nothing was published. Send the rows through "
+                    "onceflow.spark_integration.route() first"
+                )
