@@ -21,6 +21,7 @@ from onceflow.sdk.settings.sources import ClientSource
 from onceflow.spark_integration import transaction
 from onceflow.spark_integration.checkpoint import Checkpoint
 from onceflow.spark_integration.frames import FrameWrite, write_from_tasks_or_driver
+from onceflow.spark_integration.metrics import PublishMetrics
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.transaction import BatchWriteError
 from onceflow.spark_integration.ways import SeenBatch, way_of
@@ -69,6 +70,9 @@ class BatchPublisher:
 
     Give the object itself to ``foreachBatch``, or call it, or ``many``, once in your own function.
     Two of them in one function need a ``name`` each.
+
+    Attributes:
+        metrics: What was published so far.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class BatchPublisher:
         self._options = options
         self._attempts_max = max(1, attempts_max)
         self._seen: SeenBatch | None = None
+        self.metrics: PublishMetrics = PublishMetrics()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Publish a micro-batch.
@@ -165,6 +170,8 @@ class BatchPublisher:
             logger.info("batch %s was published before; it is computed and not written", batch_id)
             for df in given:  # A stateful query needs the state of this batch.
                 df.write.format("noop").mode("overwrite").save()
+            self.metrics.skipped_batches += 1
+            self.metrics.last_batch_id = batch_id
             return
         try:
             writes = [
@@ -176,11 +183,20 @@ class BatchPublisher:
             reports = write_from_tasks_or_driver(options, writes, way)
             rows = transaction.check_reports(reports)
         except Exception:
+            self.metrics.aborted_attempts += 1
             transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
             raise
-        transaction.commit(options, opened, rows)
-        size = sum(report.bytes for report in reports)
-        self._seen = SeenBatch(offsets, sum(rows.values()), size)
+        try:
+            transaction.commit(options, opened, rows)
+        except Exception:
+            self.metrics.aborted_attempts += 1
+            raise
+        size, count = sum(report.bytes for report in reports), sum(rows.values())
+        self._seen = SeenBatch(offsets, count, size)
+        self.metrics.last_batch_id = batch_id
+        self.metrics.transactions += 1
+        self.metrics.rows += count
+        self.metrics.bytes += size
 
 
 _DONE: Final[dict[tuple[str, str], int]] = {}

@@ -31,7 +31,13 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
-from onceflow.spark_integration import foreach_batch, partition_counts, route
+from onceflow.spark_integration import (
+    foreach_batch,
+    lag_of,
+    partition_counts,
+    route,
+    run_query,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -230,6 +236,41 @@ def test_task_that_fails_after_some_rows_were_written(copy: Copy) -> None:
             copy.run()
     assert copy.visible() == VALUES
     assert len(copy.written()) > len(VALUES)
+
+
+@data_source
+def test_supervised_query_starts_again_and_publishes_each_row_once(copy: Copy) -> None:
+    with Proxy(copy.cluster) as proxy:
+        copy.options["kafka.bootstrap.servers"] = proxy.bootstrap_servers
+        proxy.add(ProduceRequest, Action.ANSWER, times=1, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+        queries: list[StreamingQuery] = []
+
+        def start() -> StreamingQuery:
+            queries.append(copy.start(maxOffsetsPerTrigger="8"))
+            return queries[-1]
+
+        run_query(start, wait_s=0)
+    assert len(queries) == 2
+    assert copy.visible() == VALUES
+    assert lag_of(queries[-1]) == {TopicPartition(copy.source, n): 0 for n in range(2)}
+
+
+def test_publisher_counts_what_it_published(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    copy = Copy(spark, broker.bootstrap_servers, tmp_path, "foreach_batch")
+    with Proxy(copy.cluster) as proxy:
+        copy.options["kafka.bootstrap.servers"] = proxy.bootstrap_servers
+        proxy.add(ProduceRequest, Action.ANSWER, times=1, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+        publish = foreach_batch(**copy.options)
+        rows = stream(spark, copy.cluster, copy.source, maxOffsetsPerTrigger="10")
+        writer = rows.select("key", "value").writeStream.foreachBatch(publish)
+        writer = writer.option("checkpointLocation", str(copy.checkpoint))
+        finish(writer.trigger(availableNow=True).start())
+    found = publish.metrics
+    assert (found.last_batch_id, found.transactions, found.rows) == (1, 2, 20)
+    assert (found.aborted_attempts, found.skipped_batches) == (1, 0)
+    assert found.bytes > 20
 
 
 @data_source
