@@ -104,7 +104,10 @@ FACES = (
         ),
         handed_to="self._async",
         in_loop=frozenset(
-            {"assign", "seek", "seek_to_beginning", "seek_to_end", "pause", "resume"}
+            {
+                *("assign", "seek", "seek_to_beginning", "seek_to_end", "pause", "resume"),
+                "commit_async",
+            }
         ),
     ),
     Face(
@@ -157,6 +160,22 @@ FACES = (
                 *("send", "send_many", "unit"),
             }
         ),
+        handed_to="self._core",
+        waits="run_blocking({call})",
+    ),
+    Face(
+        source="transactions/sinks/session.py",
+        source_class="AsyncSinkSession",
+        written="transactions/sinks/session_calls.py",
+        written_class="SinkSessionCalls",
+        text="The calls of the blocking session with a sink beside reading.",
+        imports=(
+            "from onceflow.transactions.colour import run_blocking",
+            "from onceflow.transactions.sinks.session_core import SinkSessionCore",
+        ),
+        attributes=("_core: SinkSessionCore",),
+        renamed={"AsyncSinkSession": "SinkSession"},
+        by_hand=frozenset({"start", "close", "poll"}),
         handed_to="self._core",
         waits="run_blocking({call})",
     ),

@@ -6,14 +6,33 @@ the session's rebalance callbacks and initialises the producer, so that both are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from onceflow.sdk import Admin, AdminConfig, AsyncConsumer, AsyncProducer, Consumer, Producer
+from onceflow.sdk import (
+    Admin,
+    AdminConfig,
+    AsyncAdmin,
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Producer,
+)
+from onceflow.sdk.model.admin import TopicDescription
 from onceflow.sdk.model.partitions import TopicPartition
-from onceflow.transactions.clients import SessionConsumer, SessionProducer
+from onceflow.transactions.clients import SessionProducer
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.listener import RebalanceHooks
+
+
+def _admin_config(config: AnySessionConfig) -> AdminConfig:
+    """Return the consumer's address and security for an admin client."""
+    shared = AdminConfig.declared.keys() & config.consumer.declared.keys()
+    return AdminConfig.build({name: getattr(config.consumer, name) for name in shared})
+
+
+def _ids(described: Mapping[str, TopicDescription]) -> dict[str, str]:
+    return {name: str(found.topic_id) for name, found in described.items() if found.topic_id.int}
 
 
 class BlockingClients:
@@ -50,13 +69,8 @@ class BlockingClients:
 
     def topic_ids(self, config: AnySessionConfig, topics: Sequence[str]) -> dict[str, str]:
         """The ids of those topics that have one (KIP-516)."""
-        shared = AdminConfig.declared.keys() & config.consumer.declared.keys()
-        values = {name: getattr(config.consumer, name) for name in shared}
-        with Admin(config=AdminConfig.build(values)) as admin:
-            described = admin.describe_topics(topics)
-        return {
-            name: str(found.topic_id) for name, found in described.items() if found.topic_id.int
-        }
+        with Admin(config=_admin_config(config)) as admin:
+            return _ids(admin.describe_topics(topics))
 
 
 class AsyncioClients:
@@ -72,7 +86,9 @@ class AsyncioClients:
             raise
         return producer
 
-    async def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SessionConsumer:
+    async def consumer(
+        self, config: AnySessionConfig, hooks: RebalanceHooks
+    ) -> AsyncConsumer[object, object]:
         """A subscribed consumer; it joins at the first poll."""
         consumer = AsyncConsumer(config=config.consumer)
         try:
@@ -87,3 +103,8 @@ class AsyncioClients:
             await consumer.close(timeout_ms=0)
             raise
         return consumer
+
+    async def topic_ids(self, config: AnySessionConfig, topics: Sequence[str]) -> dict[str, str]:
+        """The ids of those topics that have one (KIP-516)."""
+        async with AsyncAdmin(config=_admin_config(config)) as admin:
+            return _ids(await admin.describe_topics(topics))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Final, Generic, Self, TypeVar, Unpack, cast, overload
 
@@ -29,7 +29,7 @@ from onceflow.sdk.core.group.steps import RebalanceEvent
 from onceflow.sdk.errors import IllegalStateError
 from onceflow.sdk.model.columns import AnyColumns, RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.sdk.serde import Deserializer
 from onceflow.sdk.settings.keywords import ConsumerKeywords, ReaderKeywords
@@ -341,20 +341,6 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         May be called from any thread and from a signal handler.
         """
         self._portal.wake(self._engine.wakeup)
-
-    def commit_async(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
-    ) -> None:
-        """Commit without waiting; a failure is logged, and the next commit makes up for it.
-
-        Args:
-            offsets: As for `commit`; None takes the positions as of now.
-
-        Raises:
-            CommitFailedError: A partition does not belong to this consumer.
-            IllegalStateError: There is no group_id.
-        """
-        self._portal.run(lambda: self._engine.commit_in_background(offsets))
 
     # --- the end ---
 

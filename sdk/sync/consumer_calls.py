@@ -153,6 +153,20 @@ class ConsumerCalls:
         """
         self._portal.call(lambda: self._async.commit(offsets, timeout_ms=timeout_ms))
 
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit without waiting; a failure is logged, and the next commit makes up for it.
+
+        Args:
+            offsets: As for `commit`; None takes the positions as of now.
+
+        Raises:
+            CommitFailedError: A partition does not belong to this consumer.
+            IllegalStateError: There is no group_id.
+        """
+        self._portal.run(lambda: self._async.commit_async(offsets))
+
     def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -15,6 +15,7 @@ import pytest
 
 from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from onceflow.transactions import AsyncTransactionSession, TransactionSession
+from onceflow.transactions.sinks import AsyncSinkSession, SinkSession
 
 ASYNCIO = '''
 from __future__ import annotations
@@ -121,9 +122,10 @@ def test_a_misspelt_call_and_an_await_within_an_await_are_refused(tmp_path: Path
     ("asyncio_face", "blocking_face", "only_asyncio", "only_blocking"),
     [
         (AsyncAdmin, Admin, {"start", "stop"}, set()),
-        (AsyncConsumer, Consumer, {"start", "stop", "engine"}, {"commit_async"}),
+        (AsyncConsumer, Consumer, {"start", "stop", "engine"}, set()),
         (AsyncProducer, Producer, {"start", "stop", "send_and_wait"}, set()),
         (AsyncTransactionSession, TransactionSession, {"start"}, set()),
+        (AsyncSinkSession, SinkSession, {"start"}, set()),
     ],
 )
 def test_both_faces_have_the_same_calls_with_the_same_arguments(

@@ -372,6 +372,7 @@ OPTIONAL = {
     "sdk/schema_registry/json_schema.py": "json-schema",
     "sdk/schema_registry/protobuf.py": "protobuf",
     "transactions/postgres_client.py": "postgres",
+    "transactions/sinks/http.py": "http",
     "transactions/sinks/parquet.py": "arrow",
 }
 """Modules that need an extra, each loaded only by who asks for it."""

@@ -19,27 +19,31 @@ from onceflow.transactions.sinks.errors import (
 )
 from onceflow.transactions.sinks.files import FileSink, JsonLines, read_json_lines
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
-from onceflow.transactions.sinks.session import SinkSession
-from onceflow.transactions.sinks.sink import Sink, Steps
+from onceflow.transactions.sinks.session import AsyncSinkSession, SinkSession
+from onceflow.transactions.sinks.sink import AsyncSink, Sink, Steps
 from onceflow.transactions.sinks.sqlite import Sqlite
 
 if TYPE_CHECKING:
+    from onceflow.transactions.sinks.http import Http as Http
     from onceflow.transactions.sinks.parquet import Parquet as Parquet
     from onceflow.transactions.sinks.parquet import read_parquet as read_parquet
     from onceflow.transactions.sinks.postgres import Postgres as Postgres
 
-_HOMES = {"Parquet": "parquet", "Postgres": "postgres", "read_parquet": "parquet"}
+_HOMES = {"Http": "http", "Parquet": "parquet", "Postgres": "postgres", "read_parquet": "parquet"}
 
 __all__ = [
     "SinkSession",
+    "AsyncSinkSession",
     "Sqlite",
     "Postgres",
     "JsonLines",
     "Parquet",
     "FileSink",
+    "Http",
     "read_json_lines",
     "read_parquet",
     "Sink",
+    "AsyncSink",
     "Steps",
     "Batch",
     "Move",

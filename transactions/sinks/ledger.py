@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks.errors import (
     SinkFencedError,
@@ -69,11 +70,13 @@ class Batch:
         owner: The writer, as given to ``Sink.claim``.
         moves: Offsets by partition.
         rows: Rows in the order in which they were written.
+        records: The record of each row, None where it was not given; empty if none was.
     """
 
     owner: str
     moves: Mapping[TopicPartition, Move]
     rows: Sequence[Row] = ()
+    records: Sequence[AnyRecord | None] = ()
 
 
 def claim(

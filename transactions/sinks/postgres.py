@@ -82,7 +82,8 @@ class Postgres:
 
     Args:
         dsn: Address of the database, as a URI or as ``key=value`` pairs of libpq.
-        table: Table that takes the rows, such as ``orders`` or ``shop.orders``.
+        table: Table that takes the rows, such as ``orders`` or ``shop.orders``; None for offsets
+            alone, as for ``Http``.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
         timeout_ms: Bound of each claim and write, the wait for other transactions included.
@@ -97,7 +98,7 @@ class Postgres:
     def __init__(
         self,
         dsn: str,
-        table: str,
+        table: str | None = None,
         *,
         key: Sequence[str] = (),
         timeout_ms: int = 5_000,
@@ -107,12 +108,13 @@ class Postgres:
             raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
         if timeout_ms <= 0:
             raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
-        if "" in key:
-            raise ConfigError("key", list(key), "the name of a column must not be empty")
+        if "" in key or (key and table is None):
+            raise ConfigError("key", list(key), "the names of table and columns must not be empty")
         self._dsn = checked_dsn(dsn)
-        self._name = table
-        self._table = identifier("table", table)
-        schema = table.rpartition(".")[0]
+        self._rows = table is not None
+        self._name = "onceflow_offsets" if table is None else table
+        self._table = identifier("table", self._name)
+        schema = self._name.rpartition(".")[0]
         self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
         self._key = tuple(key)
         self._timeout_ms = timeout_ms
@@ -137,7 +139,8 @@ class Postgres:
         connection = self._connect()
         try:
             with self._told(connection, self._timeout_ms):
-                self._check_table(connection)
+                if self._rows:
+                    self._check_table(connection)
                 self._make_ledger(connection)
                 self._make_stage(connection)
         except BaseException:
@@ -295,6 +298,8 @@ class Postgres:
     # Rows ----------------------------------------------------------------------------------
 
     def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
+        if rows and not self._rows:
+            raise SinkRowError("this PostgreSQL sink keeps offsets alone; name its table")
         for columns, run in itertools.groupby(rows, key=tuple):
             missing = [name for name in self._key if name not in columns]
             if missing or not columns:

@@ -1,7 +1,8 @@
-"""The blocking face of a session whose sink stores the offsets."""
+"""The two faces of a session whose sink stores the offsets: blocking and asyncio."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
@@ -11,15 +12,17 @@ from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.config import AnySessionConfig, K, SessionConfig, V
-from onceflow.transactions.sdk_clients import BlockingClients
+from onceflow.transactions.sdk_clients import AsyncioClients, BlockingClients
+from onceflow.transactions.sinks.session_calls import SinkSessionCalls
 from onceflow.transactions.sinks.session_core import SinkSessionCore
-from onceflow.transactions.sinks.sink import Sink, SinkClients
+from onceflow.transactions.sinks.sink import AsyncSink, Sink, SinkClients
+from onceflow.transactions.sinks.threaded import asyncio_sink
 
 if TYPE_CHECKING:
     from onceflow.transactions.keywords import SessionKeywords, SessionRest
 
 
-class SinkSession(Generic[KeyT_co, ValueT_co]):
+class SinkSession(SinkSessionCalls, Generic[KeyT_co, ValueT_co]):
     """Reads topics and writes rows to a sink, each record's rows once.
 
     Rows and offsets are stored in one transaction of the sink. At each assignment reading goes on
@@ -118,6 +121,100 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
         records = run_blocking(self._core.poll(timeout_ms, max_records))
         return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
 
+    def close(self, timeout_ms: int = 30_000) -> None:
+        """Drop what is not committed, leave the group, close consumer and sink.
+
+        Args:
+            timeout_ms: Bound of leaving the group.
+        """
+        run_blocking(self._core.close(timeout_ms))
+
+
+class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
+    """The asyncio face: the same names and rules as ``SinkSession``, awaited.
+
+    Make it with ``async with``, or call ``start``. A blocking sink works in a thread of its own,
+    so that the loop goes on. ``commit`` goes on to its end when the caller is cancelled.
+
+    Args:
+        sink: Where rows and offsets go: a ``Sink`` or an ``AsyncSink``.
+        config: Settings; or give them as keyword arguments, which win. Those of producers have no
+            effect.
+        clients: Makes the consumer; the SDK's own by default.
+        **settings: Settings of ``SessionConfig`` and of consumers.
+
+    Raises:
+        ConfigError: A setting cannot work.
+    """
+
+    @overload
+    def __init__(
+        self: AsyncSinkSession[K, V],
+        sink: Sink | AsyncSink,
+        config: SessionConfig[K, V],
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncSinkSession[bytes | None, bytes | None],
+        sink: Sink | AsyncSink,
+        config: None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncSinkSession[object, object],
+        sink: Sink | AsyncSink,
+        config: AnySessionConfig | None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None: ...
+    def __init__(
+        self,
+        sink: Sink | AsyncSink,
+        config: AnySessionConfig | None = None,
+        *,
+        clients: SinkClients | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None:
+        checked = SessionConfig.of(config, settings)
+        self._core = SinkSessionCore(checked, clients or AsyncioClients(), asyncio_sink(sink))
+        self._ending = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Open the sink and make the consumer.
+
+        Raises:
+            ConfigError: The sink's table or folder does not fit.
+            KafkaError: The brokers cannot be reached, or refuse.
+        """
+        await self._core.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
+        """Take records; see ``SinkSession.poll``."""
+        async with self._ending:
+            records = await self._core.poll(timeout_ms, max_records)
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
+
     def write(self, row: Mapping[str, object], *, of: AnyRecord | None = None) -> None:
         """Keep a row for the next commit.
 
@@ -126,17 +223,17 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
             of: The record that it comes from, to be told when its work was dropped meanwhile.
 
         Raises:
-            IllegalStateError: Nothing that was polled is uncommitted.
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
             CommitFailedError: The record belongs to work that was aborted or committed.
         """
-        self._core.write(row, of)
+        self._core.write(row, of=of)
 
     @property
     def commit_due(self) -> bool:
         """Whether the uncommitted work is older than ``commit_interval_ms``."""
         return self._core.commit_due
 
-    def commit(self) -> bool:
+    async def commit(self) -> bool:
         """Store the rows and the offsets of all that was polled, in the sink's transaction.
 
         Returns:
@@ -150,10 +247,18 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
             SinkUnavailableError: The sink cannot be reached in time; the work is dropped and read
                 again. Within a rebalance the limit is ``revoke_budget_ms``, and nothing is raised.
         """
-        return run_blocking(self._core.commit())
+        return await asyncio.shield(asyncio.ensure_future(self._commit()))
+
+    async def _commit(self) -> bool:
+        async with self._ending:
+            return await self._core.commit()
 
     def abort(self) -> None:
-        """Drop rows that are not committed; the next poll reads their records again."""
+        """Drop rows that are not committed; the next poll reads their records again.
+
+        Raises:
+            IllegalStateError: A commit is under way.
+        """
         self._core.abort()
 
     @property
@@ -168,16 +273,17 @@ class SinkSession(Generic[KeyT_co, ValueT_co]):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that the session owns at the moment."""
-        return frozenset(self._core.consumer.assignment())
+        return self._core.assignment()
 
     def wakeup(self) -> None:
         """Make a waiting poll return."""
-        self._core.consumer.wakeup()
+        self._core.wakeup()
 
-    def close(self, timeout_ms: int = 30_000) -> None:
+    async def close(self, timeout_ms: int = 30_000) -> None:
         """Drop what is not committed, leave the group, close consumer and sink.
 
         Args:
             timeout_ms: Bound of leaving the group.
         """
-        run_blocking(self._core.close(timeout_ms))
+        async with self._ending:
+            await self._core.close(timeout_ms)

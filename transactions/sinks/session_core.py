@@ -37,7 +37,7 @@ from onceflow.transactions.sinks.errors import (
     SinkUnavailableError,
 )
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, Row, replaced
-from onceflow.transactions.sinks.sink import Sink, SinkClients, SinkConsumer
+from onceflow.transactions.sinks.sink import AsyncSink, Sink, SinkClients, SinkConsumer
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
 
@@ -56,7 +56,7 @@ class SinkSessionCore:
         self,
         config: AnySessionConfig,
         clients: SinkClients,
-        sink: Sink,
+        sink: Sink | AsyncSink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -70,6 +70,8 @@ class SinkSessionCore:
         self._unclaimed: set[TopicPartition] = set()
         self._work = UncommittedWork()
         self._rows: list[Row] = []
+        self._records: list[AnyRecord | None] = []
+        self._committing = False
         self._work_since_s = 0.0
         self._fences = FenceWatch(config.fence_window_ms / 1000, limit=3)
         self._callback_error: Exception | None = None
@@ -77,11 +79,11 @@ class SinkSessionCore:
 
     async def start(self) -> None:
         """Open the sink, then make the consumer."""
-        self._sink.open(str(self.config.consumer.group_id))
+        await settle(self._sink.open(str(self.config.consumer.group_id)))
         try:
             self._consumer = await settle(self._clients.consumer(self.config, self))
         except BaseException:
-            self._sink.close()
+            await settle(self._sink.close())
             raise
 
     @property
@@ -109,7 +111,15 @@ class SinkSessionCore:
             if consumer is not None:
                 await settle(consumer.close(timeout_ms=timeout_ms))
         finally:
-            self._sink.close()
+            await settle(self._sink.close())
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that the session owns at the moment."""
+        return frozenset(self.consumer.assignment())
+
+    def wakeup(self) -> None:
+        """Make a waiting poll return."""
+        self.consumer.wakeup()
 
     # Reading -------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class SinkSessionCore:
         topics = sorted({partition.topic for partition in partitions})
         topic_ids = await settle(self._clients.topic_ids(self.config, topics))
         try:
-            return dict(self._sink.claim(partitions, self.owner, topic_ids))
+            return dict(await settle(self._sink.claim(partitions, self.owner, topic_ids)))
         except SinkOutcomeUnknownError as error:
             raise SinkUnavailableError(f"a claim got no answer: {error}") from error
 
@@ -250,19 +260,20 @@ class SinkSessionCore:
         for partition in new:
             position = await settle(self.consumer.position(partition))
             moves[partition] = Move(claimed[partition].epoch, None, position)
-        self._sink.write(Batch(self.owner, moves))
+        await settle(self._sink.write(Batch(self.owner, moves)))
         for partition, move in moves.items():
             claimed[partition] = replace(claimed[partition], offset=move.next)
 
     # Writing -------------------------------------------------------------------------------
 
-    def write(self, row: Row, of: AnyRecord | None) -> None:
+    def write(self, row: Row, *, of: AnyRecord | None = None) -> None:
         """Keep a row for the next commit.
 
         Raises:
-            IllegalStateError: Nothing that was polled is uncommitted.
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
             CommitFailedError: The record belongs to work that was aborted or committed.
         """
+        self._check_not_committing("write")
         if not self._work:
             raise IllegalStateError(
                 "write() belongs to records that were polled; call poll() first"
@@ -275,6 +286,18 @@ class SinkSessionCore:
                     "it was committed, or aborted and will be read again"
                 )
         self._rows.append(row)
+        self._records.append(of)
+
+    def _check_not_committing(self, call: str) -> None:
+        """Refuse what another task asks for while a commit waits: the row would be lost.
+
+        Raises:
+            IllegalStateError: A commit is under way.
+        """
+        if self._committing:
+            raise IllegalStateError(
+                f"{call}() within a commit: one task at a time may use a session; wait for commit()"
+            )
 
     @property
     def commit_due(self) -> bool:
@@ -294,10 +317,19 @@ class SinkSessionCore:
         """
         if not self._work:
             return True
-        consumer = self.consumer
-        batch = Batch(self.owner, await self._moves(), tuple(self._rows))
+        self._check_not_committing("commit")
+        self._committing = True
         try:
-            self._sink.write(batch, self.config.revoke_budget_ms if rebalancing else None)
+            return await self._commit(rebalancing)
+        finally:
+            self._committing = False
+
+    async def _commit(self, rebalancing: bool) -> bool:
+        consumer = self.consumer
+        batch = Batch(self.owner, await self._moves(), tuple(self._rows), tuple(self._records))
+        try:
+            limit_ms = self.config.revoke_budget_ms if rebalancing else None
+            await settle(self._sink.write(batch, limit_ms))
         except SinkFencedError as error:
             self._abort(error)
             self._count_fence(error)
@@ -369,6 +401,7 @@ class SinkSessionCore:
 
     def abort(self) -> None:
         """Drop the uncommitted work; the next poll reads it again from the stored offsets."""
+        self._check_not_committing("abort")
         if self._work:
             self._abort(None)
 
@@ -383,6 +416,7 @@ class SinkSessionCore:
     def _drop(self) -> None:
         self._work.clear()
         self._rows.clear()
+        self._records.clear()
 
     # Rebalances ----------------------------------------------------------------------------
 

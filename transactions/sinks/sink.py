@@ -84,6 +84,54 @@ class Sink(Protocol):
         """Release connections and files; what is not committed is undone."""
 
 
+class AsyncSink(Protocol):
+    """A sink for ``AsyncSinkSession`` whose calls are coroutines; the rules are those of ``Sink``.
+
+    A call that is cancelled may have happened: the session claims again and learns of it.
+    """
+
+    async def open(self, group_id: str) -> None:
+        """See ``Sink.open``.
+
+        Args:
+            group_id: The consumer group.
+        """
+
+    async def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> Entries:
+        """See ``Sink.claim``.
+
+        Args:
+            partitions: What is claimed.
+            owner: A name that no other session has.
+            topic_ids: Present ids of the topics.
+        """
+        ...
+
+    async def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
+        """See ``Sink.stored``.
+
+        Args:
+            partitions: Which ones.
+        """
+        ...
+
+    async def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
+        """See ``Sink.write``.
+
+        Args:
+            batch: Rows, offsets and their writer.
+            timeout_ms: When to give up; None for the sink's own limit.
+        """
+
+    async def close(self) -> None:
+        """See ``Sink.close``."""
+
+
 class SinkConsumer(SessionConsumer, Protocol):
     """The group consumer as a session with a sink uses it."""
 
@@ -97,7 +145,7 @@ class SinkConsumer(SessionConsumer, Protocol):
 class SinkClients(Protocol):
     """Makes the consumer of a session with a sink and tells the ids of topics."""
 
-    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> SinkConsumer: ...
+    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Maybe[SinkConsumer]: ...
     def topic_ids(
         self, config: AnySessionConfig, topics: Sequence[str]
     ) -> Maybe[Mapping[str, str]]: ...

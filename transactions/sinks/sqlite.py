@@ -67,7 +67,7 @@ class Sqlite:
 
     Args:
         path: The file.
-        table: Table that takes the rows.
+        table: Table that takes the rows; None for offsets alone, as for ``Http``.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
         timeout_ms: Bound of each claim and write, the wait for other writers included.
@@ -81,7 +81,7 @@ class Sqlite:
     def __init__(
         self,
         path: str | Path,
-        table: str,
+        table: str | None = None,
         *,
         key: Sequence[str] = (),
         timeout_ms: int = 5_000,
@@ -91,8 +91,10 @@ class Sqlite:
             raise ConfigError("path", path, "must be a file: memory does not survive a restart")
         if isinstance(key, str):
             raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
-        if not table or "" in key:
-            raise ConfigError("table", table, "the names of a table and its key must not be empty")
+        if table == "" or "" in key or (key and table is None):
+            raise ConfigError(
+                "table", table, "the names of a table and its columns must not be empty"
+            )
         if timeout_ms <= 0:
             raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
         self._path = str(path)
@@ -132,34 +134,36 @@ class Sqlite:
         )
         try:
             connection.execute("PRAGMA synchronous = FULL")
-            found = connection.execute(f"PRAGMA table_info({quoted(self._table)})").fetchall()
-            columns = {column[1] for column in found}
-            if not columns:
-                raise ConfigError("table", self._table, f"{self._path} has no such table; make it")
-            for name in self._key:
-                if name not in columns:
-                    raise ConfigError("key", name, f"table {self._table} has no such column")
-            if self._key:
-                self._check_key(connection)
+            if self._table is not None:
+                self._check_table(connection, self._table)
             connection.execute(_LEDGER)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _check_key(self, connection: sqlite3.Connection) -> None:
+    def _check_table(self, connection: sqlite3.Connection, table: str) -> None:
         """Plan an insert, by which SQLite looks for the unique index, and run nothing.
 
         Raises:
-            ConfigError: There is none over these columns.
+            ConfigError: Table, columns or index are missing.
         """
-        text = self._insert_text(self._key)
+        found = connection.execute(f"PRAGMA table_info({quoted(table)})").fetchall()
+        columns = {column[1] for column in found}
+        if not columns:
+            raise ConfigError("table", table, f"{self._path} has no such table; make it")
+        for name in self._key:
+            if name not in columns:
+                raise ConfigError("key", name, f"table {table} has no such column")
+        if not self._key:
+            return
+        text = self._insert_text(table, self._key)
         try:
             connection.execute(f"EXPLAIN {text}", [None] * len(self._key)).close()
         except sqlite3.OperationalError as error:
             if _is_passing(error):
                 raise
-            remedy = f"needs a unique index of {self._table} over exactly these columns ({error})"
+            remedy = f"needs a unique index of {table} over exactly these columns ({error})"
             raise ConfigError("key", list(self._key), remedy) from error
 
     def claim(
@@ -231,9 +235,13 @@ class Sqlite:
         )
 
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        table = self._table
+        if rows and table is None:
+            raise SinkRowError(f"{self._path}: this sink keeps offsets alone; name its table")
         for columns, run in itertools.groupby(rows, key=tuple):
             try:
-                connection.executemany(self._insert_text(columns), [tuple(r.values()) for r in run])
+                text = self._insert_text(table or "", columns)
+                connection.executemany(text, [tuple(r.values()) for r in run])
             except (sqlite3.Error, OverflowError, ValueError) as error:
                 if _is_passing(error):
                     raise
@@ -242,7 +250,7 @@ class Sqlite:
                     "the table; nothing of the batch was written"
                 ) from error
 
-    def _insert_text(self, columns: Sequence[str]) -> str:
+    def _insert_text(self, table: str, columns: Sequence[str]) -> str:
         """Return the statement for rows of these columns.
 
         Raises:
@@ -251,12 +259,12 @@ class Sqlite:
         missing = [name for name in self._key if name not in columns]
         if missing or not columns:
             raise SinkRowError(
-                f"table {self._table}: a row has the columns {list(columns)} and lacks "
+                f"table {table}: a row has the columns {list(columns)} and lacks "
                 f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
             )
         names = ", ".join(map(quoted, columns))
         marks = ", ".join("?" * len(columns))
-        text = f"INSERT INTO {quoted(self._table)} ({names}) VALUES ({marks})"
+        text = f"INSERT INTO {quoted(table)} ({names}) VALUES ({marks})"
         if self._key:
             others = [quoted(name) for name in columns if name not in self._key]
             change = ", ".join(f"{name} = excluded.{name}" for name in others)

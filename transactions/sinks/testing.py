@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks.errors import (
     SinkFencedError,
@@ -81,7 +82,8 @@ class SinkConformance:
             upto: The offset to store.
         """
         moves = {tp: Move(entry.epoch, entry.offset, upto) for tp, entry in entries.items()}
-        return Batch(owner, moves, [self.row(number) for number in rows])
+        records = [ConsumerRecord(*FIRST, number, 0) for number in rows]
+        return Batch(owner, moves, [self.row(number) for number in rows], records)
 
     def expect(self, sink: Sink, numbers: Sequence[int], offset: int | None) -> None:
         """Compare what readers see, and the offset of the first partition."""

@@ -446,6 +446,20 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         """
         await self._engine.commit(offsets, timeout_ms)
 
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit without waiting; a failure is logged, and the next commit makes up for it.
+
+        Args:
+            offsets: As for `commit`; None takes the positions as of now.
+
+        Raises:
+            CommitFailedError: A partition does not belong to this consumer.
+            IllegalStateError: There is no group_id.
+        """
+        self._engine.commit_in_background(offsets)
+
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -1,0 +1,68 @@
+"""A blocking sink for asyncio sessions: its calls run in one thread of their own, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries
+from onceflow.transactions.sinks.sink import AsyncSink, Sink
+
+T = TypeVar("T")
+
+
+def asyncio_sink(sink: Sink | AsyncSink) -> AsyncSink:
+    """Return a sink whose calls are awaited: the given one, or one around it with a thread."""
+    if inspect.iscoroutinefunction(sink.write):
+        return sink  # type: ignore[return-value] # its calls are coroutines
+    return ThreadedSink(sink)  # type: ignore[arg-type] # they are not
+
+
+class ThreadedSink:
+    """Hands calls to a blocking sink on, one after the other.
+
+    A call whose waiter is cancelled goes on; the next call comes behind it. So a claim after an
+    interrupted write finds out what that write did.
+
+    Args:
+        sink: The blocking sink.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._thread = ThreadPoolExecutor(1, "onceflow-sink")
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def open(self, group_id: str) -> None:
+        """See ``Sink.open``."""
+        await self._call(lambda: self._sink.open(group_id))
+
+    async def claim(
+        self,
+        partitions: Sequence[TopicPartition],
+        owner: str,
+        topic_ids: Mapping[str, str] = NO_IDS,
+    ) -> Entries:
+        """See ``Sink.claim``."""
+        return await self._call(lambda: self._sink.claim(partitions, owner, topic_ids))
+
+    async def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
+        """See ``Sink.stored``."""
+        return await self._call(lambda: self._sink.stored(partitions))
+
+    async def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
+        """See ``Sink.write``."""
+        await self._call(lambda: self._sink.write(batch, timeout_ms))
+
+    async def close(self) -> None:
+        """See ``Sink.close``."""
+        try:
+            await self._call(self._sink.close)
+        finally:
+            self._thread.shutdown(wait=False)
