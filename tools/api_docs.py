@@ -21,6 +21,7 @@ AREAS = (
     "onceflow.sdk.tracing",
     "onceflow.transactions",
     "onceflow.transactions.sinks",
+    "onceflow.transactions.outbox",
     "onceflow.processors",
     "onceflow.processors.testing",
     "onceflow.broker_lite",

@@ -32,6 +32,7 @@ PAGES = (
     "docs/joins.md",
     "docs/serialization.md",
     "docs/sinks.md",
+    "docs/outbox.md",
     "docs/admin.md",
     "docs/observation.md",
     "docs/security.md",

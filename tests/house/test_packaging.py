@@ -371,6 +371,8 @@ OPTIONAL = {
     "sdk/schema_registry/http.py": "registry",
     "sdk/schema_registry/json_schema.py": "json-schema",
     "sdk/schema_registry/protobuf.py": "protobuf",
+    "transactions/outbox/inbox.py": "postgres",
+    "transactions/outbox/table.py": "postgres",
     "transactions/postgres_client.py": "postgres",
     "transactions/sinks/http.py": "http",
     "transactions/sinks/parquet.py": "arrow",

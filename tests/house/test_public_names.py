@@ -24,6 +24,7 @@ AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.sdk.prometheus",
     "onceflow.sdk.tracing",
     "onceflow.transactions.sinks",
+    "onceflow.transactions.outbox",
 ]
 
 

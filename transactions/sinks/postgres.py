@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.outbox.inbox import Inbox
 from onceflow.transactions.postgres_client import (
     SQL,
     Composed,
@@ -86,6 +87,8 @@ class Postgres:
             alone, as for ``Http``.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
+        inbox: Drops the rows of messages that it has seen, for producers that send at least once;
+            ``write`` must be given the record of each row, and the record its id.
         timeout_ms: Bound of each claim and write, the wait for other transactions included.
         observer: Called at each step, for tests.
 
@@ -101,6 +104,7 @@ class Postgres:
         table: str | None = None,
         *,
         key: Sequence[str] = (),
+        inbox: Inbox | None = None,
         timeout_ms: int = 5_000,
         observer: Observer | None = None,
     ) -> None:
@@ -117,6 +121,7 @@ class Postgres:
         schema = self._name.rpartition(".")[0]
         self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
         self._key = tuple(key)
+        self._inbox = inbox
         self._timeout_ms = timeout_ms
         self._steps = Steps(observer)
         self._group_id = ""
@@ -142,6 +147,8 @@ class Postgres:
                 if self._rows:
                     self._check_table(connection)
                 self._make_ledger(connection)
+                if self._inbox is not None:
+                    self._inbox.make(connection)
                 self._make_stage(connection)
         except BaseException:
             self.close()
@@ -231,7 +238,7 @@ class Postgres:
                 found = self._read(connection, _LOCK, list(batch.moves))
                 advanced = ledger.advance(found, batch)
             with self._steps("rows"):
-                self._insert(connection, batch.rows)
+                self._insert(connection, self._new_rows(connection, batch))
             with self._steps("offsets"):
                 self._store(connection, advanced)
 
@@ -296,6 +303,33 @@ class Postgres:
         )
 
     # Rows ----------------------------------------------------------------------------------
+
+    def _new_rows(self, connection: PostgresConnection, batch: Batch) -> Sequence[Row]:
+        """Return the rows of messages that were not handled before, and note these messages.
+
+        Raises:
+            SinkRowError: A row came without its record, or a record without its id.
+        """
+        if self._inbox is None or not batch.rows:
+            return batch.rows
+        ids: list[bytes] = []
+        firsts: dict[bytes, tuple[str, int, int]] = {}
+        for record in batch.records or [None] * len(batch.rows):
+            if record is None:
+                raise SinkRowError("the inbox needs the record of a row; write(row, of=record)")
+            try:
+                ids.append(self._inbox.id_of(record))
+            except ConfigError as error:
+                raise SinkRowError(f"table {self._name}: {error}") from error
+            firsts.setdefault(ids[-1], (record.topic, record.partition, record.offset))
+        new = self._inbox.new(connection, firsts)
+        return [
+            row
+            for row, message_id, record in zip(batch.rows, ids, batch.records, strict=True)
+            if message_id in new
+            and record is not None
+            and firsts[message_id] == (record.topic, record.partition, record.offset)
+        ]
 
     def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
         if rows and not self._rows:

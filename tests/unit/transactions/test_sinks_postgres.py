@@ -21,6 +21,8 @@ from postgres_server import PostgresServer, execute, postgres_server, rows_of, u
 from psycopg.types.json import Jsonb
 
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.transactions.outbox import Inbox
 from onceflow.transactions.sinks import (
     Batch,
     Move,
@@ -227,6 +229,37 @@ def test_a_role_without_rights_is_told(postgres: PostgresServer, dsn: str) -> No
     execute(dsn, f"DROP OWNED BY visitor_{schema}; DROP ROLE visitor_{schema}")
 
 
+def test_with_an_inbox_a_message_that_was_sent_twice_has_its_rows_once(dsn: str) -> None:
+    """Within a batch, over batches, and not for a batch that was refused."""
+
+    def record(offset: int, *headers: tuple[str, bytes]) -> ConsumerRecord[None, None]:
+        return ConsumerRecord(*FIRST, offset, 0, headers=headers)
+
+    sink = Postgres(dsn, "rows", inbox=Inbox("g"))
+    sink.open("g")
+    with contextlib.closing(sink):
+        epoch = sink.claim([FIRST], "a")[FIRST].epoch
+        one, two, again = (("message-id", b"1"),), (("message-id", b"2"),), (("message-id", b"1"),)
+        records = [record(0, *one), record(0, *one), record(1, *two), record(2, *again)]
+        rows = [{"id": number, "text": "x"} for number in range(4)]
+        with pytest.raises(SinkRowError, match="null value"):
+            sink.write(
+                Batch("a", {FIRST: Move(epoch, None, 3)}, [{"id": None, "text": "x"}], records[:1])
+            )
+        sink.write(Batch("a", {FIRST: Move(epoch, None, 3)}, rows, records))
+        assert [row["id"] for row in found(dsn)] == [0, 1, 2]
+        sink.write(
+            Batch("a", {FIRST: Move(epoch, 3, 4)}, [{"id": 9, "text": "x"}], [record(3, *two)])
+        )
+        assert [row["id"] for row in found(dsn)] == [0, 1, 2]
+        assert sink.stored([FIRST])[FIRST].offset == 4
+        move = {FIRST: Move(epoch, 4, 5)}
+        with pytest.raises(SinkRowError, match="of=record"):
+            sink.write(Batch("a", move, rows[:1]))
+        with pytest.raises(SinkRowError, match=r"message-id.*offset 7"):
+            sink.write(Batch("a", move, rows[:1], [record(7)]))
+
+
 def test_two_sessions_make_the_ledger_at_once(dsn: str) -> None:
     program = (
         "import sys; from onceflow.transactions.sinks import Postgres\n"
@@ -245,17 +278,24 @@ def test_two_sessions_make_the_ledger_at_once(dsn: str) -> None:
 
 @pytest.mark.parametrize("own_limit", [True, False])
 def test_a_write_waits_for_locks_within_its_limit(dsn: str, own_limit: bool) -> None:
+    claimer = Postgres(dsn, "rows", timeout_ms=60_000)
+    claimer.open("g")
     sink = Postgres(dsn, "rows", timeout_ms=100 if own_limit else 60_000)
     sink.open("g")
-    with contextlib.closing(sink), psycopg.connect(dsn) as other:
-        entry = sink.claim([FIRST], "a")[FIRST]
+    with (
+        contextlib.closing(claimer),
+        contextlib.closing(sink),
+        psycopg.connect(dsn) as other,
+    ):
+        entry = claimer.claim([FIRST], "a")[FIRST]
         batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
         other.execute("LOCK TABLE rows")
         with pytest.raises(SinkUnavailableError, match=r"limit 100 ms.*timeout_ms"):
             sink.write(batch, None if own_limit else 100)
         other.rollback()
-        sink.write(Batch("a", {FIRST: Move(sink.claim([FIRST], "a")[FIRST].epoch, None, 1)}))
-    assert found(dsn) == []
+        assert found(dsn) == []
+        claimer.write(batch)
+    assert found(dsn) == [{"id": 1, "text": "x"}]
 
 
 def test_a_claim_waits_for_the_write_that_holds_the_offsets(dsn: str) -> None:
@@ -300,9 +340,11 @@ def test_a_server_that_stops_answering_is_given_up(moment: str) -> None:
                 os.kill(stopped[0], signal.SIGSTOP)
 
         armed = False
-        sink = Postgres(dsn, "rows", timeout_ms=2_000, observer=observe)
+        sink = Postgres(dsn, "rows", timeout_ms=60_000, observer=observe)
         sink.open("g")
-        with contextlib.closing(sink):
+        other = Postgres(dsn, "rows", timeout_ms=1_000)
+        other.open("g")
+        with contextlib.closing(sink), contextlib.closing(other):
             entry = sink.claim([FIRST], "a")[FIRST]
             armed = True
             batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
@@ -312,7 +354,7 @@ def test_a_server_that_stops_answering_is_given_up(moment: str) -> None:
                     sink.write(batch, 300)
                 armed = False
                 with pytest.raises(SinkUnavailableError):
-                    sink.claim([FIRST], "b")  # its predecessor's transaction holds the offsets
+                    other.claim([FIRST], "b")  # its predecessor's transaction holds the offsets
             finally:
                 os.kill(stopped[0], signal.SIGCONT)
             claimed = sink.claim([FIRST], "b")[FIRST]

@@ -132,10 +132,15 @@ def test_a_row_that_does_not_fit_stores_nothing(
 
 
 def test_a_file_that_others_hold_is_told_within_the_limit(path: Path) -> None:
-    sink = Sqlite(path, "rows", timeout_ms=20)
+    claimer, sink = Sqlite(path, "rows", timeout_ms=60_000), Sqlite(path, "rows", timeout_ms=20)
+    claimer.open("g")
     sink.open("g")
-    with contextlib.closing(sink), contextlib.closing(sqlite3.connect(path)) as other:
-        entry = sink.claim([FIRST], "a")[FIRST]
+    with (
+        contextlib.closing(claimer),
+        contextlib.closing(sink),
+        contextlib.closing(sqlite3.connect(path)) as other,
+    ):
+        entry = claimer.claim([FIRST], "a")[FIRST]
         batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(SinkUnavailableError, match=r"locked.*timeout_ms"):
@@ -144,8 +149,8 @@ def test_a_file_that_others_hold_is_told_within_the_limit(path: Path) -> None:
             sink.claim([FIRST], "a")
         other.execute("ROLLBACK")
         with pytest.raises(SinkFencedError):
-            sink.write(replace(batch, owner="b"))
-        sink.write(batch)
+            claimer.write(replace(batch, owner="b"))
+        claimer.write(batch)
     assert rows_of(path) == [{"id": 1, "text": "x"}]
 
 
@@ -163,16 +168,18 @@ END
 def test_a_write_that_takes_too_long_stores_nothing(path: Path, own_limit: bool) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(ENDLESS)
-    sink = Sqlite(path, "rows", timeout_ms=20 if own_limit else 600_000)
+    claimer = Sqlite(path, "rows", timeout_ms=60_000)
+    claimer.open("g")
+    sink = Sqlite(path, "rows", timeout_ms=20 if own_limit else 60_000)
     sink.open("g")
-    with contextlib.closing(sink):
-        entry = sink.claim([FIRST], "a")[FIRST]
+    with contextlib.closing(claimer), contextlib.closing(sink):
+        entry = claimer.claim([FIRST], "a")[FIRST]
         rows = [{"id": 1, "text": "x"}, {"id": 2, "text": "endless"}]
         move = Move(entry.epoch, None, 1)
         with pytest.raises(SinkUnavailableError, match="interrupted"):
             sink.write(Batch("a", {FIRST: move}, rows), None if own_limit else 20)
         assert rows_of(path) == []
-        sink.write(Batch("a", {FIRST: move}, rows[:1]))
+        claimer.write(Batch("a", {FIRST: move}, rows[:1]))
     assert rows_of(path) == [{"id": 1, "text": "x"}]
 
 
