@@ -11,7 +11,6 @@ https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
@@ -31,6 +30,7 @@ from onceflow.transactions.postgres_client import (
     psycopg,
 )
 from onceflow.transactions.sinks import ledger
+from onceflow.transactions.sinks.columns import Values, runs
 from onceflow.transactions.sinks.errors import (
     SinkOutcomeUnknownError,
     SinkRowError,
@@ -334,7 +334,7 @@ class Postgres:
     def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
         if rows and not self._rows:
             raise SinkRowError("this PostgreSQL sink keeps offsets alone; name its table")
-        for columns, run in itertools.groupby(rows, key=tuple):
+        for number, (columns, values) in enumerate(runs(rows)):
             missing = [name for name in self._key if name not in columns]
             if missing or not columns:
                 raise SinkRowError(
@@ -342,7 +342,9 @@ class Postgres:
                     f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
                 )
             try:
-                self._copy(connection, columns, run)
+                if number and self._key:
+                    connection.execute(SQL("TRUNCATE {}").format(_STAGED))
+                self._copy(connection, columns, values)
             except (psycopg.Error, ValueError, OverflowError) as error:
                 if is_passing(error):
                     raise
@@ -353,16 +355,15 @@ class Postgres:
                 ) from error
 
     def _copy(
-        self, connection: PostgresConnection, columns: Sequence[str], rows: Iterable[Row]
+        self, connection: PostgresConnection, columns: Sequence[str], rows: Iterable[Values]
     ) -> None:
         target = _STAGED if self._key else self._table
         text = SQL("COPY {} ({}) FROM STDIN").format(target, _listed(columns))
         with connection.cursor() as cursor, cursor.copy(text) as copy:
             for row in rows:
-                copy.write_row(tuple(row.values()))
+                copy.write_row(row)
         if self._key:
             connection.execute(self._upsert(columns))
-            connection.execute(SQL("TRUNCATE {}").format(_STAGED))
 
     def _upsert(self, columns: Sequence[str]) -> Composed:
         others = [name for name in columns if name not in self._key]

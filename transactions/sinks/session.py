@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
 
@@ -227,6 +227,23 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
             CommitFailedError: The record belongs to work that was aborted or committed.
         """
         self._core.write(row, of=of)
+
+    def write_many(
+        self, rows: Sequence[Mapping[str, object]], *, of: Sequence[AnyRecord] | None = None
+    ) -> None:
+        """Keep rows for the next commit, at less cost than one by one.
+
+        Args:
+            rows: Values by column name.
+            of: The record of each row: of one partition and in their order, as ``poll`` returns
+                them; a record may stand several times.
+
+        Raises:
+            ConfigError: There are more or fewer records than rows, or they are not in order.
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
+            CommitFailedError: A record belongs to work that was aborted or committed.
+        """
+        self._core.write_many(rows, of=of)
 
     @property
     def commit_due(self) -> bool:

@@ -6,7 +6,7 @@ The tool is ``tools/blocking_faces.py``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.sdk.model.partitions import TopicPartition
@@ -31,6 +31,23 @@ class SinkSessionCalls:
             CommitFailedError: The record belongs to work that was aborted or committed.
         """
         self._core.write(row, of=of)
+
+    def write_many(
+        self, rows: Sequence[Mapping[str, object]], *, of: Sequence[AnyRecord] | None = None
+    ) -> None:
+        """Keep rows for the next commit, at less cost than one by one.
+
+        Args:
+            rows: Values by column name.
+            of: The record of each row: of one partition and in their order, as ``poll`` returns
+                them; a record may stand several times.
+
+        Raises:
+            ConfigError: There are more or fewer records than rows, or they are not in order.
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
+            CommitFailedError: A record belongs to work that was aborted or committed.
+        """
+        self._core.write_many(rows, of=of)
 
     @property
     def commit_due(self) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from onceflow.sdk.errors import (
     CommitFailedError,
+    ConfigError,
     IllegalStateError,
     KafkaError,
     NoOffsetForPartitionError,
@@ -273,20 +274,59 @@ class SinkSessionCore:
             IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
             CommitFailedError: The record belongs to work that was aborted or committed.
         """
+        self._check_open()
+        if of is not None:
+            self._check_part_of_work(of)
+        self._rows.append(row)
+        self._records.append(of)
+
+    def write_many(self, rows: Sequence[Row], *, of: Sequence[AnyRecord] | None = None) -> None:
+        """Keep rows for the next commit, at less cost than one by one.
+
+        Raises:
+            ConfigError: There are more or fewer records than rows, or they are not in order.
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
+            CommitFailedError: A record belongs to work that was aborted or committed.
+        """
+        self._check_open()
+        if of is None:
+            self._records.extend([None] * len(rows))
+        else:
+            self._check_records(rows, of)
+            self._records.extend(of)
+        self._rows.extend(rows)
+
+    def _check_records(self, rows: Sequence[Row], of: Sequence[AnyRecord]) -> None:
+        if len(of) != len(rows):
+            raise ConfigError("of", len(of), f"must hold one record for each of {len(rows)} rows")
+        if not of:
+            return
+        offsets = [record.offset for record in of]
+        if len({(r.topic, r.partition) for r in of}) > 1 or offsets != sorted(offsets):
+            remedy = "must be records of one partition in their order, as poll() returns them"
+            raise ConfigError("of", f"{of[0].topic}-{of[0].partition}, ...", remedy)
+        self._check_part_of_work(of[0])
+        self._check_part_of_work(of[-1])
+
+    def _check_open(self) -> None:
+        """Refuse rows that no batch would hold.
+
+        Raises:
+            IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
+        """
         self._check_not_committing("write")
         if not self._work:
             raise IllegalStateError(
                 "write() belongs to records that were polled; call poll() first"
             )
-        if of is not None:
-            progress = self._work.get(TopicPartition(of.topic, of.partition))
-            if progress is None or not progress.first <= of.offset < progress.next:
-                raise CommitFailedError(
-                    f"{of.topic}-{of.partition} offset {of.offset} is not part of the open work: "
-                    "it was committed, or aborted and will be read again"
-                )
-        self._rows.append(row)
-        self._records.append(of)
+
+    def _check_part_of_work(self, record: AnyRecord) -> None:
+        progress = self._work.get(TopicPartition(record.topic, record.partition))
+        if progress is None or not progress.first <= record.offset < progress.next:
+            raise CommitFailedError(
+                f"{record.topic}-{record.partition} offset {record.offset} is not part of the open "
+                "work: it was committed, or aborted and will be read again"
+            )
 
     def _check_not_committing(self, call: str) -> None:
         """Refuse what another task asks for while a commit waits: the row would be lost.

@@ -8,7 +8,6 @@ batch survives a power failure (https://www.sqlite.org/pragma.html#pragma_synchr
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks import ledger
+from onceflow.transactions.sinks.columns import runs
 from onceflow.transactions.sinks.errors import (
     SinkOutcomeUnknownError,
     SinkRowError,
@@ -238,10 +238,10 @@ class Sqlite:
         table = self._table
         if rows and table is None:
             raise SinkRowError(f"{self._path}: this sink keeps offsets alone; name its table")
-        for columns, run in itertools.groupby(rows, key=tuple):
+        for columns, values in runs(rows):
             try:
                 text = self._insert_text(table or "", columns)
-                connection.executemany(text, [tuple(r.values()) for r in run])
+                connection.executemany(text, values)
             except (sqlite3.Error, OverflowError, ValueError) as error:
                 if _is_passing(error):
                     raise

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
-from onceflow.sdk.errors import NoOffsetForPartitionError
+from onceflow.sdk.errors import CommitFailedError, ConfigError, NoOffsetForPartitionError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import SessionConfig
 from onceflow.transactions.listener import RebalanceHooks
@@ -234,6 +234,29 @@ def test_a_start_that_somebody_else_claimed_meanwhile_is_claimed_again(world: Wo
     assert world.step() == []
     assert world.step() == ["a", "b"]
     assert world.session.commit()
+
+
+def test_many_rows_are_written_in_one_call_and_checked_like_single_ones(world: World) -> None:
+    ((partition, records),) = world.session.poll().items()
+    rows = [{"text": record.value} for record in records]
+    with pytest.raises(ConfigError, match="one record for each of 2 rows"):
+        world.session.write_many(rows, of=records[:1])
+    with pytest.raises(ConfigError, match="in their order"):
+        world.session.write_many(rows, of=records[::-1])
+    world.session.write_many(rows, of=records)
+    world.session.write_many([{"text": "more"}])
+    world.session.write_many([])
+    assert world.session.commit()
+    assert world.rows() == ["a", "b", "more"]
+    world.cluster.put("in", "c", partition=partition.partition)
+    (after,) = world.session.poll().values()
+    with pytest.raises(CommitFailedError, match="offset 0"):
+        world.session.write_many(rows, of=records)
+    with pytest.raises(CommitFailedError, match="offset 1"):
+        world.session.write_many(rows, of=[records[1], after[0]])
+    world.session.write_many([{"text": "c"}] * 2, of=[after[0], after[0]])
+    assert world.session.commit()
+    assert world.rows() == ["a", "b", "more", "c", "c"]
 
 
 def test_two_programs_that_claim_from_each_other_are_told(world: World) -> None:
