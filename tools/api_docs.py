@@ -22,6 +22,7 @@ AREAS = (
     "onceflow.transactions",
     "onceflow.transactions.sinks",
     "onceflow.transactions.outbox",
+    "onceflow.transactions.two_phase",
     "onceflow.processors",
     "onceflow.processors.testing",
     "onceflow.broker_lite",

@@ -33,6 +33,7 @@ PAGES = (
     "docs/serialization.md",
     "docs/sinks.md",
     "docs/outbox.md",
+    "docs/two-phase.md",
     "docs/admin.md",
     "docs/observation.md",
     "docs/security.md",

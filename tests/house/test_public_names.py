@@ -25,6 +25,7 @@ AREAS = [f"onceflow.{area}" for area in house_rules.AREAS] + [
     "onceflow.sdk.tracing",
     "onceflow.transactions.sinks",
     "onceflow.transactions.outbox",
+    "onceflow.transactions.two_phase",
 ]
 
 

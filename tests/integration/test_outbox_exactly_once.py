@@ -329,7 +329,7 @@ def test_what_cannot_work_is_told(broker: Broker, dsn: str, postgres: PostgresSe
     with pytest.raises(ConfigError, match="Outbox"):
         relay_all(broker, postgres.schema())
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
-        producer.send("onceflow-outbox-mine", b"something else")
+        producer.send("onceflow-outbox-mine", b"something else", key=b"sent")
     with pytest.raises(ConfigError, match="not a note"):
         relay_all(broker, dsn, name="mine")
 

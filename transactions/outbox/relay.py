@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack
 
-from onceflow.sdk import Admin, ClientSettings, Consumer, NewTopic, Producer
+from onceflow.sdk import Admin, ClientSettings, NewTopic, Producer
 from onceflow.sdk.errors import (
     CommitOutcomeUnknownError,
     ConfigError,
@@ -35,6 +35,7 @@ from onceflow.sdk.settings.sources import ClientSource
 from onceflow.transactions.abort_reasons import AbortReason, Reaction, judge
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.latest_note import latest_note
 from onceflow.transactions.outbox import progress
 from onceflow.transactions.outbox.inbox import ID_HEADER
 from onceflow.transactions.outbox.table import Outbox, OutboxRow, OutboxRowError
@@ -63,7 +64,7 @@ SELECT id, topic, key, value, header_names, header_values, "partition", timestam
 """
 _DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
 _LOCK = "SELECT pg_try_advisory_lock(hashtext('onceflow-outbox'), hashtext(%s))"
-_LONGEST_WAIT_S = 5.0
+_LONGEST_PAUSE_S = 5.0
 _LOOK_S = 0.25
 """How soon ``stop`` is obeyed by a relay that waits for rows."""
 
@@ -189,7 +190,7 @@ class OutboxRelay:
                 self._check_passing(error)
                 failures += 1
                 logger.warning("relay %s begins again: %s", self._name, error)
-                self._stopping.wait(min(0.1 * 2.0 ** min(failures, 10), _LONGEST_WAIT_S))
+                self._stopping.wait(min(0.1 * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S))
                 continue
             failures = 0
             sent += batch
@@ -275,29 +276,14 @@ class OutboxRelay:
     def _last_note(self) -> list[int]:
         """Return the ids of the latest committed batch, whose rows may still be in the table."""
         config = self._clients.consumer(
-            isolation_level="read_committed", enable_auto_commit=False, auto_offset_reset="earliest"
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            key_deserializer=None,
+            value_deserializer=None,
         )
-        with Consumer(config=config) as consumer:
-            consumer.assign([self._notes])
-            begin = consumer.beginning_offsets([self._notes])[self._notes]
-            end = consumer.end_offsets([self._notes])[self._notes]
-            back = 16
-            while True:
-                # Markers and aborted notes lie between: go further back until there is one.
-                start = max(begin, end - back)
-                note = self._read_notes(consumer, start, end)
-                if note is not None or start <= begin:
-                    return progress.decoded(note) if note else []
-                back *= 8
-
-    def _read_notes(self, consumer: Consumer[object, object], start: int, end: int) -> bytes | None:
-        """Return the last note in a range of offsets."""
-        consumer.seek(self._notes, start)
-        last: bytes | None = None
-        while consumer.position(self._notes) < end and not self._stopping.is_set():
-            for records in consumer.poll(1_000).values():
-                last = cast("bytes | None", records[-1].value)
-        return last
+        note = latest_note(config, self._notes, progress.KEY)
+        return progress.decoded(note) if note else []
 
     # Batches -------------------------------------------------------------------------------
 

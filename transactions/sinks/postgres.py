@@ -143,13 +143,13 @@ class Postgres:
         self._group_id = group_id
         connection = self._connect()
         try:
-            with self._told(connection, self._timeout_ms):
+            with self._bounded(connection):
                 if self._rows:
                     self._check_table(connection)
                 self._make_ledger(connection)
                 if self._inbox is not None:
                     self._inbox.make(connection)
-                self._make_stage(connection)
+            self._make_stage(connection)
         except BaseException:
             self.close()
             raise
@@ -194,7 +194,7 @@ class Postgres:
     def _make_stage(self, connection: PostgresConnection) -> None:
         """Make the temporary table of this connection, which each transaction leaves empty."""
         if self._key:
-            with self._told(connection, self._timeout_ms):
+            with self._bounded(connection):
                 connection.execute(SQL(_STAGE).format(_STAGED, self._table))
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Postgres:
     def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
         """See ``Sink.stored``."""
         connection = self._connected()
-        with self._told(connection, self._timeout_ms):
+        with self._bounded(connection):
             return self._read(connection, _READ, partitions)
 
     def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
@@ -270,6 +270,15 @@ class Postgres:
             self._undo(connection)
             return self._unavailable(error, self._timeout_ms)
         return SinkOutcomeUnknownError(f"{self._name}: COMMIT failed: {_line(error)}")
+
+    @contextlib.contextmanager
+    def _bounded(self, connection: PostgresConnection) -> Iterator[None]:
+        """Bound statements that are not one transaction, and tell their errors by ours."""
+        with (
+            cut_after(connection, self._timeout_ms),
+            self._told(connection, self._timeout_ms),
+        ):
+            yield
 
     @contextlib.contextmanager
     def _told(self, connection: PostgresConnection, limit_ms: int) -> Iterator[None]:

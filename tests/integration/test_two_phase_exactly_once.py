@@ -1,0 +1,319 @@
+"""Goal: a Kafka transaction and one of PostgreSQL commit together, whatever is killed or lost.
+
+Method: the in-process broker and a schema of PostgreSQL for each test; a session that inserts a row
+and sends a record for each input is killed at each step, loses its connection and its answers, is
+fenced, and shares its group. At the end inputs, rows and records are the same, and nothing is
+prepared.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from postgres_server import PostgresServer, execute, rows_of
+from processor_processes import Workers, fill, read_all, wait_for, workers_in
+
+from onceflow.broker_lite import Broker
+from onceflow.sdk import Producer
+from onceflow.sdk.errors import CommitOutcomeUnknownError, ConfigError, IllegalStateError
+from onceflow.sdk.serde import JSON
+from onceflow.transactions import Abort, AbortReason
+from onceflow.transactions.two_phase import ParticipantError, TwoPhaseSession, resolve_in_doubt
+
+MEMBER = """
+import os, signal, sys
+from onceflow.transactions import Abort, AbortReason
+from onceflow.transactions.two_phase import TwoPhaseSession
+
+bootstrap, dsn, slot, moment = sys.argv[1:5]
+work = 0
+
+def observe(found):
+    if found == moment and work:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with TwoPhaseSession(
+    dsn, topics=["in"], bootstrap_servers=bootstrap, group_id="g", slot=slot, observer=observe,
+    session_timeout_ms=2_000, transaction_timeout_ms=2_000, max_poll_interval_ms=6_000,
+    revoke_budget_ms=1_000, consumer_settings={"heartbeat_interval_ms": 200},
+) as session:
+    while True:
+        for records in session.poll(100, 10).values():
+            for record in records:
+                session.connection.execute("INSERT INTO rows VALUES (%s)", (int(record.value),))
+                session.send("out", record.value)
+                work += 1
+        session.commit()
+"""
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.min.session.timeout.ms": 100}) as broker:
+        broker.create_topic("in", partitions=2)
+        broker.create_topic("out", partitions=2)
+        yield broker
+
+
+@pytest.fixture
+def dsn(postgres: PostgresServer) -> str:
+    dsn = postgres.schema()
+    execute(dsn, "CREATE TABLE rows (id integer PRIMARY KEY)")
+    return dsn
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    with workers_in(tmp_path) as workers:
+        yield workers
+
+
+def numbers(count: int, begin: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, begin + count)]
+
+
+def sent(broker: Broker) -> list[int]:
+    found = read_all(broker.bootstrap_servers, "out")
+    return sorted(int(record.value or b"") for record in found)
+
+
+def rows(dsn: str) -> list[int]:
+    return [int(str(number)) for (number,) in rows_of(dsn, "SELECT id FROM rows ORDER BY id")]
+
+
+def prepared(dsn: str) -> list[str]:
+    return [str(gid) for (gid,) in rows_of(dsn, "SELECT gid FROM pg_prepared_xacts")]
+
+
+def session_of(broker: Broker, dsn: str, **settings: object) -> TwoPhaseSession[object, object]:
+    return TwoPhaseSession(
+        dsn,
+        topics=["in"],
+        bootstrap_servers=broker.bootstrap_servers,
+        group_id="g",
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def take(session: TwoPhaseSession[object, object], count: int) -> None:
+    """Poll until this many records came; insert a row and send a record for each."""
+    end = time.monotonic() + 60
+    while count > 0:
+        assert time.monotonic() < end, f"{count} records did not come"
+        for records in session.poll(200).values():
+            for record in records:
+                session.connection.execute("INSERT INTO rows VALUES (%s)", (int(record.value),))  # type: ignore[call-overload]
+                session.send("out", record.value)
+                count -= 1
+
+
+def test_rows_outputs_and_offsets_commit_together(broker: Broker, dsn: str) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    with session_of(broker, dsn) as session:
+        take(session, 10)
+        assert (rows(dsn), sent(broker)) == ([], [])
+        assert session.commit()
+        assert rows(dsn) == sent(broker) == list(range(10))
+        fill(broker.bootstrap_servers, "in", numbers(5, 10))
+        take(session, 5)
+        session.abort()
+        take(session, 5)
+        assert session.commit()
+        assert session.commit()  # nothing was done
+    assert rows(dsn) == sent(broker) == list(range(15))
+    assert prepared(dsn) == []
+
+
+def test_what_is_not_committed_is_undone_on_both_sides(broker: Broker, dsn: str) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    with session_of(broker, dsn) as session:
+        take(session, 10)
+    assert (rows(dsn), sent(broker)) == ([], [])
+    with session_of(broker, dsn) as session:
+        take(session, 10)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == list(range(10))
+
+
+STEPS = ("prepare", "note", "decide", "finish")
+
+
+@pytest.mark.parametrize("moment", [f"{when} {s}" for s in STEPS for when in ("before", "after")])
+def test_a_killed_process_leaves_both_or_neither(
+    broker: Broker, dsn: str, workers: Workers, moment: str
+) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(40))
+    for _ in range(2):
+        member = workers.start(MEMBER, broker.bootstrap_servers, dsn, "0", moment)
+        assert member.process.wait(60) == -signal.SIGKILL, member.output()
+    workers.start(MEMBER, broker.bootstrap_servers, dsn, "0", "never")
+    wait_for(lambda: len(rows(dsn)) >= 40 and len(sent(broker)) >= 40, "all is done")
+    wait_for(lambda: prepared(dsn) == [], "nothing is in doubt")
+    assert rows(dsn) == sent(broker) == list(range(40))
+
+
+def test_members_of_a_group_commit_within_its_rebalances(
+    broker: Broker, dsn: str, workers: Workers
+) -> None:
+    values = numbers(200)
+    fill(broker.bootstrap_servers, "in", values)
+    first = session_of(broker, dsn)
+    try:
+        take(first, 1)
+        workers.start(MEMBER, broker.bootstrap_servers, dsn, "1", "never")
+        end = time.monotonic() + 60
+        while len(first.poll(50, 1)) < 0 or len(first._session.assignment()) != 1:
+            assert time.monotonic() < end
+            # Whatever is polled here and not worked on would be committed by the rebalance.
+            first.abort()
+    finally:
+        first.close()
+    wait_for(lambda: len(rows(dsn)) >= 200 and len(sent(broker)) >= 200, "all is done")
+    assert rows(dsn) == sent(broker) == list(range(200))
+
+
+@pytest.mark.parametrize("moment", ["before prepare", "after prepare", "before finish"])
+def test_a_lost_connection_to_the_database(broker: Broker, dsn: str, moment: str) -> None:
+    cut: list[int] = []
+
+    def observe(found: str) -> None:
+        if found == moment and not cut:
+            for connection in (session._work, session._finisher):
+                assert connection is not None
+                cut.append(connection.info.backend_pid)
+                execute(dsn, f"SELECT pg_terminate_backend({cut[-1]}, 10000)")
+
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    with session_of(broker, dsn, observer=observe) as session:
+        take(session, 10)
+        if moment == "before prepare":
+            with pytest.raises(ParticipantError, match="both sides were aborted"):
+                session.commit()
+            take(session, 10)
+        assert session.commit()
+        assert session.poll(200) == {}
+        assert cut
+        assert rows(dsn) == sent(broker) == list(range(10))
+    assert prepared(dsn) == []
+
+
+def test_a_statement_that_failed_undoes_both_sides_though_the_program_goes_on(
+    broker: Broker, dsn: str
+) -> None:
+    """PostgreSQL answers ROLLBACK to PREPARE TRANSACTION then, and no error."""
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    with session_of(broker, dsn) as session:
+        take(session, 3)
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            session.connection.execute("SELECT * FROM nothing")
+        with pytest.raises(ParticipantError, match=r"answered ROLLBACK.*both sides were aborted"):
+            session.commit()
+        assert (rows(dsn), sent(broker)) == ([], [])
+        take(session, 3)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == [0, 1, 2]
+
+
+def test_rows_that_went_with_their_connection_are_not_passed_over(broker: Broker, dsn: str) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    with session_of(broker, dsn) as session:
+        take(session, 3)
+        work = session.connection
+        execute(dsn, f"SELECT pg_terminate_backend({work.info.backend_pid}, 10000)")
+        with pytest.raises(psycopg.OperationalError):
+            work.execute("SELECT 1")
+        with pytest.raises(ParticipantError, match="was lost"):
+            _ = session.connection
+        with pytest.raises(ParticipantError, match="was lost"):
+            session.commit()
+        take(session, 3)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == [0, 1, 2]
+
+
+def test_a_row_that_the_database_refuses_at_the_end_undoes_both(broker: Broker, dsn: str) -> None:
+    execute(dsn, "ALTER TABLE rows ADD COLUMN x integer UNIQUE DEFERRABLE INITIALLY DEFERRED")
+    fill(broker.bootstrap_servers, "in", numbers(1))
+    with session_of(broker, dsn) as session:
+        take(session, 1)
+        session.connection.execute("INSERT INTO rows VALUES (100, 1), (101, 1)")
+        with pytest.raises(ParticipantError, match=r"duplicate key.*both sides were aborted"):
+            session.commit()
+        take(session, 1)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == [0]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_decision_without_an_answer_is_read_from_the_log(
+    broker: Broker, dsn: str, happened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    with session_of(broker, dsn) as session:
+        take(session, 10)
+        commit = session._session.commit
+
+        def lost(*_: object) -> bool:
+            """As the session does when it could not find out."""
+            if happened:
+                commit()
+            else:
+                session._session.abort()
+            session.aborted(Abort(AbortReason.OUTCOME_UNKNOWN))
+            raise CommitOutcomeUnknownError("no answer")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(session._session, "commit", lost)
+            broken.setattr(session, "committed", lambda: None)
+            with pytest.raises(CommitOutcomeUnknownError):
+                session.commit()
+        assert len(prepared(dsn)) == 1
+        with pytest.raises(IllegalStateError, match=r"poll\(\) first"):
+            session.commit()
+        if happened:
+            assert session.poll(200) == {}
+        else:
+            take(session, 10)
+            assert session.commit()
+        assert rows(dsn) == sent(broker) == list(range(10))
+    assert prepared(dsn) == []
+
+
+def test_a_fenced_process_undoes_both_sides(broker: Broker, dsn: str) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    with session_of(broker, dsn) as session:
+        take(session, 10)
+        Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="g-0").close()
+        assert session.commit() is False
+        take(session, 10)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == list(range(10))
+    assert prepared(dsn) == []
+
+
+@pytest.mark.parametrize("moment", ["before decide", "before finish"])
+def test_what_a_process_left_that_does_not_come_back_is_finished_by_command(
+    broker: Broker, dsn: str, workers: Workers, moment: str
+) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(10))
+    member = workers.start(MEMBER, broker.bootstrap_servers, dsn, "7", moment)
+    assert member.process.wait(60) == -signal.SIGKILL
+    (gid,) = prepared(dsn)
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    done = resolve_in_doubt(dsn, "g-7", client=client)
+    assert done == {gid: moment == "before finish"}
+    assert resolve_in_doubt(dsn, "g-7", client=client) == {}
+    assert prepared(dsn) == []
+    assert rows(dsn) == sent(broker)
+
+
+def test_what_cannot_work_is_told(broker: Broker, dsn: str) -> None:
+    with pytest.raises(ConfigError, match=r"value_serializer.*encode"):
+        session_of(broker, dsn, value_serializer=JSON.serialize)
+    with pytest.raises(ParticipantError, match="cannot be reached"):
+        session_of(broker, "host=127.0.0.1 port=1 user=x dbname=y")

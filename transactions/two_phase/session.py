@@ -1,0 +1,430 @@
+"""A session whose outputs, input offsets and database rows commit together.
+
+The order is that of two-phase commit with Kafka as the last participant: PostgreSQL prepares its
+transaction, the Kafka transaction takes a note of its name and commits, which is the decision, and
+PostgreSQL commits what it has prepared. An abort of the Kafka transaction rolls back. A process
+that dies in between leaves a prepared transaction, which the next start under the same
+transactional id finishes by the note (``Decisions``).
+
+https://www.postgresql.org/docs/current/sql-prepare-transaction.html
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
+
+from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import Headers, TopicPartition
+from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
+from onceflow.transactions.config import AnySessionConfig, K, SessionConfig, V
+from onceflow.transactions.listener import Abort, Offsets
+from onceflow.transactions.postgres_client import (
+    SQL,
+    Literal,
+    PostgresConnection,
+    checked_dsn,
+    connected,
+    psycopg,
+)
+from onceflow.transactions.session import TransactionSession
+from onceflow.transactions.sinks.sink import Observer, Steps
+from onceflow.transactions.two_phase.decisions import Decisions, finish
+from onceflow.transactions.two_phase.errors import ParticipantError
+
+if TYPE_CHECKING:
+    from onceflow.transactions.keywords import SessionKeywords, SessionRest
+
+logger: logging.Logger = logging.getLogger("onceflow.transactions.two_phase")
+
+
+class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
+    """Reads topics, writes topics and a database of PostgreSQL, all in one step.
+
+    ::
+
+        with TwoPhaseSession(DSN, config) as session:
+            while True:
+                for records in session.poll(1000).values():
+                    for record in records:
+                        session.connection.execute("UPDATE accounts ...")
+                        session.send("payments-done", record.value, key=record.key)
+                if session.commit_due:
+                    session.commit()
+
+    What ``connection`` executes between two commits is one transaction of the database. It is
+    prepared within ``commit`` and within a rebalance, so ``poll`` must be called only when
+    everything it returned before is dealt with. The server needs ``max_prepared_transactions``
+    above 0: one for each session.
+
+    Args:
+        dsn: Address of the database.
+        config: Settings; or give them as keyword arguments, which win.
+        observer: Called at each step, for tests.
+        **settings: Settings of ``SessionConfig`` and of clients.
+
+    Raises:
+        ConfigError: A setting cannot work, serializers are set, or the database prepares no
+            transactions.
+        ParticipantError: The database cannot be reached.
+        KafkaError: The brokers cannot be reached, or refuse.
+    """
+
+    @overload
+    def __init__(
+        self: TwoPhaseSession[K, V],
+        dsn: str,
+        config: SessionConfig[K, V],
+        *,
+        observer: Observer | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TwoPhaseSession[bytes | None, bytes | None],
+        dsn: str,
+        config: None = None,
+        *,
+        observer: Observer | None = None,
+        **settings: Unpack[SessionRest],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: TwoPhaseSession[object, object],
+        dsn: str,
+        config: AnySessionConfig | None = None,
+        *,
+        observer: Observer | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None: ...
+    def __init__(
+        self,
+        dsn: str,
+        config: AnySessionConfig | None = None,
+        *,
+        observer: Observer | None = None,
+        **settings: Unpack[SessionKeywords],
+    ) -> None:
+        checked = SessionConfig.of(config, settings)
+        for field in ("key_serializer", "value_serializer"):
+            if getattr(checked.producer, field) is not None:
+                remedy = "must not be set: notes are sent beside your records; encode before send()"
+                raise ConfigError(field, getattr(checked.producer, field), remedy)
+        self._dsn = checked_dsn(dsn)
+        self._steps = Steps(observer)
+        self._decisions = Decisions(checked.own_transactional_id, checked.client)
+        self._work: PostgresConnection | None = None
+        self._handed_out = False  # since the last commit or abort
+        self._prepared = ""  # and in the open Kafka transaction
+        self._unsure = ""  # and nobody has said how the Kafka transaction ended
+        self._decided: tuple[str, bool] | None = None
+        self._finisher = self._connected()
+        try:
+            self._check_server()
+            self._decisions.make_topic()
+            # Its InitProducerId ends what an earlier process had open; then the notes are final.
+            self._session = TransactionSession[object, object](checked, listener=self)
+        except BaseException:
+            self._finisher.close()
+            raise
+        try:
+            self._decisions.resolve(self._finisher)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> PostgresConnection:
+        try:
+            return connected(self._dsn, timeout_ms=10_000)
+        except psycopg.OperationalError as error:
+            raise ParticipantError(f"the database cannot be reached: {error}") from error
+
+    def _check_server(self) -> None:
+        found = self._finisher.execute("SHOW max_prepared_transactions").fetchone()
+        if found is None or int(found[0]) < 1:
+            raise ConfigError(
+                "dsn",
+                "(hidden)",
+                "the server prepares no transactions; set max_prepared_transactions to the number "
+                "of sessions at least, and restart it",
+            )
+
+    # Use -----------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> PostgresConnection:
+        """The connection whose open transaction is part of the next commit.
+
+        Do not commit it, and do not roll it back: ``abort`` does that on both sides.
+
+        Raises:
+            ParticipantError: It was lost with rows of this transaction; call ``abort``.
+        """
+        self._finish_decided()
+        if self._handed_out:
+            self._check_work()
+        if self._work is None or self._work.closed:
+            self._work = self._connected()
+            self._work.autocommit = False
+        self._handed_out = True
+        return self._work
+
+    def _check_work(self) -> None:
+        """Refuse to go on where rows of this transaction are gone.
+
+        Raises:
+            ParticipantError: The connection was lost.
+        """
+        if self._work is None or self._work.closed:
+            raise ParticipantError(
+                "the connection to the database was lost, and rows of this transaction with it; "
+                "both sides must be undone: call abort()"
+            )
+
+    def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
+        """Take records; a rebalance in here commits or aborts both sides.
+
+        Args:
+            timeout_ms: How long to wait for records.
+            max_records: Most records; None takes ``max_poll_records``.
+
+        Raises:
+            ParticipantError: The database cannot finish what was decided, or prepare.
+            KafkaError: Reading failed, or the commit within a rebalance.
+        """
+        self._finish_decided()
+        records = self._session.poll(timeout_ms, max_records)
+        try:
+            self._resolve_unsure()
+        except ParticipantError:
+            self._session.abort()  # Nobody sees these records: they are read again.
+            raise
+        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object:
+        """Send a record within the transaction; see ``TransactionSession.send``.
+
+        Args:
+            topic: Topic name.
+            value: Value, as the serializer takes it.
+            key: Key, as the serializer takes it.
+            headers: Names and values.
+            partition: Partition; None to choose by key.
+            timestamp_ms: Timestamp; None for now.
+        """
+        return self._session.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+
+    @property
+    def commit_due(self) -> bool:
+        """Whether the uncommitted work is older than ``commit_interval_ms``."""
+        return self._session.commit_due
+
+    @property
+    def last_abort(self) -> Abort | None:
+        """Why the latest abort happened; None before the first one."""
+        return self._session.last_abort
+
+    def commit(self) -> bool:
+        """Commit outputs, offsets and the database's rows together.
+
+        Returns:
+            True if they are committed; False if all of it was undone and is read again.
+
+        Raises:
+            ParticipantError: The database refused to prepare, and both sides were aborted; or it
+                could not be told of the commit, which the next call makes up for.
+            KafkaError: The brokers refuse, as from ``TransactionSession.commit``.
+        """
+        try:
+            self._prepare()
+        except ParticipantError:
+            self._session.abort()
+            raise
+        gid = self._prepared
+        with self._steps("decide"):
+            done = self._session.commit()
+        if gid:
+            # What the call returns is certain, also where a fence came on the way to it.
+            self._prepared = self._unsure = ""
+            self._handed_out = False
+            self._decided = (gid, done)
+        self._finish_decided()
+        return done
+
+    def abort(self) -> None:
+        """Undo what is not committed on both sides; the next poll reads it again."""
+        self._session.abort()
+        self._undo()
+
+    def close(self, timeout_ms: int = 10_000) -> None:
+        """Undo what is not committed, leave the group and close everything.
+
+        Args:
+            timeout_ms: Bound of the Kafka clients' end.
+        """
+        try:
+            self._session.close(timeout_ms)
+        finally:
+            # A prepared transaction whose decision is open is left to the next start.
+            for connection in (self._work, self._finisher):
+                if connection is not None:
+                    connection.close()
+
+    # Two phases ----------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Prepare the database's transaction, if there is one, and send a note of its name."""
+        self._finish_decided()
+        if self._prepared or self._unsure:
+            raise IllegalStateError("how the last commit ended is not known; call poll() first")
+        work = self._work
+        if not self._handed_out or work is None:
+            return
+        self._check_work()
+        if work.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            return
+        gid = self._decisions.new_gid()
+        try:
+            with self._steps("prepare"):
+                text = SQL("PREPARE TRANSACTION {}").format(Literal(gid))
+                done = work.execute(text).statusmessage
+        except psycopg.Error as error:
+            if error.sqlstate is None:
+                self._unsure = gid  # The answer was lost; without a note it is rolled back.
+            work.close()
+            told = " ".join(str(error).split())
+            raise ParticipantError(
+                f"the database could not prepare: {told}; both sides were aborted"
+            ) from error
+        if done != "PREPARE TRANSACTION":
+            # After a statement that failed, PostgreSQL rolls back and says so without an error.
+            raise ParticipantError(
+                f"the database answered {done}: a statement of this transaction had failed; both "
+                "sides were aborted. Call abort() where a statement fails"
+            )
+        self._prepared = gid
+        with self._steps("note"):
+            topic, partition = self._decisions.partition
+            self._session.send(topic, gid.encode(), key=self._decisions.key, partition=partition)
+
+    def _resolve_unsure(self) -> None:
+        """Learn from the decision log how a commit ended.
+
+        A poll that succeeded shows that the producer's earlier transactions have ended: each was
+        ended by it, or by the InitProducerId of its successor.
+
+        Raises:
+            ParticipantError: The database cannot be reached.
+        """
+        if self._unsure:
+            try:
+                self._decisions.resolve(self._finisher)
+            except psycopg.Error as error:
+                self._finisher.close()
+                self._finisher = self._connected()
+                raise ParticipantError(f"the database cannot be reached: {error}") from error
+            self._unsure = ""
+
+    def _undo(self) -> None:
+        """Roll back what is open."""
+        self._handed_out = False
+        work = self._work
+        if work is not None and not work.closed:
+            try:
+                work.rollback()
+            except psycopg.Error:
+                work.close()
+
+    def _finish_decided(self) -> None:
+        """Tell the database of a decision.
+
+        Raises:
+            ParticipantError: It could not be told; the next call tries again.
+        """
+        if self._decided is None:
+            return
+        gid, commit = self._decided
+        try:
+            if self._finisher.closed:
+                self._finisher = self._connected()
+            with self._steps("finish"):
+                finish(self._finisher, gid, commit)
+        except psycopg.Error as error:
+            self._finisher.close()
+            decision = "committed" if commit else "aborted"
+            raise ParticipantError(
+                f"the transaction is {decision}, and the database could not be told: {error}. The "
+                "next call tells it again; after a restart the session does"
+            ) from error
+        self._decided = None
+
+    # What the session tells ----------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """See ``SessionListener.assigned``.
+
+        Args:
+            partitions: What came.
+        """
+
+    def progress(self) -> Offsets | None:
+        """See ``SessionListener.progress``: prepare within a rebalance."""
+        self._prepare()
+        return None
+
+    def committed(self) -> None:
+        """See ``SessionListener.committed``."""
+        # Within a rebalance; what commit() returns comes to the same.
+        gid, self._prepared = self._prepared, ""
+        if gid:
+            self._handed_out = False
+            self._decided = (gid, True)
+            try:
+                self._finish_decided()
+            except ParticipantError as error:
+                logger.warning("%s", error)
+
+    def aborted(self, abort: Abort) -> None:
+        """See ``SessionListener.aborted``.
+
+        Args:
+            abort: Why.
+        """
+        # A fence is told as an abort before the outcome of the commit is looked up.
+        self._unsure, self._prepared = self._prepared or self._unsure, ""
+        self._undo()
+
+    def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
+        """See ``SessionListener.released``.
+
+        Args:
+            partitions: What went.
+            lost: Whether other members may own them already.
+        """
