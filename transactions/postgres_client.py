@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -91,6 +92,60 @@ def is_passing(error: Exception) -> bool:
     return str(state)[:2] in _PASSING
 
 
+class _Watch:
+    """One thread that cuts connections whose time is over.
+
+    A thread for each call would cost the caller a wait for the interpreter lock at its start and
+    at its end. Deadlines of calls that have ended are dropped when the thread next wakes up.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._deadlines: dict[socket.socket, float] = {}
+        self._wakes_s = float("inf")
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="onceflow-postgres", daemon=True).start()
+
+    def add(self, handle: socket.socket, deadline_s: float) -> None:
+        """Cut a connection at a time, unless it is removed before."""
+        with self._changed:
+            self._deadlines[handle] = deadline_s
+            if deadline_s < self._wakes_s:
+                self._changed.notify()
+
+    def remove(self, handle: socket.socket) -> None:
+        """Let a connection be; behind this it is not cut any more."""
+        with self._changed:
+            self._deadlines.pop(handle, None)
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                for handle, deadline_s in list(self._deadlines.items()):
+                    if deadline_s <= now_s:
+                        del self._deadlines[handle]
+                        with contextlib.suppress(OSError):
+                            handle.shutdown(socket.SHUT_RDWR)
+                self._wakes_s = min(self._deadlines.values(), default=float("inf"))
+                wait_s = None if not self._deadlines else self._wakes_s - now_s
+                self._changed.wait(wait_s)
+
+
+_watches: dict[int, _Watch] = {}
+"""By process: a fork has no thread, and may have the lock of its parent's for ever."""
+
+
+def _watch() -> _Watch:
+    new = _Watch()
+    found = _watches.setdefault(os.getpid(), new)
+    if found is new:
+        found.start()
+    return found
+
+
 @contextlib.contextmanager
 def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
     """Cut a connection when the time is over.
@@ -106,17 +161,10 @@ def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
         yield
         return
     handle = socket.socket(fileno=os.dup(connection.fileno()))
-
-    def cut() -> None:
-        with contextlib.suppress(OSError):
-            handle.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(limit_ms / 1000, cut)
-    timer.daemon = True
-    timer.start()
+    watch = _watch()
+    watch.add(handle, time.monotonic() + limit_ms / 1000)
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
+        watch.remove(handle)
         handle.close()

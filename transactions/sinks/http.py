@@ -102,6 +102,7 @@ class Http:
         for name, value in (("connections", connections), ("timeout_ms", timeout_ms)):
             if value <= 0:
                 raise ConfigError(name, value, "must be positive")
+        self.needs_records: bool = True
         self._url = url
         self._place = f"{parts.scheme}://{parts.netloc}{parts.path}"
         self._offsets = offsets

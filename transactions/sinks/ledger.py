@@ -70,7 +70,8 @@ class Batch:
         owner: The writer, as given to ``Sink.claim``.
         moves: Offsets by partition.
         rows: Rows in the order in which they were written.
-        records: The record of each row, None where it was not given; empty if none was.
+        records: The record of each row, None where it was not given; empty for sinks that do not
+            need them (``Sink``).
     """
 
     owner: str

@@ -122,6 +122,7 @@ class Postgres:
         self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
         self._key = tuple(key)
         self._inbox = inbox
+        self.needs_records: bool = inbox is not None
         self._timeout_ms = timeout_ms
         self._steps = Steps(observer)
         self._group_id = ""

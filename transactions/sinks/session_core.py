@@ -43,6 +43,10 @@ from onceflow.transactions.sinks.sink import AsyncSink, Sink, SinkClients, SinkC
 logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
 
 
+_SHOWN_EVERY_S = 1.0
+"""How often the group learns of the stored offsets, which only tools look at."""
+
+
 class SinkSessionCore:
     """State and rules of one session with a sink.
 
@@ -72,9 +76,12 @@ class SinkSessionCore:
         self._work = UncommittedWork()
         self._rows: list[Row] = []
         self._records: list[AnyRecord | None] = []
+        self._keeps_records = bool(getattr(sink, "needs_records", False))
         self._committing = False
         self._work_since_s = 0.0
         self._fences = FenceWatch(config.fence_window_ms / 1000, limit=3)
+        self._unshown: dict[TopicPartition, int] = {}
+        self._shown_s = float("-inf")
         self._callback_error: Exception | None = None
         self._process_id = os.getpid()
 
@@ -110,6 +117,7 @@ class SinkSessionCore:
         consumer, self._consumer = self._consumer, None
         try:
             if consumer is not None:
+                self._show(consumer)
                 await settle(consumer.close(timeout_ms=timeout_ms))
         finally:
             await settle(self._sink.close())
@@ -278,7 +286,8 @@ class SinkSessionCore:
         if of is not None:
             self._check_part_of_work(of)
         self._rows.append(row)
-        self._records.append(of)
+        if self._keeps_records:
+            self._records.append(of)
 
     def write_many(self, rows: Sequence[Row], *, of: Sequence[AnyRecord] | None = None) -> None:
         """Keep rows for the next commit, at less cost than one by one.
@@ -289,11 +298,10 @@ class SinkSessionCore:
             CommitFailedError: A record belongs to work that was aborted or committed.
         """
         self._check_open()
-        if of is None:
-            self._records.extend([None] * len(rows))
-        else:
+        if of is not None:
             self._check_records(rows, of)
-            self._records.extend(of)
+        if self._keeps_records:
+            self._records.extend(of or [None] * len(rows))
         self._rows.extend(rows)
 
     def _check_records(self, rows: Sequence[Row], of: Sequence[AnyRecord]) -> None:
@@ -412,10 +420,21 @@ class SinkSessionCore:
             self._claims[partition] = replace(self._claims[partition], offset=move.next)
         self._drop()
         self.last_abort = None
-        try:
-            consumer.commit_async({tp: move.next for tp, move in batch.moves.items()})
-        except KafkaError as error:
-            logger.info("session %s: the group's offsets stay behind: %s", self.owner, error)
+        self._unshown.update({tp: move.next for tp, move in batch.moves.items()})
+        if self._clock() - self._shown_s >= _SHOWN_EVERY_S:
+            self._show(consumer)
+
+    def _show(self, consumer: SinkConsumer) -> None:
+        """Commit to the group what is stored, for tools that show the lag."""
+        owned = consumer.assignment()
+        offsets = {tp: offset for tp, offset in self._unshown.items() if tp in owned}
+        self._unshown.clear()
+        self._shown_s = self._clock()
+        if offsets:
+            try:
+                consumer.commit_async(offsets)
+            except KafkaError as error:
+                logger.info("session %s: the group's offsets stay behind: %s", self.owner, error)
 
     async def _resolve(self, batch: Batch, error: SinkOutcomeUnknownError) -> bool:
         """Claim again and compare offsets: the sink stored all of the batch or nothing."""
@@ -474,6 +493,7 @@ class SinkSessionCore:
             except SinkUnavailableError as error:
                 logger.warning("session %s: the next owner reads again: %s", self.owner, error)
             finally:
+                self._show(self.consumer)
                 self._forget(partitions)
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
@@ -487,6 +507,7 @@ class SinkSessionCore:
             self._claims.pop(partition, None)
             self._unclaimed.discard(partition)
             self._work.pop(partition, None)
+            self._unshown.pop(partition, None)
 
     @contextlib.contextmanager
     def _callback(self) -> Iterator[None]:

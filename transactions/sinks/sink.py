@@ -22,8 +22,10 @@ class Sink(Protocol):
     """Stores rows and the offsets of the records that they come from in one transaction.
 
     A sink serves one session at a time. Any number of sinks, in any number of processes, may share
-    one database or folder. ``onceflow.transactions.sinks.testing.SinkConformance`` holds the tests
-    that an implementation must pass.
+    one database or folder. A sink with an attribute ``needs_records`` that is true gets the records
+    of its rows (``Batch.records``); they stay in memory until the commit.
+    ``onceflow.transactions.sinks.testing.SinkConformance`` holds the tests that an implementation
+    must pass.
     """
 
     def open(self, group_id: str) -> None:

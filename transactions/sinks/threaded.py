@@ -34,6 +34,7 @@ class ThreadedSink:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.needs_records: bool = bool(getattr(sink, "needs_records", False))
         self._thread = ThreadPoolExecutor(1, "onceflow-sink")
 
     async def _call(self, call: Callable[[], T]) -> T:

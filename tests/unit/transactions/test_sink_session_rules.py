@@ -69,6 +69,7 @@ class BreakableSink(Sqlite):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rows")
         self.limits: list[int | None] = []
+        self.batches: list[Batch] = []
         self.failures: list[Exception] = []
         self.after = False
         self.lost_claims: list[Exception] = []
@@ -88,6 +89,7 @@ class BreakableSink(Sqlite):
 
     def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
         self.limits.append(timeout_ms)
+        self.batches.append(batch)
         if self.failures and not self.after:
             raise self.failures.pop(0)
         super().write(batch, timeout_ms)
@@ -98,12 +100,12 @@ class BreakableSink(Sqlite):
 class World:
     """A session, its fakes, and a second sink on the same file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sink: BreakableSink | None = None) -> None:
         self.path = path
         self.cluster = FakeCluster()
         self.cluster.put("in", "a", "b")
         self.clients = SinkFakeClients(self.cluster, [IN0])
-        self.sink = BreakableSink(path)
+        self.sink = sink or BreakableSink(path)
         self.other = Sqlite(path, "rows")
         self.other.open("g")
         self.session = SinkSession(
@@ -257,6 +259,38 @@ def test_many_rows_are_written_in_one_call_and_checked_like_single_ones(world: W
     world.session.write_many([{"text": "c"}] * 2, of=[after[0], after[0]])
     assert world.session.commit()
     assert world.rows() == ["a", "b", "more", "c", "c"]
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_records_reach_the_sinks_that_need_them(world: World, needed: bool) -> None:
+    world.session.close()
+    world.sink.needs_records = needed  # type: ignore[attr-defined]
+    again = World(world.path, world.sink)
+    ((_, records),) = again.session.poll().items()
+    again.session.write({"text": "a"}, of=records[0])
+    again.session.write({"text": "none"})
+    again.session.write_many([{"text": "b"}], of=records[1:])
+    again.session.write_many([{"text": "none"}])
+    assert again.session.commit()
+    offsets = [record and record.offset for record in world.sink.batches[-1].records]
+    assert offsets == ([0, None, 1, None] if needed else [])
+    again.close()
+
+
+def test_the_group_learns_of_stored_offsets_now_and_then_and_at_the_end(world: World) -> None:
+    def shown() -> int:
+        return world.cluster.calls.count("commit_async")
+
+    world.step()
+    assert world.session.commit()
+    assert shown() == 1
+    for value in "cdef":
+        world.cluster.put("in", value)
+        world.step()
+        assert world.session.commit()
+    assert shown() == 1
+    world.session.close()
+    assert shown() == 2
 
 
 def test_two_programs_that_claim_from_each_other_are_told(world: World) -> None:
