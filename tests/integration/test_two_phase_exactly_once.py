@@ -202,6 +202,30 @@ def test_a_lost_connection_to_the_database(broker: Broker, dsn: str, moment: str
     assert prepared(dsn) == []
 
 
+@pytest.mark.parametrize("moment", ["after prepare", "before decide", "before finish"])
+def test_a_signal_within_a_commit_leaves_both_or_neither(
+    broker: Broker, dsn: str, moment: str
+) -> None:
+    signals = [KeyboardInterrupt()]
+
+    def observe(found: str) -> None:
+        if found == moment and signals:
+            raise signals.pop()
+
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    with session_of(broker, dsn, observer=observe) as session:
+        take(session, 3)
+        with pytest.raises(KeyboardInterrupt):
+            session.commit()
+        if moment != "before finish":
+            session.abort()
+            take(session, 3)
+            assert session.commit()
+        assert session.poll(200) == {}
+        assert rows(dsn) == sent(broker) == [0, 1, 2]
+    assert prepared(dsn) == []
+
+
 def test_a_statement_that_failed_undoes_both_sides_though_the_program_goes_on(
     broker: Broker, dsn: str
 ) -> None:

@@ -311,13 +311,14 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         if work.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             return
         gid = self._decisions.new_gid()
+        self._unsure = gid  # until the answer comes, also where a signal ends the wait for it
         try:
             with self._steps("prepare"):
                 text = SQL("PREPARE TRANSACTION {}").format(Literal(gid))
                 done = work.execute(text).statusmessage
         except psycopg.Error as error:
-            if error.sqlstate is None:
-                self._unsure = gid  # The answer was lost; without a note it is rolled back.
+            if error.sqlstate is not None:
+                self._unsure = ""  # The server has refused.
             work.close()
             told = " ".join(str(error).split())
             raise ParticipantError(
@@ -325,11 +326,12 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             ) from error
         if done != "PREPARE TRANSACTION":
             # After a statement that failed, PostgreSQL rolls back and says so without an error.
+            self._unsure = ""
             raise ParticipantError(
                 f"the database answered {done}: a statement of this transaction had failed; both "
                 "sides were aborted. Call abort() where a statement fails"
             )
-        self._prepared = gid
+        self._prepared, self._unsure = gid, ""
         with self._steps("note"):
             topic, partition = self._decisions.partition
             self._session.send(topic, gid.encode(), key=self._decisions.key, partition=partition)
