@@ -337,8 +337,13 @@ class SessionCore:
             self._check_process()
             if self._producer is None:
                 await self._complete_clients()
-            await settle(self.producer.begin_transaction())
-            self.in_transaction = True
+            self.in_transaction = True  # Before it is: an interruption must not leave one unseen.
+            try:
+                with self._noting_interruption():
+                    await settle(self.producer.begin_transaction())
+            except Exception:
+                self.in_transaction = False
+                raise
             self._begun_s = self._clock()
             if not self._polled:
                 self._work_since_s = self._clock()

@@ -173,8 +173,9 @@ class FakeProducer:
         self.epoch = self.cluster.init(self.transactional_id)
 
     def begin_transaction(self) -> None:
-        self.cluster.enter("begin_transaction")
+        end = self.cluster.enter("begin_transaction")
         self.begun = True
+        end()
 
     def _transaction(self) -> OpenTransaction:
         self._check()

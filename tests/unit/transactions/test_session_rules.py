@@ -836,3 +836,18 @@ def test_an_interrupted_commit_is_found_out_about(
     assert session.commit()
     assert cluster.values("out") == ["A", "B", "C", "D"]
     assert cluster.offset("in") == 4
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupted_beginning_leaves_no_transaction_unseen(
+    cluster: FakeCluster, after: bool
+) -> None:
+    session = make_session(cluster)
+    cluster.fail("begin_transaction", Interruption(), after=after)
+    with pytest.raises(Interruption):
+        step(session)
+    assert session.commit() is False
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+    assert cluster.offset("in") == 3
