@@ -1,9 +1,8 @@
-"""What went over a broker's connections, as a capture file that Wireshark and tshark open.
+"""Writes the bytes of a broker's connections to a capture file for Wireshark and tshark.
 
-The file is a classic pcap. Each connection is a TCP stream of its own, with made-up frames around
-the bytes: a capture holds what client and broker said, in order, with the times of the broker's
-clock; retransmissions and windows of the real network are not in it. Bytes of TLS connections are
-written as they are before encryption.
+The file is a classic pcap. Each connection is a TCP stream with generated frames around the bytes
+that client and broker sent, in order, with the times of the broker's clock. Retransmissions and
+windows of the real network are not in it. The bytes of TLS connections are not encrypted.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from onceflow.sdk.protocol.primitives import Buffer
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 CAPTURE_BYTES_MAX = 1 << 30
-"""A capture ends at this size."""
+"""Size at which a capture ends."""
 
 SEGMENT_BYTES_MAX = 32_768
-"""Most bytes in one made-up TCP segment."""
+"""Most bytes in one generated TCP segment."""
 
 _FILE_HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 1)
 _PACKET = struct.Struct("<IIII")
@@ -46,12 +45,12 @@ class _Stream:
 
 
 class Capture:
-    """A capture file that is being written; each event is in the file when its method returns.
+    """A capture file; each event is written when its method returns.
 
-    Only the user of the process may read it, since passwords may go over the connections.
+    Only the process's user may read the file, as clients may send passwords.
 
     Args:
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
         max_bytes: Size at which the capture ends.
 
     Raises:
@@ -60,7 +59,7 @@ class Capture:
 
     def __init__(self, path: str | Path, max_bytes: int = CAPTURE_BYTES_MAX) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.fchmod(fd, 0o600)  # It may have been there, with another mode.
+        os.fchmod(fd, 0o600)  # the file may exist with another mode
         self._file = open(fd, "wb", buffering=0)  # noqa: SIM115 - lives as long as the broker
         self._max_bytes = max_bytes
         self._size = 0
@@ -70,7 +69,7 @@ class Capture:
     def opened(
         self, connection_id: int, peer: tuple[str, int], local: tuple[str, int], now_ms: int
     ) -> None:
-        """A connection was made."""
+        """Write the packets that open a connection."""
         stream = _Stream(_address(peer), _address(local))
         self._streams[connection_id] = stream
         stream.client_next = stream.server_next = 0
@@ -81,21 +80,21 @@ class Capture:
         self._write(packets + self._packet(stream, True, b"", _ACK, now_ms))
 
     def received(self, connection_id: int, data: Buffer, now_ms: int) -> None:
-        """The client sent bytes."""
+        """Write bytes that the client sent."""
         self._data(connection_id, True, data, now_ms)
 
     def sent(self, connection_id: int, data: Buffer, now_ms: int) -> None:
-        """The broker sent bytes."""
+        """Write bytes that the broker sent."""
         self._data(connection_id, False, data, now_ms)
 
     def closed(self, connection_id: int, now_ms: int) -> None:
-        """A connection is gone."""
+        """Write the packet that closes a connection."""
         stream = self._streams.pop(connection_id, None)
         if stream is not None:
             self._write(self._packet(stream, False, b"", _FIN | _ACK, now_ms))
 
     def close(self) -> None:
-        """Write nothing more."""
+        """End the capture and close the file."""
         self._file.close()
 
     def _data(self, connection_id: int, from_client: bool, data: Buffer, now_ms: int) -> None:
@@ -124,7 +123,7 @@ class Capture:
             (source, source_port), (target, target_port) = stream.server, stream.client
             sequence, acknowledged = stream.server_next, stream.client_next
             macs = _CLIENT_MAC + _BROKER_MAC
-        # The checksum stays 0: readers take that for offloaded, as in captures of real hosts.
+        # Checksum 0 means that the network card computes it, as in captures of real hosts.
         tcp = _TCP.pack(
             source_port, target_port, sequence, acknowledged if flags & _ACK else 0,
             5 << 4, flags, _WINDOW, 0, 0,
@@ -145,7 +144,7 @@ class Capture:
         try:
             self._file.write(data)
         except OSError as error:
-            # The broker goes on: a capture that cannot be written must not cost an answer.
+            # The broker must answer clients even if the capture cannot be written.
             logger.error("%s cannot be written: %s; the capture ends", self._file.name, error)
             self._file.close()
             return
@@ -161,7 +160,7 @@ def _address(address: tuple[str, int]) -> tuple[bytes, int]:
 
 
 def _ip(source: bytes, target: bytes, size: int) -> bytes:
-    """Type field of the Ethernet frame, and the IP header for ``size`` bytes of TCP."""
+    """Return the Ethernet type field and the IP header for ``size`` bytes of TCP."""
     if len(source) != 4 or len(target) != 4:
         return (
             b"\x86\xdd"

@@ -1,8 +1,7 @@
-"""Records in and out of a broker in tests, and committed results that explain their differences.
+"""Sends records to a broker in tests, reads committed ones, and explains their differences.
 
-What is committed is read from the broker's own logs, as a consumer with ``read_committed`` would
-see it, without a client and without waiting: records of open transactions are not there yet, those
-of aborted ones never. It decides how records are compared and how a difference is shown.
+It reads the broker's logs without a client and without waiting, and returns what a
+``read_committed`` consumer would get: no records of open or aborted transactions.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ class Committed(NamedTuple):
 
 
 class CommittedRecords(list[Committed]):
-    """Committed records of a topic, by partition and offset.
+    """Committed records of a topic, sorted by partition and offset.
 
-    Compared with a list it looks at as much as the list names: values alone, pairs of key and
-    value, or whole records; ``in_any_order`` leaves the order aside.
+    It equals a list of values, of pairs of key and value, or of whole records, whichever the list
+    holds; ``in_any_order`` ignores the order.
     """
 
     def __init__(self, records: Iterable[Committed], *, ordered: bool = True) -> None:
@@ -65,21 +64,21 @@ class CommittedRecords(list[Committed]):
 
     @property
     def values(self) -> list[bytes | None]:
-        """Values alone."""
+        """The values."""
         return [record.value for record in self]
 
     @property
     def pairs(self) -> list[tuple[bytes | None, bytes | None]]:
-        """Keys with values."""
+        """Pairs of key and value."""
         return [(record.key, record.value) for record in self]
 
     @property
     def in_any_order(self) -> CommittedRecords:
-        """The same, compared without regard to order."""
+        """The same records, compared in any order."""
         return CommittedRecords(self, ordered=False)
 
     def of_partition(self, partition: int) -> CommittedRecords:
-        """Those of one partition."""
+        """Return the records of one partition."""
         return CommittedRecords(
             (record for record in self if record.partition == partition), ordered=self.ordered
         )
@@ -96,7 +95,7 @@ class CommittedRecords(list[Committed]):
         equal = self.__eq__(other)
         return equal if equal is NotImplemented else not equal
 
-    __hash__ = None  # A list has none.
+    __hash__ = None  # as for lists
 
     def _as(self, other: Sequence[object]) -> list[object]:
         first = other[0] if other else None
@@ -108,7 +107,7 @@ class CommittedRecords(list[Committed]):
 
 
 class KafkaRecords:
-    """Puts records into topics of a broker, and looks at what is committed there.
+    """Sends records to topics of a broker, and reads the committed ones.
 
     Args:
         broker: The broker; it must be running.
@@ -139,9 +138,9 @@ class KafkaRecords:
         """Send records and wait until they are acknowledged.
 
         Args:
-            topic: Where to.
+            topic: Topic name.
             records: Values, or pairs of key and value.
-            partition: To which partition; by key, or as the producer likes, when None.
+            partition: Partition number; None lets the producer choose.
         """
         from onceflow.sdk import Producer
 
@@ -211,7 +210,7 @@ def _of_log(log: PartitionLog, partition: int) -> Iterable[Committed]:
         for place, header in iter_batch_headers(data):
             position = header.next_offset
             if header.attributes & CONTROL_BIT:
-                # The transaction of this producer ends here, whatever it came to.
+                # The marker ends this producer's transaction, committed or aborted.
                 aborted = {
                     each for each in aborted
                     if each[0] != header.producer_id or each[1] > header.base_offset

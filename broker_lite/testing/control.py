@@ -1,8 +1,7 @@
-"""The control endpoint: faults, journal, clock, and life of a broker over HTTP and JSON.
+"""The control endpoint: faults, journal, clock, start and stop of a broker over HTTP and JSON.
 
-For tests in any language; it runs beside a broker in process, or in a daemon that was asked for it,
-and only on this machine's own addresses. uvicorn speaks HTTP; this module bounds what peers may
-send and how long they may take, and turns JSON into calls, which are in ``control_calls``. Each
+It is for tests in any language, and listens only on 127.0.0.1. uvicorn implements HTTP. This module
+limits the size and the time of requests, and turns JSON into calls of ``control_calls``. Each
 connection serves one request.
 """
 
@@ -41,23 +40,22 @@ BODY_BYTES_MAX = 1_048_576
 """Longest body of a request."""
 
 CONNECTION_SECONDS_MAX = 30.0
-"""How long a peer may take to send its request and to take the answer; the making of the answer is
-not counted."""
+"""Time for a peer to send its request and to read the answer, without the broker's own work."""
 
 CONNECTIONS_MAX = 64
-"""Connections at a time; further ones get status 503."""
+"""Most connections; further ones get status 503."""
 
 HOST = "127.0.0.1"
 
 
 class ControlRequest(NamedTuple):
-    """What was asked.
+    """A request.
 
     Attributes:
         method: HTTP method.
         path: Path without the query.
-        query: Query parameters; of a repeated one the last counts.
-        body: Members of the JSON object that was sent; empty without one.
+        query: Query parameters; the last value of a repeated one.
+        body: Members of the sent JSON object; empty without one.
     """
 
     method: str
@@ -67,7 +65,7 @@ class ControlRequest(NamedTuple):
 
 
 class ControlError(Exception):
-    """A request that is refused.
+    """A request is refused.
 
     Attributes:
         status: HTTP status.
@@ -90,10 +88,10 @@ class ControlServer:
     """An HTTP server for one broker.
 
     Args:
-        answer: Gives what is to be answered, as plain values.
+        answer: Returns the answer as plain values.
 
     Attributes:
-        port: Where it listens, 0 before it does.
+        port: Port on which it listens; 0 before.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -109,7 +107,7 @@ class ControlServer:
             port: Port of 127.0.0.1, 0 for any free one.
 
         Raises:
-            OSError: The port cannot be had.
+            OSError: The port is taken.
         """
         config = uvicorn.Config(
             self._serve,
@@ -131,7 +129,7 @@ class ControlServer:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def file_handles(self) -> list[int]:
-        """Handles of all sockets that are open."""
+        """Return the handles of all open sockets."""
         listening = () if self._server is None else self._server.sockets
         open_ = (each.transport.get_extra_info("socket") for each in self._connections())
         return [each.fileno() for each in (*listening, *open_) if each is not None]
@@ -151,7 +149,7 @@ class ControlServer:
     async def _serve(
         self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """The application that uvicorn calls for each request."""
+        """Answer one request; uvicorn calls this application."""
         assert scope["type"] == "http"
         status, answer = await self._answered(scope, receive)
         body = to_json(answer) + b"\n"
@@ -188,13 +186,13 @@ class ControlServer:
                 "value": str(error.value),
                 "remedy": error.remedy,
             }
-        except Exception as error:  # A fault of ours costs this answer, never the broker.
+        except Exception as error:  # a fault in our code must fail only this answer
             logger.exception("a control request failed")
             return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {error}"}
 
 
 class _Connection(H11Protocol):
-    """A connection that is cut when its peer takes too long: uvicorn waits without a limit."""
+    """A connection that is cut when its peer takes too long, as uvicorn has no time limit."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -206,7 +204,7 @@ class _Connection(H11Protocol):
     def _cut(self) -> None:
         cycle = self.cycle
         if cycle is not None and not cycle.more_body and not cycle.response_started:
-            self._cut_later()  # The broker is at work; the peer waits.
+            self._cut_later()  # the broker works on the answer: the peer's time stops
         else:
             self.transport.abort()
 
@@ -217,10 +215,10 @@ class _Connection(H11Protocol):
 
 def _check_head(scope: HTTPScope) -> None:
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    # A page in a browser can send requests here too; it cannot leave these two out or change them.
+    # A web page can send requests here too, but cannot omit or change these two headers.
     if b"origin" in headers or not _is_loopback(headers.get(b"host", HOST)):
         raise ControlError(HTTPStatus.FORBIDDEN, "requests of web pages are not answered")
-    _check_size(int(headers.get(b"content-length", 0)))  # whole digits: uvicorn checked
+    _check_size(int(headers.get(b"content-length", 0)))  # digits only, as uvicorn has checked
 
 
 async def _read_body(receive: ASGIReceiveCallable) -> bytes:

@@ -1,6 +1,6 @@
-"""The broker of a daemon that is for tests: with nodes, a control endpoint, or a capture.
+"""The broker of a daemon for tests: with nodes, a control endpoint, or a capture.
 
-The command line gives :func:`open_for_tests` to the daemon, which itself imports nothing from here.
+The command line passes :func:`open_for_tests` to the daemon, which imports no test code itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class BrokerForTests:
-    """A broker in process, as the daemon runs it.
+    """A broker in process with the interface that the daemon needs.
 
     Args:
-        broker: A broker that was started.
-        has_control: Whether its control endpoint is to be named.
+        broker: A started broker.
+        has_control: Whether the broker has a control endpoint.
     """
 
     def __init__(self, broker: Broker, *, has_control: bool) -> None:
@@ -45,30 +45,30 @@ class BrokerForTests:
 
     @property
     def failure(self) -> OSError | None:
-        """Why the disk failed; None while all is well."""
+        """Why the disk failed, or None."""
         return self._broker.disk.failure
 
     def when_disk_failed(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once the broker was stopped because the disk failed."""
+        """Call ``callback`` after the broker was stopped because its disk failed."""
         self._broker.disk.when_failed(callback)
 
     async def stop(self) -> None:
-        """Stop in order, with the control endpoint and the capture."""
+        """Stop cleanly, with the control endpoint and the capture."""
         await self._broker.close_async()
 
 
 async def open_for_tests(
     options: DaemonOptions, listeners: Sequence[Listener], config: BrokerConfig
 ) -> BrokerForTests:
-    """Open the broker that the command line asks for.
+    """Open a broker with the options of the command line.
 
     Args:
-        options: What the command line says.
+        options: Options of the command line.
         listeners: Where to listen.
         config: Settings.
 
     Raises:
-        OSError: An address or the data folder cannot be had.
+        OSError: An address is taken, or the data folder cannot be used.
         KafkaError: The settings or the folder do not fit.
     """
     broker = Broker(

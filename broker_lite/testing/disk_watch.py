@@ -1,4 +1,4 @@
-"""Stops a broker in a process when its disk fails, once and with the reason, as a daemon ends."""
+"""Stops a broker in a process when its disk fails, as the daemon ends then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DiskWatch:
     """Watches the disk of each start.
 
     Attributes:
-        failure: Why the broker was stopped; None while all is well, and after a new start.
+        failure: Why the broker was stopped; None before that, and after a new start.
     """
 
     def __init__(self) -> None:
@@ -21,11 +21,11 @@ class DiskWatch:
         self._stopping: asyncio.Task[None] | None = None
 
     def begin(self, serving: Serving, stop: Callable[[], Awaitable[None]]) -> None:
-        """Call ``stop`` on the running loop once the disk failed, or if it failed already.
+        """Call ``stop`` on the running loop when the disk fails or has failed.
 
         Args:
             serving: The broker that writes to the disk.
-            stop: Stops it; without effect when it is stopped already.
+            stop: Stops the broker, if it is not stopped yet.
         """
         loop = asyncio.get_running_loop()
         self.failure = None
@@ -42,7 +42,7 @@ class DiskWatch:
         serving.when_disk_failed(start)
 
     def when_failed(self, callback: Callable[[], None]) -> None:
-        """Call a function on the broker's loop once the broker was stopped."""
+        """Call a function on the broker's loop after the broker was stopped."""
         self._callbacks.append(callback)
         if self.failure is not None:
             callback()

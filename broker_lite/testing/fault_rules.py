@@ -1,6 +1,6 @@
-"""What a fault rule says: which requests it is about, how many, and what happens to them.
+"""Fault rules: which requests a rule selects, how many, and what happens to them.
 
-It checks that a rule makes sense when it is made. Applying rules is the business of ``faults``.
+A rule is checked when it is made; ``faults`` applies it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELAY_MS_MAX = 24 * 60 * 60 * 1000
 
 
 class Fault(enum.Enum):
-    """What happens to a request that a rule is about."""
+    """What happens to a selected request."""
 
     DROP_REQUEST = "the connection is closed, nothing was done"
     DROP_ANSWER = "it is done, the connection is closed instead of an answer"
@@ -41,38 +41,38 @@ class Fault(enum.Enum):
 
 
 ON_REQUESTS = frozenset(Fault) - {Fault.REFUSE, Fault.DISK_ERROR}
-"""Faults that meet a request; the others meet a connection or a write."""
+"""Faults of requests; the others are faults of connections or writes."""
 
 DISK_ERRORS = ("ENOSPC", "EIO", "EROFS", "EDQUOT")
-"""Errors that a disk may give."""
+"""Disk errors that a rule may raise."""
 
 ANYTHING = Part()
-"""What a rule is about that names nothing."""
+"""The part of a rule that selects by no name."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
 class FaultRule:
-    """One rule; made by :meth:`FaultInjector.add`.
+    """One rule; :meth:`FaultInjector.add` makes it.
 
     Attributes:
-        request_type: Requests it is about, None for every kind.
+        request_type: Kind of the selected requests, None for every kind.
         fault: What happens to them.
-        left: How many more it is about, None without end.
+        left: How many more requests it applies to, None for no limit.
         error: Code for ERROR.
         delay_ms: Milliseconds for DELAY.
-        condition: Which of the requests; None for each.
+        condition: Selects among the requests; None selects all.
         only: Topic, partition, group and transactional id that the request must name; of a
             request with several partitions ERROR meets only those.
-        client_id: Whose requests; None for everybody's.
-        node_id: On which node; None for each.
+        client_id: Client whose requests are selected; None for all.
+        node_id: Node whose requests are selected; None for all.
         cut_bytes: Bytes of the answer that are sent, for CUT_ANSWER.
         bytes_per_second: Speed of SLOW_ANSWER.
         disk_error: Name of the error for DISK_ERROR.
         rule_id: Unique in this process.
-        hits: How many it met.
-        held: How the requests go on that a HOLD or PARTITION rule holds.
+        hits: How many requests it was applied to.
+        held: Callbacks that continue the requests that a HOLD or PARTITION rule holds.
     """
 
     request_type: type[Request] | None
@@ -92,14 +92,14 @@ class FaultRule:
     held: list[Callable[[int], None]] = field(default_factory=list)
 
     def fits(self, request: Request, context: RequestContext) -> bool:
-        """Whether the condition, if there is one, is met.
+        """Whether the condition is met, or there is none.
 
         Args:
             request: The request.
-            context: Whose it is.
+            context: Connection and header of the request.
 
         Raises:
-            RuntimeError: The condition wanted to end the program: that is not for the broker.
+            RuntimeError: The condition raised SystemExit or KeyboardInterrupt.
         """
         try:
             return self.condition is None or self.condition(request, context)
@@ -107,18 +107,18 @@ class FaultRule:
             raise RuntimeError(f"a condition of {self.fault.name} raised {error!r}") from error
 
     def hit(self) -> None:
-        """Count one more that the rule met."""
+        """Count one more request."""
         self.hits += 1
         if self.left is not None:
             self.left -= 1
 
     @property
     def errno(self) -> int:
-        """Number of the disk's error."""
+        """The error number for DISK_ERROR."""
         return int(getattr(errno, self.disk_error))
 
     def describe(self) -> dict[str, object]:
-        """The rule in plain values, without what it leaves open."""
+        """Return the rule as plain values, without fields that are not set."""
         shown: dict[str, object] = {
             "id": self.rule_id,
             "fault": self.fault.name.lower(),
@@ -145,7 +145,7 @@ class FaultRule:
 
 
 def request_type_of(key: type[Request] | str | int | None) -> type[Request] | None:
-    """The class of a kind of request, from the class, its name without "Request", or its number.
+    """Return a request class from the class, its name without "Request", or its API key.
 
     Raises:
         ConfigError: The request is unknown.
@@ -164,13 +164,13 @@ def make_rule(
     """Check and make a rule.
 
     Args:
-        key: Requests it is about.
+        key: Kind of the selected requests.
         fault: What happens to them.
-        times: How many of them, None for all.
+        times: How many requests, None for no limit.
         options: Fields of :class:`FaultRule`, and those of its ``only`` by name.
 
     Raises:
-        ConfigError: A value is out of bounds, or says nothing about this fault.
+        ConfigError: A value is out of bounds, or has no effect for this fault.
     """
     request_type = request_type_of(key)
     only = Part(**{name: options.pop(name) for name in Part._fields if name in options})
@@ -190,7 +190,7 @@ def make_rule(
             "fault", fault.name.lower(), "it is not about requests: leave out key and client_id"
         )
     if fault is Fault.PARTITION:
-        rule.left = None  # It ends when it is released, not after so many requests.
+        rule.left = None  # It ends when it is released, not after a number of requests.
         if request_type is not None or only != ANYTHING or rule.condition is not None:
             raise ConfigError("fault", "partition", "it is about client_id and node_id only")
     names_partitions = only.topic is not None or only.partition is not None

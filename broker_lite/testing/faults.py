@@ -1,8 +1,8 @@
 """Faults for tests of clients: lost answers, dropped connections, errors, delays, a full disk.
 
-A :class:`FaultInjector` stands between the dispatcher and the handlers of one broker. It decides
-what happens to which request, in the order in which the rules were made; the broker itself is
-untouched. What happens to bytes of answers is done by ``wire``, to writes by ``faulty_storage``.
+A :class:`FaultInjector` stands between the dispatcher and the handlers of one broker, and applies
+the first rule that selects a request. ``wire`` changes the bytes of answers, ``faulty_storage``
+makes writes fail.
 """
 
 from __future__ import annotations
@@ -42,23 +42,22 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.testing")
 
 RULES_MAX = 10_000
-"""Most rules at a time."""
+"""Most rules at the same time."""
 
 RunOnLoop = Callable[[Callable[[Services, int], None]], None]
 
 
 class FaultInjector:
-    """Faults and journal of one broker; may be used from any thread.
+    """Faults and journal of one broker; it may be used from any thread.
 
     Args:
-        run_on_loop: Runs ``function(state, now_ms)`` where the broker runs, if it does.
+        run_on_loop: Runs ``function(state, now_ms)`` on the broker's loop, if the broker runs.
         clock: Wall milliseconds of the broker.
-        wire: What is done to the bytes of this broker's connections.
+        wire: Faults of this broker's connections.
 
     Attributes:
-        journal: Requests with their answers, in the order in which they were taken.
-        router: Stands between the rules and the handlers: refuses what came to the wrong one of
-            several nodes.
+        journal: Requests with their answers, in the order of arrival.
+        router: With several nodes, refuses requests that came to the wrong one.
     """
 
     def __init__(self, run_on_loop: RunOnLoop, clock: Callable[[], int], wire: WireWatch) -> None:
@@ -72,7 +71,7 @@ class FaultInjector:
 
     @property
     def recording(self) -> bool:
-        """Whether requests are noted in the journal; off by default."""
+        """Whether the journal records requests; off by default."""
         return self.journal.recording
 
     @recording.setter
@@ -81,7 +80,7 @@ class FaultInjector:
 
     @property
     def rules(self) -> list[FaultRule]:
-        """Every rule that was made and not cleared, with what it did, in order."""
+        """All rules that were not removed, in the order in which they were made."""
         return list(self._rules)
 
     def add(
@@ -95,15 +94,15 @@ class FaultInjector:
         condition: Condition | None = None,
         **only: Any,
     ) -> FaultRule:
-        """Make a rule; the first that fits a request is applied.
+        """Make a rule; the first rule that selects a request applies to it.
 
         Args:
-            key: Requests it is about: their class, name (``"Produce"``) or api key; None for all.
+            key: Kind of requests: class, name (``"Produce"``) or API key; None for all.
             fault: What happens to them.
-            times: How many of them, None for all.
+            times: How many requests, None for no limit.
             error: Code for ERROR.
             delay_ms: Milliseconds for DELAY.
-            condition: Which of the requests: ``condition(request, context)``.
+            condition: Selects among the requests: ``condition(request, context)``.
             only: ``client_id``, ``topic``, ``partition``, ``group_id``, ``transactional_id`` or
                 ``node_id`` that it is about; ``cut_bytes``, ``bytes_per_second`` and
                 ``disk_error`` of the faults with these names.
@@ -118,7 +117,7 @@ class FaultInjector:
         return rule
 
     def put(self, rule: FaultRule) -> None:
-        """Take in a rule that was made elsewhere.
+        """Add a rule.
 
         Args:
             rule: The rule.
@@ -133,7 +132,7 @@ class FaultInjector:
             self._run_on_loop(lambda state, now_ms: self._wire.isolate(rule))
 
     def release(self, rule: FaultRule) -> None:
-        """End a rule; the requests that it holds are handled now.
+        """End a rule and handle the requests that it holds.
 
         Args:
             rule: The rule.
@@ -150,7 +149,7 @@ class FaultInjector:
         self._run_on_loop(go_on)
 
     def remove(self, rule: FaultRule) -> None:
-        """End a rule and forget what it did.
+        """End a rule and drop it from the list.
 
         Args:
             rule: The rule.
@@ -160,7 +159,7 @@ class FaultInjector:
         self.release(rule)
 
     def clear(self) -> None:
-        """End every rule; the requests that are held are handled now."""
+        """End all rules and handle the requests that they hold."""
         rules, self._rules = self._rules, []
         for rule in rules:
             self.release(rule)
@@ -174,17 +173,17 @@ class FaultInjector:
         return self.journal.select(request_type)
 
     def forget_held(self) -> None:
-        """The broker went down: what it held can no longer go on."""
+        """Drop held requests, as the broker has stopped."""
         for rule in self._rules:
             rule.held.clear()
 
     # --- connections and writes
 
     def refuses(self, node_id: int) -> bool:
-        """Whether a new connection is to be reset.
+        """Whether to reset a new connection.
 
         Args:
-            node_id: The node whose listener it came to.
+            node_id: Node of the listener.
         """
         for rule in self._rules:
             if rule.fault is Fault.REFUSE and rule.left != 0 and rule.node_id in (None, node_id):
@@ -193,14 +192,14 @@ class FaultInjector:
         return False
 
     def check_write(self, topic: str | None, partition: int | None) -> None:
-        """Let a write to the data folder fail.
+        """Raise if a rule makes this write to the data folder fail.
 
         Args:
-            topic: Topic that is written; None for what belongs to none.
+            topic: Topic of the file; None for a file of no topic.
             partition: Its partition, None likewise.
 
         Raises:
-            OSError: A rule says so.
+            OSError: A rule makes the write fail.
         """
         written = Part(topic, partition)
         for rule in self._rules:
@@ -218,7 +217,7 @@ class FaultInjector:
         request: Request,
         now_ms: int,
     ) -> object:
-        """Apply the first rule that fits, or call the handler; note both in the journal.
+        """Apply the first rule that selects the request, or call the handler; record it.
 
         Args:
             registration: The handler and what is served of it.
@@ -314,7 +313,7 @@ def _named(rule: FaultRule, state: Services, request: Request, context: RequestC
 
 
 def _all_parts(state: Services, request: Request, api_version: int) -> list[Part]:
-    """What a request is about, with topics by name, and what its fetch session keeps."""
+    """Return the parts of a request and of its fetch session, with topic names."""
     named = [_by_name(state, part) for part in parts(request, api_version)]
     if isinstance(request, FetchRequest):
         kept = state.fetch_sessions.partitions(request.session_id)
@@ -323,7 +322,7 @@ def _all_parts(state: Services, request: Request, api_version: int) -> list[Part
 
 
 def _names_by_id(state: Services, request: Request, api_version: int) -> dict[uuid.UUID, str]:
-    """Names of the topics that a request names by id, as they are now."""
+    """Return the present names of the topics that a request names by id."""
     ids = {part.topic for part in parts(request, api_version)}
     found = {}
     for topic_id in ids:
@@ -351,7 +350,7 @@ def _refuse(
     now_ms: int,
     run: Callable[..., object],
 ) -> object:
-    """Answer an error for what the rule is about, and do the rest."""
+    """Answer the selected parts with an error, and execute the rest."""
     version = context.api_version
     if rule.only.topic is None and rule.only.partition is None:
         return error_answer(request, version, rule.error)
@@ -374,7 +373,7 @@ def _refuse_fetch(
     now_ms: int,
     run: Callable[..., object],
 ) -> object:
-    """The same for Fetch, whose partitions may stand in a session: nothing is done there anyway."""
+    """Do the same for Fetch, whose partitions may be held by its session."""
     version = context.api_version
     keys = [(part.topic, part.partition) for part in parts(request, version)]
     keys += state.fetch_sessions.partitions(request.session_id)
@@ -398,7 +397,7 @@ def _refuse_fetch(
     errors = error_answer(
         FetchRequest(topics=topics, max_wait_ms=0, min_bytes=0), version, rule.error
     )
-    # The rest is not waited for: the client is to learn of the error now.
+    # Answer without waiting for the rest, so that the client gets the error now.
     max_wait_ms, request.max_wait_ms = request.max_wait_ms, 0
     answer = run(now_ms)
     request.max_wait_ms = max_wait_ms
@@ -406,7 +405,7 @@ def _refuse_fetch(
 
 
 def _pass_on(result: object, deferred: Deferred[Response]) -> None:
-    """Complete ``deferred`` with what a handler gave, now or when that is complete."""
+    """Complete ``deferred`` with a handler's answer, at once or when that is complete."""
     if isinstance(result, Deferred):
         deferred.on_disconnect = result.disconnect
         result.add_done_callback(deferred.complete)

@@ -1,7 +1,4 @@
-"""A data folder whose writes fail when a test says so; everything else is the folder below it.
-
-It asks before each change of a file or folder and decides nothing itself.
-"""
+"""A data folder whose writes a test can make fail; it calls a check before each change."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _PARTITION = re.compile(r"(.+)-(\d+)(?:\.[0-9a-f]+-delete)?")
 
 
 class _FaultyFile:
-    """A file whose writes are asked for first."""
+    """A file that calls the check before each write."""
 
     __slots__ = ("_check", "_inner", "_owner")
 
@@ -50,22 +47,22 @@ class _FaultyFile:
         self._inner.flush()
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)  # Reading is not a matter of this module.
+        return getattr(self._inner, name)  # Reads pass unchanged.
 
 
 def with_faults(inner: Storage, check: Check) -> Storage:
-    """A data folder whose writes are asked for first.
+    """Wrap a data folder, so that it calls a check before each write.
 
     Args:
         inner: The folder.
-        check: Asked before each write.
+        check: Called before each write.
     """
     # What is not named there is passed on, which types cannot say.
     return cast("Storage", _FaultyStorage(inner, check))
 
 
 class _FaultyStorage:
-    """A data folder whose writes are asked for first."""
+    """A data folder that calls the check before each write."""
 
     def __init__(self, inner: Storage, check: Check) -> None:
         self._inner = inner
@@ -115,7 +112,7 @@ class _FaultyStorage:
 
 
 def owner(path: str) -> tuple[str | None, int | None]:
-    """Topic and partition of a path in the data folder; None for both outside of partitions."""
+    """Return topic and partition of a path in the data folder; None for files of neither."""
     directory, _, _ = path.rpartition("/")
     found = _PARTITION.fullmatch(directory)
     return (found[1], int(found[2])) if found else (None, None)

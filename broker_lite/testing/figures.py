@@ -1,4 +1,4 @@
-"""Positions of partitions in figures: what there is, what readers see, and what holds it back."""
+"""Offsets of partitions: log start, high watermark, last stable offset, open transactions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ if TYPE_CHECKING:
 
 
 class PartitionFigures(NamedTuple):
-    """Positions of one partition.
+    """Offsets of one partition.
 
     Attributes:
         topic: Name of the topic.
         partition: Number of the partition.
-        log_start_offset: First offset that can be read.
-        last_stable_offset: Below it, every transaction has ended: what ``read_committed`` sees.
-        high_watermark: Below it, everything is stored: what ``read_uncommitted`` sees.
+        log_start_offset: First readable offset.
+        last_stable_offset: End of ``read_committed``: all transactions below it have ended.
+        high_watermark: End of ``read_uncommitted``: all records below it are stored.
         last_stable_offset_lag: High watermark minus last stable offset; Kafka's metric
-            ``LastStableOffsetLag``. Above 0, an open transaction hides records that others
-            committed behind it.
+            ``LastStableOffsetLag``. Above 0, an open transaction hides later records.
         open_transactions: First offset of each open transaction by producer id, the one that holds
             the last stable offset first.
     """
@@ -34,11 +33,11 @@ class PartitionFigures(NamedTuple):
 
 
 def partition_figures(state: Services, topic_name: str | None = None) -> list[PartitionFigures]:
-    """Return the figures of every partition, by topic and number.
+    """Return the offsets of all partitions, sorted by topic and number.
 
     Args:
         state: The broker.
-        topic_name: Of this topic only; internal topics are among all.
+        topic_name: Only of this topic; None for all, also internal ones.
 
     Raises:
         KeyError: The topic does not exist.

@@ -1,8 +1,8 @@
-"""A process that forks while a broker runs in it, as ``multiprocessing`` does on Linux by default.
+"""Closes a broker's sockets and lock in a forked child (``multiprocessing`` forks on Linux).
 
-The child has no thread that serves, and still holds copies of the parent's sockets and lock: while
-it lives, the parent's address would stay taken, its folder locked, and its clients would not learn
-that it closed their connections. So the child lets go of them. It decides nothing else.
+The child has copies of the parent's sockets and lock, but no thread that serves. While it lives,
+the parent's address would stay taken, its folder locked, and its clients would not notice that it
+closed their connections. So the child closes its copies.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Protocol
 
 
 class Inherited(Protocol):
-    """Something that a forked child is not to go on with."""
+    """An object whose files a forked child must close."""
 
     def leave_to_parent(self) -> Iterable[int]:
-        """In the child: be as one that does not run; gives the file handles of what is served."""
+        """In the child, become as if stopped; return the file handles to close."""
         ...
 
 
@@ -25,10 +25,10 @@ _watched: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def watch(inherited: Inherited) -> None:
-    """Leave it to the parent whenever this process forks.
+    """Close an object's files in each child that this process forks.
 
     Args:
-        inherited: Kept by a weak reference.
+        inherited: The object; only a weak reference is kept.
     """
     _watched.add(inherited)
 
@@ -38,7 +38,7 @@ def _leave_all() -> None:
     for each in list(_watched):
         for handle in each.leave_to_parent():
             if handle >= 0:
-                # Not closed: code that still has the number would later close another file by it.
+                # Replaced, not closed: code with the old number would later close another file.
                 os.dup2(nothing, handle, inheritable=False)
     os.close(nothing)
 
