@@ -126,6 +126,7 @@ FOR_TESTS = "--nodes, --control and --journal-file"
     metavar="TEXT",
     help="Print this line too once the broker is ready, for programs that wait for it.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print the line of the ready broker as JSON.")
 @click.option(
     "--allow-insecure-network",
     is_flag=True,
@@ -152,6 +153,7 @@ def broker(
     control: int | None,
     journal_file: Path | None,
     ready_messages: tuple[str, ...],
+    as_json: bool,
     allow_insecure_network: bool,
     log_level: str,
 ) -> None:
@@ -181,7 +183,7 @@ def broker(
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     folder = data or (Path(settings.data) if settings.data is not None else None)
-    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages, console)
+    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages, console, as_json)
     opener: Opener = PlainBroker.open
     if options.for_tests:
         if context.obj is None:

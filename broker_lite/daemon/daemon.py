@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import random
 import resource
@@ -51,6 +52,7 @@ class DaemonOptions:
         journal_file: File for what goes over the connections, or None.
         ready_messages: Lines to print once the broker is ready, after its own.
         console: Port for the console's pages, None for no console.
+        as_json: Whether the line that says so is JSON.
     """
 
     data: Path | None = None
@@ -59,6 +61,7 @@ class DaemonOptions:
     journal_file: Path | None = None
     ready_messages: tuple[str, ...] = ()
     console: int | None = None
+    as_json: bool = False
 
     @property
     def for_tests(self) -> bool:
@@ -211,11 +214,20 @@ def _end_if_disk_failed(data: Path | None, failure: OSError | None) -> None:
 
 
 def _tell_ready(options: DaemonOptions, config: BrokerConfig, broker: OpenBroker) -> None:
+    data = None if options.data is None else str(options.data)
+    ready = {
+        "event": "ready",
+        "addresses": broker.addresses.split(","),
+        "data": data,
+        "durability": config.onceflow_durability,
+        "cluster_id": broker.cluster_id,
+        "pid": os.getpid(),
+    }
     click.echo(
-        f"onceflow broker ready on {broker.addresses} "
-        f"data={options.data if options.data is not None else 'memory'} "
-        f"durability={config.onceflow_durability} "
-        f"cluster={broker.cluster_id} pid={os.getpid()}"
+        json.dumps(ready, ensure_ascii=False, allow_nan=False)
+        if options.as_json
+        else f"onceflow broker ready on {broker.addresses} data={data or 'memory'} "
+        f"durability={config.onceflow_durability} cluster={broker.cluster_id} pid={os.getpid()}"
     )
     for message in (*options.ready_messages, *broker.remarks):
         click.echo(message)

@@ -110,6 +110,24 @@ class Connection:
 
         return Consumer(config=self.settings.reader(**settings))
 
+    def partitions(self, consumer: Consumer[object, object], topic: str) -> set[int]:
+        """Return the partition numbers of a topic.
+
+        Args:
+            consumer: Asks for them.
+            topic: The topic.
+
+        Raises:
+            UnknownTopicOrPartitionError: There is no such topic.
+            TopicAuthorizationFailedError: This user may not see it.
+        """
+        found = consumer.partitions_for_topic(topic)
+        if not found:
+            with self.admin() as admin:  # It tells a missing right from a missing topic.
+                described = admin.describe_topics([topic])[topic]
+            found = {info.partition for info in described.partitions}
+        return set(found)
+
 
 def profile_path(name: str, environ: Mapping[str, str]) -> Path:
     """Return the settings file of a profile.

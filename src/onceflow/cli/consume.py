@@ -90,11 +90,11 @@ def consume(
             )
         settings |= {"group_id": group, "auto_offset_reset": start or "earliest"}
         with connection.consumer(**settings) as consumer:
-            _places(consumer, topics, ())  # An unknown name would be waited for.
+            _places(connection, consumer, topics, ())  # An unknown name would be waited for.
             _print_of_group(consumer, topics, write, follow, limit)
         return
     with connection.reader(**settings) as consumer:
-        places = _places(consumer, topics, partitions)
+        places = _places(connection, consumer, topics, partitions)
         consumer.assign(places)
         _seek(consumer, places, start or "earliest")
         end = None if follow else consumer.end_offsets(places)
@@ -131,22 +131,19 @@ def _decoding(registry: SchemaRegistry, fields: tuple[str, ...], shown: Shown) -
 
 
 def _places(
-    consumer: Reader, topics: tuple[str, ...], wanted: tuple[int, ...]
+    connection: Connection, consumer: Reader, topics: tuple[str, ...], wanted: tuple[int, ...]
 ) -> list[TopicPartition]:
     """The partitions to read.
 
     Raises:
-        Failure: A topic or partition does not exist.
+        Failure: A partition does not exist.
+        KafkaError: A topic does not exist, or must not be seen.
     """
     from onceflow.sdk import TopicPartition
 
     places = []
     for topic in topics:
-        there = consumer.partitions_for_topic(topic)
-        if not there:
-            raise Failure(
-                f"there is no topic {topic!r}\nNext: onceflow topics list shows the topics", 3
-            )
+        there = connection.partitions(consumer, topic)
         if missing := set(wanted) - there:
             raise Failure(f"{topic} has no partition {min(missing)}; it has {len(there)}", 3)
         places += [TopicPartition(topic, number) for number in sorted(wanted or there)]

@@ -76,17 +76,17 @@ def _letter(record: ConsumerRecord[object, object]) -> Letter:
     return Letter(record, kept[::-1], told)
 
 
-def _assign(consumer: Consumer[object, object], topic: str) -> dict[TopicPartition, int]:
+def _assign(
+    connection: Connection, consumer: Consumer[object, object], topic: str
+) -> dict[TopicPartition, int]:
     """Assign all partitions of a topic, and return their present ends.
 
     Raises:
-        Failure: There is no such topic.
+        KafkaError: The topic does not exist, or must not be seen.
     """
     from onceflow.sdk import TopicPartition
 
-    there = consumer.partitions_for_topic(topic)
-    if not there:
-        raise Failure(f"there is no topic {topic!r}\nNext: onceflow topics list shows them", 3)
+    there = connection.partitions(consumer, topic)
     places = [TopicPartition(topic, number) for number in sorted(there)]
     consumer.assign(places)
     return consumer.end_offsets(places)
@@ -133,7 +133,7 @@ def _row(letter: Letter) -> dict[str, object]:
 def list_letters(connection: Connection, topic: str, limit: int | None, as_json: bool) -> None:
     """List the dead letters in TOPIC with their sources and errors."""
     with connection.reader(isolation_level="read_committed") as consumer:
-        end = _assign(consumer, topic)
+        end = _assign(connection, consumer, topic)
         consumer.seek_to_beginning(list(end))
         rows = [_row(each) for found in _letters(consumer, end, limit) for each in found]
     if as_json:
@@ -152,7 +152,7 @@ def show(connection: Connection, place: str, offset: int, as_json: bool) -> None
     """Show one dead letter with key, value, headers and traceback."""
     where = partition_of(place)
     with connection.reader(isolation_level="read_committed") as consumer:
-        end = _assign(consumer, where.topic)
+        end = _assign(connection, consumer, where.topic)
         if where not in end:
             raise Failure(f"{where.topic} has no partition {where.partition}", 3)
         consumer.assign([where])
@@ -208,7 +208,7 @@ def replay(
             producer.init_transactions()
         settings = {"isolation_level": "read_committed", "enable_auto_commit": False}
         with connection.consumer(group_id=name, auto_offset_reset="earliest", **settings) as reader:
-            end = _assign(reader, topic)
+            end = _assign(connection, reader, topic)
             for found in _letters(reader, end, limit):
                 for letter in found:
                     where = target or letter.source().topic

@@ -7,7 +7,9 @@ stop, 1 for a processing error, 2 for a wrong call, 130 after a forced shutdown.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -16,6 +18,7 @@ import click
 
 from onceflow.cli.base import Command
 from onceflow.cli.connect import Connection, connected
+from onceflow.cli.json_logs import log_as_json
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
 from onceflow.sdk.errors import ConfigError, KafkaError
@@ -70,6 +73,9 @@ def _missing(wanted: str, missing: str) -> str:
 )
 @click.option("--slot", help="Name of this process in the group, if its disk does not survive.")
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
+)
 @click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
 @connected
 def run(
@@ -78,6 +84,7 @@ def run(
     state_dir: Path | None,
     slot: str | None,
     topology: bool,
+    as_json: bool,
     verbose: bool,
 ) -> None:
     """Run a processor app as one worker; start more processes for more workers.
@@ -99,15 +106,14 @@ def run(
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     if topology:
-        click.echo(app.topology().describe())
+        click.echo(app.topology().to_json() if as_json else app.topology().describe())
         return
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    reads = ", ".join(app.topology().input_topics)
-    brokers = ",".join(map(str, app.settings.admin_config().addresses))
-    click.echo(f"onceflow run {target}: {app.name} reads {reads} at {brokers}", err=True)
+    level = logging.INFO if verbose else logging.WARNING
+    if as_json:
+        log_as_json(level)
+    else:
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _tell_start(app, target, as_json)
     try:
         app.run()
     except KafkaError as error:
@@ -115,4 +121,24 @@ def run(
             trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
             click.echo("".join(trace), err=True, nl=False)
         click.echo(f"onceflow run {target}: {type(error).__name__}: {error}", err=True)
+        if as_json:
+            _tell({"event": "failed", "error": type(error).__name__, "message": str(error)})
         raise SystemExit(1) from error
+
+
+def _tell_start(app: App, target: str, as_json: bool) -> None:
+    """Say what is about to run."""
+    reads = app.topology().input_topics
+    brokers = [str(each) for each in app.settings.admin_config().addresses]
+    if as_json:
+        group = app.settings.group_of(app.name)
+        start = {"event": "starting", "app": app.name, "group": group, "pid": os.getpid()}
+        _tell({**start, "topics": reads, "brokers": brokers})
+        return
+    shown = f"{app.name} reads {', '.join(reads)} at {','.join(brokers)}"
+    click.echo(f"onceflow run {target}: {shown}", err=True)
+
+
+def _tell(event: dict[str, object]) -> None:
+    """Print one line of JSON, at once."""
+    click.echo(json.dumps(event, ensure_ascii=False, allow_nan=False))
