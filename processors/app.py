@@ -42,6 +42,7 @@ from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
 
 if TYPE_CHECKING:
+    from onceflow.processors.figures import WorkerFigures
     from onceflow.processors.keywords import AppKeywords
     from onceflow.sdk.settings.sources import ClientSource
 
@@ -537,6 +538,12 @@ class App:
             await worker.run(OnThread(worker.interrupt))
         finally:
             self._worker = None
+
+    @property
+    def figures(self) -> WorkerFigures | None:
+        """Counters of the running worker, and a picture of its tasks; None without a worker."""
+        worker = self._worker
+        return None if worker is None else worker.figures
 
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""

@@ -135,6 +135,15 @@ class Restorer:
         """Whether anything is being replayed."""
         return bool(self._replays)
 
+    @property
+    def left(self) -> dict[TopicPartition, int]:
+        """Offsets that are left to replay, by changelog; a standby has no end."""
+        return {
+            changelog: max(0, replay.end - replay.position)
+            for changelog, replay in self._replays.items()
+            if replay.end is not None
+        }
+
     async def add(self, state: TaskState, partition: int, *, follow: bool = False) -> bool:
         """Replay the changelogs of one task.
 

@@ -27,6 +27,7 @@ from onceflow.processors.errors import (
     TooManyAbortsError,
     TopicSetupError,
 )
+from onceflow.processors.figures import TaskPicture, WorkerFigures, WorkerPicture
 from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import SubTopology, Topology
@@ -167,6 +168,8 @@ class Worker:
         self._was_aborted = False
         self._stopping = False
         self._leave_group = True
+        self.figures: WorkerFigures = WorkerFigures(topology.dead_letter_topics)
+        self._joined = False
         self._checked_s = self._noted_s = self._purged_s = self._clock()
         self._purged: dict[TopicPartition, int] = {}
         self._told_s = self._checked_s - LOCK_TOLD_S
@@ -373,6 +376,8 @@ class Worker:
         self._unit.clear()
         self._paused.clear()
         self._bad.clear()
+        self._joined = False
+        self.figures.picture = WorkerPicture(self._clock(), joined=False)
 
     @property
     def _open(self) -> Ledger:
@@ -391,6 +396,7 @@ class Worker:
             return
         if polled.input_error is not None:
             await self._on_input_error(calls, polled)
+        self.figures.took(polled.records)
         for partition, records in polled.records.items():
             task = self._tasks.of(partition)
             assert task is not None, f"{partition} is read and belongs to no task"
@@ -517,6 +523,7 @@ class Worker:
         if self._unit.is_careful or not self._unit.lanes.size:
             return
         runs = self._unit.lanes.take()
+        self.figures.sent(runs)
         try:
             if not await calls(self._open.send(runs)):
                 self._check_exhausted(self._open.last_abort)
@@ -527,12 +534,15 @@ class Worker:
         """End the unit; False when it became an abort."""
         if not self._unit.count:
             return True
+        began_s = self._clock()
         try:
             done = await calls(self._open.commit())
         except RecordError as error:
             self._suspect(error)
             return False
-        if not done:
+        if done:
+            self.figures.commit_took(self._clock() - began_s)
+        else:
             self._check_exhausted(self._open.last_abort)
         return done
 
@@ -619,6 +629,8 @@ class Worker:
 
     async def _keep_house(self, calls: Calls) -> None:
         now_s = self._clock()
+        if self.figures.is_due(now_s):
+            self.figures.picture = self._picture(now_s)
         if now_s - self._noted_s >= COMPLETE_NOTED_S:
             self._noted_s = now_s
             for task in self._tasks:
@@ -631,6 +643,20 @@ class Worker:
         if self._topology.repartition_topics and now_s - self._purged_s >= PURGED_S:
             self._purged_s = now_s
             await self._purge(calls)
+
+    def _picture(self, now_s: float) -> WorkerPicture:
+        """What other threads see of the tasks."""
+        tasks = tuple(
+            TaskPicture(
+                str(task.id),
+                task.status.name,
+                None if task.state is None else task.state.disk_bytes,
+            )
+            for task in self._tasks
+        )
+        places = {tp: self._open.place(tp) for tp in self._tasks.owned}
+        known = {tp: place for tp, place in places.items() if place is not None}
+        return WorkerPicture(now_s, self._joined, tasks, known, self._restorer.left)
 
     async def _purge(self, calls: Calls) -> None:
         """Delete what is processed of the application's own repartition topics.
@@ -677,6 +703,7 @@ class Worker:
         """Make tasks; those with state stay paused until it is restored."""
         if partitions:
             logger.info("assigned %s", ", ".join(map(str, partitions)))
+        self._joined = True
         waiting = self._tasks.assign(partitions)
         self._paused.difference_update(partitions)
         self._paused.update(waiting)
@@ -688,6 +715,7 @@ class Worker:
         for task in self._tasks:
             if task.state is not None and task.status is TaskStatus.RUNNING:
                 runs += task.state.collect()
+        self.figures.sent(runs)
         return runs
 
     def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -718,6 +746,7 @@ class Worker:
             progress.update(task.progress)
             if task.committed():
                 self._unit.found()
+        self.figures.committed(self._unit.count)
         self._unit.committed(progress)
 
     def aborted(self, abort: Abort) -> None:
@@ -729,6 +758,7 @@ class Worker:
         self._failed_count = self._unit.count
         self._unit.aborted(abort, self._failed)
         self._was_aborted = True
+        self.figures.aborted(abort.reason)
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> list[TopicPartition]:
         """Partitions are gone: close their stores before the successor opens them."""

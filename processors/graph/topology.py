@@ -158,6 +158,12 @@ class Topology:
         return list(dict.fromkeys(topic for node in self.nodes for topic in node.writes))
 
     @property
+    def dead_letter_topics(self) -> list[str]:
+        """Topics of dead letters, without repetition."""
+        found = [node.policy.dead_letter_topic for node in self.working]
+        return list(dict.fromkeys(topic for topic in found if topic is not None))
+
+    @property
     def states(self) -> tuple[StateSpec, ...]:
         """All states."""
         return tuple(state for node in self.nodes for state in node.states)

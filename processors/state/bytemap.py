@@ -74,6 +74,10 @@ class ByteMap(Protocol):
     def clear(self, prefix: bytes, marks: Marks) -> None:
         """Delete all entries under a prefix, and write marks."""
 
+    @property
+    def disk_bytes(self) -> int | None:
+        """How much it takes on disk; None where it is not on disk."""
+
     def note_damage(self) -> None:
         """Have the next opening rebuild the map, as a value is damaged."""
 

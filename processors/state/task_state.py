@@ -73,6 +73,11 @@ class TaskState:
 
     # Opening -------------------------------------------------------------------------------
 
+    @property
+    def disk_bytes(self) -> int | None:
+        """Size of the map on disk; None without an open map, or where it is not on disk."""
+        return None if self._map is None else self._map.disk_bytes
+
     def use_note(self, note: TaskNote | None) -> None:
         """Compare the names and types in the last commit's note with the declared ones.
 

@@ -226,6 +226,13 @@ class LmdbMap:
             transaction.put(INFO_KEY, to_json(info))
         self._info = info
 
+    @property
+    def disk_bytes(self) -> int | None:
+        """Bytes of all pages that were ever used; LMDB gives none back to the disk."""
+        used: int = self._environment.info()["last_pgno"] + 1
+        size: int = self._environment.stat()["psize"]
+        return used * size
+
     # Reading -------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:

@@ -20,6 +20,11 @@ class MemoryMap:
         self._values: dict[bytes, bytes] = {}
         self._ordered: SortedDict | None = None
 
+    @property
+    def disk_bytes(self) -> int | None:
+        """It is not on disk."""
+        return None
+
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
         return self._values.get(key)

@@ -12,16 +12,21 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from onceflow.cli.base import Command
-from onceflow.cli.connect import Connection, connected
+from onceflow.cli.connect import SLOT_VARIABLE, Connection, connected
 from onceflow.cli.json_logs import log_as_json
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
 from onceflow.sdk.errors import ConfigError, KafkaError
+
+if TYPE_CHECKING:
+    from onceflow.cli.worker_server import WorkerServer
 
 TRACEBACK_FRAMES = 20
 """Innermost frames of a handler's error that are printed."""
@@ -71,7 +76,29 @@ def _missing(wanted: str, missing: str) -> str:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for state and process identity.",
 )
-@click.option("--slot", help="Name of this process in the group, if its disk does not survive.")
+@click.option(
+    "--slot",
+    envvar=SLOT_VARIABLE,
+    help="Name of this process in the group, if its disk does not survive: in Kubernetes the "
+    f"name or ordinal of its pod. [variable: {SLOT_VARIABLE}]",
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65_535),
+    help="Serve /live and /ready there; 0 takes a free port.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    help="Serve /metrics for Prometheus there; may be the same.",
+)
+@click.option(
+    "--serve-on",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of these ports; 0.0.0.0 for all.",
+)
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
@@ -83,6 +110,9 @@ def run(
     target: str,
     state_dir: Path | None,
     slot: str | None,
+    health_port: int | None,
+    metrics_port: int | None,
+    serve_on: str,
     topology: bool,
     as_json: bool,
     verbose: bool,
@@ -113,7 +143,8 @@ def run(
         log_as_json(level)
     else:
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    _tell_start(app, target, as_json)
+    server = _server(app, serve_on, health_port, metrics_port)
+    _tell_start(app, target, {} if server is None else server.addresses, as_json)
     try:
         app.run()
     except KafkaError as error:
@@ -124,19 +155,35 @@ def run(
         if as_json:
             _tell({"event": "failed", "error": type(error).__name__, "message": str(error)})
         raise SystemExit(1) from error
+    finally:
+        if server is not None:
+            server.close()
 
 
-def _tell_start(app: App, target: str, as_json: bool) -> None:
-    """Say what is about to run."""
+def _server(
+    app: App, host: str, health_port: int | None, metrics_port: int | None
+) -> WorkerServer | None:
+    """Health and metrics, where they are asked for."""
+    if health_port is None and metrics_port is None:
+        return None
+    from onceflow.cli.worker_server import WorkerServer
+
+    return WorkerServer(app, host, health_port, metrics_port)
+
+
+def _tell_start(app: App, target: str, serves: Mapping[str, str], as_json: bool) -> None:
+    """Say what is about to run, and where health and metrics are."""
     reads = app.topology().input_topics
     brokers = [str(each) for each in app.settings.admin_config().addresses]
     if as_json:
         group = app.settings.group_of(app.name)
         start = {"event": "starting", "app": app.name, "group": group, "pid": os.getpid()}
-        _tell({**start, "topics": reads, "brokers": brokers})
+        _tell({**start, "topics": reads, "brokers": brokers, **serves})
         return
     shown = f"{app.name} reads {', '.join(reads)} at {','.join(brokers)}"
     click.echo(f"onceflow run {target}: {shown}", err=True)
+    for name, address in serves.items():
+        click.echo(f"onceflow run {target}: {name} at {address}", err=True)
 
 
 def _tell(event: dict[str, object]) -> None:

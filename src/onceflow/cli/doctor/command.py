@@ -5,12 +5,13 @@ Decides how findings are printed, and the exit status: 0 where nothing is found,
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
 from onceflow.cli.base import Command
-from onceflow.cli.connect import Connection, connected
+from onceflow.cli.connect import SLOT_VARIABLE, Connection, connected
 from onceflow.cli.output import json_option, print_json
 from onceflow.cli.values import duration_ms
 
@@ -79,6 +80,7 @@ def _application(connection: Connection, target: str) -> tuple[App | None, str]:
         changes = {
             "client": connection.settings if connection.is_given else None,
             "bootstrap_servers": connection.bootstrap,
+            "slot": os.environ.get(SLOT_VARIABLE),
         }
         app.configure(**{name: value for name, value in changes.items() if value is not None})
     except ConfigError as error:

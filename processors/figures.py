@@ -1,0 +1,158 @@
+"""What a worker tells of itself: counters, and a picture of its tasks about once a second.
+
+The worker's loop alone writes; any thread may read. A picture is made as a whole and then put in
+place, so that a reader never sees half of one. Which figures exist for the outside, and by which
+names, is decided by who exports them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from onceflow.processors.lanes import Run
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions import AbortReason
+
+PICTURED_S: Final = 1.0
+"""How often a picture of the tasks is made."""
+COMMIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the classes of commit times."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPicture:
+    """One task.
+
+    Attributes:
+        name: Its sub-topology and partition.
+        status: Name of its status: OPENING, RESTORING or RUNNING.
+        state_bytes: Size of its committed state; None without state, or where it is not known.
+    """
+
+    name: str
+    status: str
+    state_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPicture:
+    """A worker at one moment.
+
+    Attributes:
+        at_s: When, by the monotonic clock.
+        joined: Whether it is a member of its group and got its partitions.
+        tasks: Its tasks.
+        places: Committed offset by partition of its inputs.
+        restoring: Offsets that are left to replay, by partition of changelogs.
+    """
+
+    at_s: float
+    joined: bool
+    tasks: tuple[TaskPicture, ...] = ()
+    places: Mapping[TopicPartition, int] = field(default_factory=dict)
+    restoring: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is in its group and its state is restored."""
+        return self.joined and all(task.status == "RUNNING" for task in self.tasks)
+
+
+@dataclass
+class WorkerFigures:
+    """Counters of one worker, and the latest picture.
+
+    Attributes:
+        dead_letter_topics: Topics of dead letters.
+        polled: Records that were polled, by topic; those that came again count again.
+        latest_ms: Timestamp of the latest record that was polled, by partition.
+        committed_records: Records whose unit was committed.
+        committed_units: Units that were committed.
+        aborted_units: Units that were aborted, by reason.
+        outputs: Records that were committed, by topic; changelogs and dead letters included.
+        commit_classes: Commits by the first of ``COMMIT_BOUNDS_S`` that they stayed below.
+        commit_seconds: Time of all commits together.
+        picture: The latest picture; None before the first.
+    """
+
+    dead_letter_topics: Collection[str] = ()
+    polled: Counter[str] = field(default_factory=Counter)
+    latest_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    committed_records: int = 0
+    committed_units: int = 0
+    aborted_units: Counter[AbortReason] = field(default_factory=Counter)
+    outputs: Counter[str] = field(default_factory=Counter)
+    commit_classes: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_BOUNDS_S) + 1))
+    commit_seconds: float = 0.0
+    picture: WorkerPicture | None = None
+    _pending: Counter[str] = field(default_factory=Counter)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the latest picture is old.
+
+        Args:
+            now_s: Monotonic seconds.
+        """
+        return self.picture is None or now_s - self.picture.at_s >= PICTURED_S
+
+    def took(self, records: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        """Count polled records.
+
+        Args:
+            records: By partition, in order.
+        """
+        for partition, found in records.items():
+            if found:
+                self.polled[partition.topic] += len(found)
+                self.latest_ms[partition] = found[-1].timestamp_ms
+
+    def sent(self, runs: Iterable[Run]) -> None:
+        """Note outputs of the open unit.
+
+        Args:
+            runs: The outputs.
+        """
+        for run in runs:
+            self._pending[run.topic] += len(run.values)
+
+    def committed(self, records: int) -> None:
+        """Count a unit that was committed.
+
+        Args:
+            records: How many records it held.
+        """
+        self.committed_units += 1
+        self.committed_records += records
+        self.outputs.update(self._pending)
+        self._pending.clear()
+
+    def aborted(self, reason: AbortReason) -> None:
+        """Count a unit that was aborted.
+
+        Args:
+            reason: Why.
+        """
+        self.aborted_units[reason] += 1
+        self._pending.clear()
+
+    def commit_took(self, seconds: float) -> None:
+        """Count the time of a commit.
+
+        Args:
+            seconds: From the call to its end.
+        """
+        place = next(
+            (n for n, bound in enumerate(COMMIT_BOUNDS_S) if seconds <= bound),
+            len(COMMIT_BOUNDS_S),
+        )
+        self.commit_classes[place] += 1
+        self.commit_seconds += seconds
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters that were committed."""
+        return sum(self.outputs[topic] for topic in self.dead_letter_topics)

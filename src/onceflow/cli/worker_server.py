@@ -1,0 +1,400 @@
+"""Health and metrics of the worker that ``onceflow run`` runs, over HTTP.
+
+``/live`` fails when the worker's loop stands still, ``/ready`` until it is in its group and its
+state is restored, ``/metrics`` is for Prometheus. The table ``METRICS`` says which metrics there
+are. A request reads what the worker wrote last, and asks the brokers only for the ends of its
+inputs; it never waits for the worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from onceflow.cli.base import Failure
+from onceflow.processors.figures import WorkerFigures
+from onceflow.sdk import Admin, AdminConfig
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from onceflow.processors.app import App
+
+logger: logging.Logger = logging.getLogger("onceflow.run")
+
+PREFIX: Final = "onceflow_worker_"
+ENDS_KEPT_S: Final = 5.0
+"""How long the ends of inputs are believed, so that scrapes cost the brokers little."""
+ENDS_LIMIT_MS: Final = 3_000
+REQUEST_LIMIT_S: Final = 10.0
+"""How long a connection may take to send its request."""
+
+Labels = tuple[str, ...]
+Values = dict[Labels, float]
+
+
+class Metric(NamedTuple):
+    """One metric.
+
+    Attributes:
+        name: Its name, behind ``PREFIX``.
+        kind: counter, gauge or histogram.
+        unit: What it counts.
+        labels: Names of its labels beside ``app``.
+        text: What it tells.
+        read: Its values by labels; for a histogram nothing.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    labels: Labels
+    text: str
+    read: Callable[[Measured], Values]
+
+
+class Measured(NamedTuple):
+    """What the metrics are read from.
+
+    Attributes:
+        figures: The worker's; empty ones before it is made.
+        ends: Last stable offset by partition of its inputs, as far as brokers told.
+        wall_ms: Wall clock.
+    """
+
+    figures: WorkerFigures
+    ends: dict[TopicPartition, int]
+    wall_ms: int
+
+
+def _alone(value: float) -> Values:
+    return {(): value}
+
+
+def _by_topic(counts: dict[str, int]) -> Values:
+    return {(topic,): count for topic, count in list(counts.items())}
+
+
+def _tasks(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    found: Values = dict.fromkeys([("opening",), ("restoring",), ("running",)], 0)
+    for task in picture.tasks if picture is not None else ():
+        found[(task.status.lower(),)] += 1
+    return found
+
+
+def _state(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    tasks = picture.tasks if picture is not None else ()
+    return {(task.name,): task.state_bytes for task in tasks if task.state_bytes is not None}
+
+
+def _restoring(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    left = picture.restoring if picture is not None else {}
+    return {(place.topic, str(place.partition)): offsets for place, offsets in left.items()}
+
+
+def _lag(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    places = picture.places if picture is not None else {}
+    return {
+        (place.topic, str(place.partition)): max(0, measured.ends[place] - committed)
+        for place, committed in places.items()
+        if place in measured.ends
+    }
+
+
+def _lag_time(measured: Measured) -> Values:
+    latest_ms: dict[Labels, int] = {
+        (place.topic, str(place.partition)): at_ms
+        for place, at_ms in list(measured.figures.latest_ms.items())
+    }
+    return {
+        labels: 0 if not lag else max(0, measured.wall_ms - latest_ms[labels]) / 1000
+        for labels, lag in _lag(measured).items()
+        if not lag or labels in latest_ms
+    }
+
+
+def _aborted(measured: Measured) -> Values:
+    counts = measured.figures.aborted_units
+    return {(reason.name.lower(),): count for reason, count in list(counts.items())}
+
+
+def _ready(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    return _alone(picture is not None and picture.is_ready)
+
+
+METRICS: Final = (
+    Metric("ready", "gauge", "0 or 1", (), "In its group, with all state restored.", _ready),
+    Metric("tasks", "gauge", "tasks", ("status",), "Tasks by status.", _tasks),
+    Metric(
+        "records_polled_total",
+        "counter",
+        "records",
+        ("topic",),
+        "Records taken from the input; those that come again after an abort count again.",
+        lambda measured: _by_topic(measured.figures.polled),
+    ),
+    Metric(
+        "records_committed_total",
+        "counter",
+        "records",
+        (),
+        "Records whose unit was committed.",
+        lambda measured: _alone(measured.figures.committed_records),
+    ),
+    Metric(
+        "output_records_total",
+        "counter",
+        "records",
+        ("topic",),
+        "Records written by committed units, changelogs and dead letters included.",
+        lambda measured: _by_topic(measured.figures.outputs),
+    ),
+    Metric(
+        "dead_letters_total",
+        "counter",
+        "records",
+        (),
+        "Dead letters of committed units.",
+        lambda measured: _alone(measured.figures.dead_letters),
+    ),
+    Metric(
+        "units_committed_total",
+        "counter",
+        "units",
+        (),
+        "Transactions that were committed.",
+        lambda measured: _alone(measured.figures.committed_units),
+    ),
+    Metric(
+        "units_aborted_total",
+        "counter",
+        "units",
+        ("reason",),
+        "Transactions that were aborted, by reason.",
+        _aborted,
+    ),
+    Metric(
+        "commit_seconds",
+        "histogram",
+        "seconds",
+        (),
+        "Time of a commit: outputs sent and acknowledged, transaction ended.",
+        lambda measured: {},
+    ),
+    Metric(
+        "restore_offsets_left",
+        "gauge",
+        "offsets",
+        ("topic", "partition"),
+        "Offsets of a changelog that are left to replay.",
+        _restoring,
+    ),
+    Metric(
+        "state_bytes", "gauge", "bytes", ("task",), "Committed state of a task on disk.", _state
+    ),
+    Metric(
+        "lag_records",
+        "gauge",
+        "records",
+        ("topic", "partition"),
+        "Offsets between the last commit and the last stable offset.",
+        _lag,
+    ),
+    Metric(
+        "lag_seconds",
+        "gauge",
+        "seconds",
+        ("topic", "partition"),
+        "Age of the latest record that was taken; 0 where nothing is left.",
+        _lag_time,
+    ),
+)
+"""All metrics of a worker."""
+
+
+class Ends:
+    """The ends of a worker's inputs, asked for when somebody scrapes.
+
+    Args:
+        config: How to reach the brokers.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, config: AdminConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._admin: Admin | None = None
+        self._found: dict[TopicPartition, int] = {}
+        self._asked_s = -ENDS_KEPT_S
+
+    def of(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return last stable offsets; those that cannot be asked for are left out.
+
+        Args:
+            places: Partitions.
+        """
+        with self._lock:
+            known = self._clock() - self._asked_s < ENDS_KEPT_S
+            if places and not (known and self._found.keys() >= set(places)):
+                self._asked_s = self._clock()
+                try:
+                    if self._admin is None:
+                        self._admin = Admin(config=self._config)
+                    found = self._admin.list_offsets(
+                        dict.fromkeys(places, "latest"),
+                        isolation_level=IsolationLevel.READ_COMMITTED,
+                        timeout_ms=ENDS_LIMIT_MS,
+                    )
+                    self._found = {place: end.offset for place, end in found.items()}
+                except KafkaError as error:
+                    logger.warning("the lag is not known: %s", error)
+                    self._found = {}
+            return dict(self._found)
+
+    def close(self) -> None:
+        """Release the connections."""
+        with self._lock:
+            if self._admin is not None:
+                self._admin.close()
+
+
+class WorkerServer:
+    """Answers for one application.
+
+    Args:
+        app: The application.
+        host: Address to listen on.
+        health_port: Port for ``/live`` and ``/ready``; 0 takes a free one, None none.
+        metrics_port: Port for ``/metrics``, likewise; may be the same.
+
+    Raises:
+        Failure: A port cannot be had, or Prometheus' library is not installed.
+    """
+
+    def __init__(
+        self, app: App, host: str, health_port: int | None, metrics_port: int | None
+    ) -> None:
+        self._app = app
+        self._live_s = app.settings.session_config("app", ["check"], "0").consumer
+        self._ends = Ends(app.settings.admin_config())
+        self._servers: dict[str, ThreadingHTTPServer] = {}
+        self._threads: list[threading.Thread] = []
+        routes: dict[str, Callable[[], tuple[int, bytes]]] = {}
+        if health_port is not None:
+            routes |= {"/live": self._answer_live, "/ready": self._answer_ready}
+        shared = health_port is not None and health_port == metrics_port and health_port != 0
+        if metrics_port is not None:
+            self._page = _page(app.name, self._measured)
+            metrics: dict[str, Callable[[], tuple[int, bytes]]] = {"/metrics": self._answer_metrics}
+            if shared:
+                routes |= metrics
+            else:
+                self._serve("metrics", host, metrics_port, metrics)
+        if health_port is not None:
+            self._serve("health", host, health_port, routes)
+            if shared:
+                self._servers["metrics"] = self._servers["health"]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where it answers, by ``health`` and ``metrics``."""
+        return {
+            name: f"http://{server.server_address[0]!s}:{server.server_address[1]}"
+            for name, server in self._servers.items()
+        }
+
+    def close(self) -> None:
+        """Answer no more."""
+        for server in set(self._servers.values()):
+            server.shutdown()
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
+        self._ends.close()
+
+    def _serve(
+        self, name: str, host: str, port: int, routes: dict[str, Callable[[], tuple[int, bytes]]]
+    ) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            timeout = REQUEST_LIMIT_S
+
+            def do_GET(self) -> None:
+                answer = routes.get(self.path.partition("?")[0])
+                there = " ".join(routes)
+                status, body = answer() if answer else (404, f"there are {there}\n".encode())
+                self.send_response(status)
+                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                logger.debug(format, *arguments)
+
+        try:
+            server = ThreadingHTTPServer((host, port), Handler)
+        except OSError as error:
+            self.close()
+            option = f"--{name}-port {port}"
+            raise Failure(f"{option}: cannot listen on {host}: {error.strerror}", 1) from error
+        server.daemon_threads = True
+        self._servers[name] = server
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True, name=name)
+        self._threads.append(thread)
+        thread.start()
+
+    # --- answers
+
+    def _answer_live(self) -> tuple[int, bytes]:
+        """Whether the worker's loop goes round; while it starts, it may take its time."""
+        figures = self._app.figures
+        picture = None if figures is None else figures.picture
+        if picture is None:
+            return 200, b"starting\n"
+        age_s = time.monotonic() - picture.at_s
+        if age_s * 1000 > self._live_s.max_poll_interval_ms:
+            return 503, f"the worker's loop has stood still for {age_s:.0f} s\n".encode()
+        return 200, b"live\n"
+
+    def _answer_ready(self) -> tuple[int, bytes]:
+        """Whether the worker is in its group and its state is restored."""
+        figures = self._app.figures
+        picture = None if figures is None else figures.picture
+        if picture is None or not picture.joined:
+            return 503, b"not in the group yet\n"
+        if not picture.is_ready:
+            waiting = [task.name for task in picture.tasks if task.status != "RUNNING"]
+            return 503, f"restoring {', '.join(waiting)}\n".encode()
+        return self._answer_live() if self._answer_live()[0] != 200 else (200, b"ready\n")
+
+    def _answer_metrics(self) -> tuple[int, bytes]:
+        return 200, self._page()
+
+    def _measured(self) -> Measured:
+        figures = self._app.figures or WorkerFigures()
+        places = list(figures.picture.places) if figures.picture is not None else []
+        return Measured(figures, self._ends.of(places), int(time.time() * 1000))
+
+
+def _page(app: str, measured: Callable[[], Measured]) -> Callable[[], bytes]:
+    """What makes the page for Prometheus.
+
+    Raises:
+        Failure: Prometheus' library is not installed.
+    """
+    try:
+        from onceflow.cli.worker_prometheus import page
+    except ImportError as error:
+        step = "pip install 'onceflow[prometheus]'"
+        raise Failure(f"--metrics-port: {error}\nNext: {step}", 2) from error
+    return page(app, measured)
