@@ -179,6 +179,26 @@ class ValueCodec:
             ) from error
 
 
+def plain_value(key: bytes, data: bytes) -> object:
+    """Return a stored value as MessagePack has it, for readers that do not know its type.
+
+    Args:
+        key: Its key within the store.
+        data: The stored bytes.
+
+    Raises:
+        StateCorruptedError: They are damaged, or no value.
+    """
+    body = data[_TAG_AT:]
+    if data[:1] != LAYOUT or crc32c(key + body).to_bytes(4) != data[_CRC_AT:_TAG_AT]:
+        raise StateCorruptedError(f"key {key[:100]!r}: damaged, or no value: {data[:32]!r}")
+    try:
+        found: object = msgspec.msgpack.decode(body[2:])
+    except msgspec.MsgspecError as error:
+        raise StateCorruptedError(f"key {key[:100]!r}: {error}") from error
+    return found
+
+
 def _decoder(kind: object, what: str) -> Callable[[bytes], object]:
     try:
         return msgspec.msgpack.Decoder(cast(type[object], kind), dec_hook=from_msgpack).decode

@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "quotas": ("onceflow.cli.quotas", "Show and change quotas of users, clients and addresses."),
     "dlq": ("onceflow.cli.dlq", "List, show and replay dead letters."),
     "doctor": ("onceflow.cli.doctor.command", "Look for known faults of a cluster, app or group."),
+    "state": ("onceflow.cli.state", "Show, export and reset the local state of processor apps."),
     "log": ("onceflow.cli.log", "Dump and verify the files of a data folder, without a broker."),
     "console": ("onceflow.cli.console", "Show a cluster in the browser."),
     "completion": ("onceflow.cli.completion", "Print the script that completes commands."),
