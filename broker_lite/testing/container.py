@@ -1,8 +1,7 @@
-"""The broker's image for the package ``testcontainers``: a stand-in for its Kafka container.
+"""The broker's container for the package ``testcontainers``, in place of its ``KafkaContainer``.
 
-It decides which addresses the broker in the container listens on and tells its clients, and when it
-counts as started. Everything else is what ``testcontainers`` does with any container. Needs the
-extra ``testcontainers``.
+It sets the broker's listeners and advertised addresses, and waits until the broker is ready. Needs
+the extra ``testcontainers``.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class AnswersWaitStrategy(WaitStrategy):
     """Waits until the broker answers an ApiVersions request from outside of the container."""
 
     def wait_until_ready(self, container: WaitStrategyTarget) -> None:
-        """Ask until it answers.
+        """Send requests until one is answered.
 
         Raises:
-            TimeoutError: It does not within the start-up timeout.
+            TimeoutError: None was answered within the start-up timeout.
         """
         assert isinstance(container, OnceflowContainer)
         deadline = time.monotonic() + self._startup_timeout
@@ -59,16 +58,16 @@ class AnswersWaitStrategy(WaitStrategy):
 class OnceflowContainer(DockerContainer):
     """The broker in a container.
 
-    Clients of the host reach it on a port that is chosen before the start, so that it survives a
-    restart of the container; containers of the same network reach it on port 9092 of its first
-    alias (or its address). Settings are variables with Kafka's names, as for Kafka's own image.
+    Clients on the host reach it at a port that is chosen before the start, so that a restart of the
+    container keeps it. Containers of the same network reach it at port 9092 of its first alias (or
+    its address). Settings are variables with Kafka's names, as for Kafka's own image.
 
     Args:
         image: The image, built by ``make image``.
-        port: Port of the listener for clients of the host, inside of the container.
-        wait_strategy_check_string: Pattern of the log line that tells that the broker is ready.
+        port: Port of the listener for clients on the host, within the container.
+        wait_strategy_check_string: Pattern of the log line of a broker that is ready.
         listener_name: Name of that listener.
-        security_protocol: Its protocol; what it needs is for the caller to set by variables.
+        security_protocol: Its protocol; the caller sets the variables that it needs.
         kwargs: As for ``DockerContainer``: env, name, ports, volumes, network, network_aliases,
             docker_client_kw, transferables, and keywords of ``docker create``.
 
@@ -76,8 +75,8 @@ class OnceflowContainer(DockerContainer):
         port: As given.
         listener_name: As given.
         security_protocol: As given.
-        kraft_enabled: Whether :meth:`with_kraft` was called; nothing depends on it.
-        cluster_id: As set by :meth:`with_cluster_id`; nothing depends on it.
+        kraft_enabled: Whether :meth:`with_kraft` was called; it has no effect.
+        cluster_id: As set by :meth:`with_cluster_id`; it has no effect.
         wait_for: The pattern for the log.
         listeners: ``KAFKA_LISTENERS`` in the container.
         security_protocol_map: ``KAFKA_LISTENER_SECURITY_PROTOCOL_MAP`` in the container.
@@ -112,41 +111,41 @@ class OnceflowContainer(DockerContainer):
         self._inside_port = INSIDE_PORT
         self._waits_by_itself = self._wait_strategy is None
 
-    # --- what Kafka's container has too
+    # --- methods of KafkaContainer
 
     def with_kraft(self) -> Self:
-        """Accepted for compatibility: there is no other way here."""
+        """Do nothing; it exists for compatibility, as this broker has no ZooKeeper mode."""
         self.kraft_enabled = True
         return self
 
     def with_cluster_id(self, cluster_id: str) -> Self:
-        """Accepted for compatibility: the broker makes its own id.
+        """Keep the id for compatibility; the broker makes its own.
 
         Args:
-            cluster_id: Kept, and otherwise without effect.
+            cluster_id: The id.
         """
         self.cluster_id = cluster_id
         return self
 
     def waiting_for(self, strategy: WaitStrategy) -> Self:
-        """Wait for something else than the log line and an answer.
+        """Replace the default wait for the log line and an answer.
 
         Args:
-            strategy: What to wait for.
+            strategy: The wait strategy.
         """
         self._waits_by_itself = False
         super().waiting_for(strategy)
         return self
 
     def get_bootstrap_server(self) -> str:
-        """``HOST:PORT`` for clients of the host."""
+        """Return ``HOST:PORT`` for clients on the host."""
         return f"{self._reachable_host()}:{self._host_port}"
 
     def configure(self) -> None:
-        """Set the variables; those that the caller set are left alone."""
+        """Set the variables that the caller did not set."""
         told = f"{self.listener_name}://{self._reachable_host()}:{self._host_port}"
         if self._on_host_network:
-            # No mapping there: the broker itself takes the chosen ports.
+            # The host network has no port mapping: the broker listens on the chosen ports itself.
             self.listeners = (
                 f"{self.listener_name}://0.0.0.0:{self._host_port},"
                 f"{INSIDE}://127.0.0.1:{self._inside_port}"
@@ -164,14 +163,14 @@ class OnceflowContainer(DockerContainer):
                 self._own_variables.add(name)
 
     def tc_start(self) -> None:
-        """A hook after the container was started; does nothing."""
+        """Do nothing; testcontainers calls it after the start."""
 
     def create_file(self, content: bytes, path: str) -> None:
-        """Put a file into the running container.
+        """Write a file in the running container.
 
         Args:
             content: The file's content.
-            path: Where.
+            path: Path within the container.
         """
         with io.BytesIO() as archive:
             with tarfile.TarFile(fileobj=archive, mode="w") as tar:
@@ -181,16 +180,16 @@ class OnceflowContainer(DockerContainer):
                 tar.addfile(entry, io.BytesIO(content))
             self.get_wrapped_container().put_archive("/", archive.getvalue())
 
-    # --- life
+    # --- start and log
 
     def start(self, timeout: int = 30) -> Self:
         """Start, and return when a client can produce.
 
         Args:
-            timeout: Seconds to wait for that.
+            timeout: Longest wait in seconds.
 
         Raises:
-            RuntimeError: The container ended; its log says why.
+            RuntimeError: The container ended; its log tells why.
             TimeoutError: The broker is not ready in time.
         """
         self._own_variables: set[str] = set()
@@ -199,7 +198,7 @@ class OnceflowContainer(DockerContainer):
         try:
             self._start_once()
         except Exception as error:
-            # Another process took the port between choice and start; one more try is enough.
+            # Another process took the chosen port before the start: choose another one, once.
             if not PORT_TAKEN.search(str(error)):
                 raise
             if self._container is not None:
@@ -210,10 +209,10 @@ class OnceflowContainer(DockerContainer):
         return self
 
     def log_tail(self, size: int = 2_000) -> str:
-        """The end of what the broker printed.
+        """Return the end of the broker's output.
 
         Args:
-            size: Most characters of it.
+            size: Most characters.
         """
         return b"".join(self.get_logs()).decode(errors="replace")[-size:]
 
@@ -222,7 +221,7 @@ class OnceflowContainer(DockerContainer):
         if self._on_host_network:
             self._inside_port = _free_port()
         else:
-            # The engine takes an address too, which the declared type does not say.
+            # The engine accepts an address too, although the declared type lacks it.
             self.ports[str(self.port)] = ("127.0.0.1", self._host_port)  # type: ignore[assignment]
         self.configure()
         super().start()

@@ -1,7 +1,7 @@
-"""What can be asked of the control endpoint, and how each answer is made.
+"""The calls of the control endpoint.
 
-The table of calls is the documentation of ``GET /``. Everything is done by the broker in process;
-here values are only checked and put into plain form.
+``GET /`` returns the table of calls as their documentation. This module checks values, calls the
+broker in process, and converts its answers to plain values.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.testing.in_process import Broker
 
 JOURNAL_LIMIT = 1_000
-"""Entries in one answer unless asked otherwise."""
+"""Entries in one answer by default."""
 
 ADVANCE_MS_MAX = 10 * 365 * 24 * 60 * 60 * 1000
-"""Farthest that the clock is moved at once."""
+"""Longest single move of the clock."""
 
 Call = Callable[["Broker", ControlRequest, str], Awaitable[object]]
 
@@ -39,12 +39,12 @@ _RULE_FIELDS = ("fault", "key", "error", *sorted(_INTEGERS | _TEXTS))
 
 
 def make_server(broker: Broker) -> ControlServer:
-    """The endpoint of a broker; it does not listen yet."""
+    """Make the endpoint of a broker, which does not listen yet."""
     return ControlServer(make_answer(broker))
 
 
 def make_answer(broker: Broker) -> Callable[[ControlRequest], Awaitable[object]]:
-    """The function that answers control requests about a broker."""
+    """Return the function that answers control requests for a broker."""
 
     async def answer(request: ControlRequest) -> object:
         allowed = []
@@ -72,27 +72,27 @@ def make_answer(broker: Broker) -> Callable[[ControlRequest], Awaitable[object]]
 def _only(values: Mapping[str, object], *names: str) -> None:
     for name, value in values.items():
         if name not in names:
-            raise ConfigError(name, value, f"give one of {', '.join(names)}")
+            raise ConfigError(name, value, f"must be one of {', '.join(names)}")
 
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(name, value, "give a whole number")
+        raise ConfigError(name, value, "must be an integer")
     return value
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(name, value, "give a text")
+        raise ConfigError(name, value, "must be a string")
     return value
 
 
 def _fault(value: object) -> Fault:
     names = {fault.name.lower(): fault for fault in Fault}
     if not isinstance(value, str) or value.lower() not in names:
-        raise ConfigError("fault", value, f"give one of {', '.join(names)}")
+        raise ConfigError("fault", value, f"must be one of {', '.join(names)}")
     return names[value.lower()]
 
 
@@ -101,7 +101,7 @@ def _error(value: object) -> ErrorCode:
         return ErrorCode[value]
     if isinstance(value, int) and value in list(ErrorCode):
         return ErrorCode(value)
-    raise ConfigError("error", value, "give Kafka's name of an error, as REQUEST_TIMED_OUT")
+    raise ConfigError("error", value, "must be a Kafka error such as REQUEST_TIMED_OUT")
 
 
 def _rule_of(body: Mapping[str, object]) -> FaultRule:
@@ -115,7 +115,7 @@ def _rule_of(body: Mapping[str, object]) -> FaultRule:
             options[name] = _integer(name, value)
     key = body.get("key")
     if key is not None and not isinstance(key, str | int):
-        raise ConfigError("key", key, "give a request's name such as Produce, or its api key")
+        raise ConfigError("key", key, "must be a request's name such as Produce, or its API key")
     if "error" in body:
         options["error"] = _error(body["error"])
     times = None if "times" in body and body["times"] is None else options.pop("times", 1)
@@ -202,7 +202,7 @@ async def _set_journal(broker: Broker, request: ControlRequest, _: str) -> objec
     _only(request.body, "recording")
     recording = request.body.get("recording")
     if not isinstance(recording, bool):
-        raise ConfigError("recording", recording, "give true or false")
+        raise ConfigError("recording", recording, "must be true or false")
     broker.journal.recording = recording
     return {"recording": recording}
 
@@ -224,7 +224,7 @@ async def _move_clock(broker: Broker, request: ControlRequest, _: str) -> object
     _only(request.body, "advance_ms")
     advance_ms = _integer("advance_ms", request.body.get("advance_ms"))
     if not 0 <= advance_ms <= ADVANCE_MS_MAX:
-        raise ConfigError("advance_ms", advance_ms, f"give 0 to {ADVANCE_MS_MAX} milliseconds")
+        raise ConfigError("advance_ms", advance_ms, f"must be from 0 to {ADVANCE_MS_MAX}")
     broker.advance(advance_ms)
     return {"now_ms": broker.now_ms()}
 
@@ -262,7 +262,7 @@ def _killed(request: ControlRequest) -> bool:
     _only(request.body, "kill")
     kill = request.body.get("kill", False)
     if not isinstance(kill, bool):
-        raise ConfigError("kill", kill, "give true for a crash, false to write everything out")
+        raise ConfigError("kill", kill, "must be true (a crash) or false (a clean stop)")
     return kill
 
 
@@ -324,36 +324,36 @@ async def _index(broker: Broker, request: ControlRequest, _: str) -> object:
 
 CALLS: dict[tuple[str, str], tuple[Call, str]] = {
     ("GET", "/"): (_index, "this list"),
-    ("GET", "/rules"): (_rules, "every fault rule with how often it met something"),
+    ("GET", "/rules"): (_rules, "all fault rules with their hits"),
     ("POST", "/rules"): (_add_rule, f"make a rule of {', '.join(_RULE_FIELDS)}"),
-    ("DELETE", "/rules"): (_clear_rules, "end every rule; what they hold goes on"),
+    ("DELETE", "/rules"): (_clear_rules, "end all rules; requests that they hold are executed"),
     ("GET", "/rules/{id}"): (_rule, "one rule"),
-    ("DELETE", "/rules/{id}"): (_remove_rule, "end one rule; what it holds goes on"),
+    ("DELETE", "/rules/{id}"): (_remove_rule, "end one rule; requests that it holds are executed"),
     ("GET", "/journal"): (
         _journal,
         "requests and answers; filter by key, client_id, topic, partition, group_id, "
         "transactional_id, node_id, after and limit",
     ),
     ("PUT", "/journal"): (_set_journal, 'switch it on or off: {"recording": true}'),
-    ("DELETE", "/journal"): (_clear_journal, "forget every entry"),
+    ("DELETE", "/journal"): (_clear_journal, "drop all entries"),
     ("GET", "/clock"): (_clock, "the broker's time in milliseconds"),
     ("POST", "/clock"): (_move_clock, 'move it: {"advance_ms": 60000}'),
-    ("GET", "/broker"): (_broker, "what runs, and where"),
+    ("GET", "/broker"): (_broker, "addresses, cluster id, connections, nodes and topics"),
     ("GET", "/partitions"): (
         _partitions,
-        "offsets of each partition, and how far an open transaction holds back readers "
+        "offsets of each partition, and how many records an open transaction hides "
         "(last_stable_offset_lag); of one with topic",
     ),
     ("POST", "/broker/stop"): (_stop, 'stop it; as a crash would with {"kill": true}'),
-    ("POST", "/broker/start"): (_start, "start it again with the same data and address"),
-    ("POST", "/broker/restart"): (_restart, "stop and start; the same choice"),
-    ("POST", "/nodes/{id}/stop"): (_stop_node, "cut a node off; what it leads moves"),
-    ("POST", "/nodes/{id}/start"): (_start_node, "let a node answer again"),
+    ("POST", "/broker/start"): (_start, "start the broker again with the same data and address"),
+    ("POST", "/broker/restart"): (_restart, "stop and start, with kill as for stop"),
+    ("POST", "/nodes/{id}/stop"): (_stop_node, "stop a node; its leaders move to other nodes"),
+    ("POST", "/nodes/{id}/start"): (_start_node, "start a stopped node"),
     ("POST", "/leaders"): (
         _move_leader,
         'move a leader: {"topic": "t", "partition": 0, "node_id": 2}',
     ),
-    ("POST", "/leaders/preferred"): (_elect_preferred, "move every leader to where it began"),
+    ("POST", "/leaders/preferred"): (_elect_preferred, "move each leader to its preferred replica"),
     ("POST", "/coordinators"): (
         _move_coordinator,
         'move one: {"group_id": "g", "node_id": 2}, or with transactional_id',

@@ -1,7 +1,7 @@
-"""A data folder in memory that fails, tears writes or stops dead on demand, for crash tests.
+"""A data folder in memory that fails, tears writes or stops on demand, for crash tests.
 
-It records every change of the folder, and gives back what would be on the disk after any number
-of them, also with the next one half done. It decides nothing about what should survive.
+It records every change of the folder, and returns what would be on the disk after any number of
+them, also with the next one half done.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Write(NamedTuple):
     Attributes:
         change: Its kind.
         path: File or folder.
-        data: Bytes that were to be written.
-        position: Where in the file, for appends and cuts.
+        data: Bytes to write.
+        position: Position in the file, for appends and cuts.
         target: New name of a file or folder.
-        durable: Whether the change itself is on the disk when it returns; of an append this is
-            only the file's being there.
+        durable: Whether the change itself is on the disk when it returns; for an append, whether
+            the file exists on the disk.
     """
 
     change: Change
@@ -67,11 +67,11 @@ _MADE_DURABLE = frozenset(
         Change.RENAME_DIRECTORY,
     )
 )
-"""What a durable storage brings to the disk at once, as far as names are concerned."""
+"""Changes of names that a durable storage syncs at once."""
 
 
 class StorageStoppedError(OSError):
-    """The storage stopped, as if the machine had lost power; every call fails."""
+    """The storage stopped, as in a power loss; every call fails."""
 
 
 class _FailingFile:
@@ -112,13 +112,13 @@ class FailingStorage:
     """A folder in memory whose changes are numbered from 0 and can be made to fail.
 
     Args:
-        inner: Content to begin with; it is changed.
+        inner: Initial content; the storage changes it.
         durable: As of :class:`~onceflow.broker_lite.log.storage.RealStorage`.
 
     Attributes:
-        inner: The content now.
-        start: The content at the beginning.
-        writes: Every change that was tried, in order.
+        inner: The present content.
+        start: The initial content.
+        writes: All attempted changes, in order.
     """
 
     def __init__(self, inner: MemoryStorage | None = None, *, durable: bool = False) -> None:
@@ -131,27 +131,27 @@ class FailingStorage:
         self._stopped = False
 
     def fail_write(self, number: int, *, written_bytes: int = 0, code: int = errno.ENOSPC) -> None:
-        """Let one change fail, by default with "no space left on device".
+        """Make one change fail, by default with "no space left on device".
 
         Args:
-            number: Which change.
+            number: Number of the change.
             written_bytes: Bytes that reach the file nevertheless.
             code: The error's ``errno``.
         """
         self._failures[number] = written_bytes, code
 
     def stop_at(self, number: int, *, written_bytes: int = 0) -> None:
-        """Stop dead in the middle of a change; it and all later calls fail.
+        """Stop in the middle of a change; it and all later calls fail.
 
         Args:
-            number: Which change.
+            number: Number of the change.
             written_bytes: Bytes of it that reach the disk.
         """
         self._stop_at = number
         self._failures[number] = written_bytes, errno.EIO
 
     def check_running(self) -> None:
-        """Refuse any work after the stop.
+        """Raise if the storage has stopped.
 
         Raises:
             StorageStoppedError: The storage stopped.
@@ -160,7 +160,7 @@ class FailingStorage:
             raise StorageStoppedError(errno.EIO, "the storage stopped")
 
     def apply(self, write: Write) -> None:
-        """Do one change, or fail as was asked for."""
+        """Make one change, or fail as requested."""
         self.check_running()
         number = len(self.writes)
         failure = self._failures.pop(number, None)
@@ -172,17 +172,17 @@ class FailingStorage:
             if number == self._stop_at:
                 self._stopped = True
                 self.check_running()
-            # The number belongs to a change that did not happen; replays must not do it.
+            # A replay must not make this change: it did not happen.
             self.writes.append(_torn(write, written_bytes))
             raise OSError(code, os.strerror(code).lower(), write.path)
         self.writes.append(write)
         _apply(self.inner, write)
 
     def disk_after(self, count: int, *, torn_bytes: int | None = None) -> MemoryStorage:
-        """What the disk holds if the machine stops after so many changes.
+        """Return what the disk holds if the machine stops after a number of changes.
 
         Args:
-            count: Changes that are complete.
+            count: Number of complete changes.
             torn_bytes: Bytes of the next change that are on the disk too; None leaves it out.
         """
         disk = _copied(self.start)
@@ -193,13 +193,13 @@ class FailingStorage:
         return disk
 
     def lost_power_after(self, count: int, keep: Callable[[int], int]) -> MemoryStorage:
-        """What the disk holds if the power fails after so many changes.
+        """Return what the disk holds after a power loss.
 
-        What was appended to a file since its last sync may be lost from any byte on.
+        Bytes appended to a file since its last sync may be lost from any byte on.
 
         Args:
-            count: Changes that were made.
-            keep: Given the unsynced bytes of a file, how many of them survive.
+            count: Number of changes before the power loss.
+            keep: Returns how many of a file's unsynced bytes survive.
         """
         disk = self.disk_after(count)
         synced: dict[str, int] = {}
@@ -327,7 +327,7 @@ def _apply(disk: MemoryStorage, write: Write) -> None:
         case Change.CREATE:
             disk.open(write.path).create()
         case Change.APPEND:
-            # A write goes over what a failed one left at its place, and no further.
+            # A write replaces the bytes that a failed one left at its position, and no more.
             disk.open(write.path).create()
             directory, name = split_path(write.path)
             end = write.position + len(write.data)
