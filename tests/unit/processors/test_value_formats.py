@@ -148,7 +148,9 @@ def test_class_that_nothing_can_make_of_bytes_is_refused_when_declared(kind: obj
     value.__annotations__["incoming"] = kind
     state.__annotations__["kept"] = State[kind]  # type: ignore[valid-type]
     for function in (value, state):
-        with pytest.raises(DeclarationError, match=r"Opaque: make it a dataclass, .*"):
+        with pytest.raises(
+            DeclarationError, match=r"cannot decode .*Opaque; make it a dataclass, .*"
+        ):
             App("opaque").processor("in")(function)
 
 

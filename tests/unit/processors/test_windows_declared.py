@@ -123,7 +123,7 @@ async def waiting(value: int, total: int = 0) -> int:
         (lambda: declared(with_state), "keeps all that it knows in its accumulator"),
         (lambda: declared(keyword_only), "key: a fold takes no keyword-only"),
         (lambda: declared(wrong_default), "cannot hold '0'"),
-        (lambda: declared(strange), "state 'windows' of strange: no codec"),
+        (lambda: declared(strange), "state 'windows' of strange: .*cannot decode"),
         (lambda: declared(waiting), "waiting is async"),
         (lambda: declared(topic=fold), "names no topic"),
         (lambda: declared(migrations={"total": Migration(int)}), "its states are: windows"),
