@@ -291,40 +291,38 @@ class TestEnd:
         assert end(broker, identity, version, committed=False).error_code == 0
 
 
-class TestEndOnAFailingDisk:
+@pytest.mark.parametrize("durability", ["kafka", "group", "always"])
+@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("failing", ["out", TRANSACTION_TOPIC])
+def test_a_commit_that_is_not_through_is_asked_for_again(
+    durability: str, version: int, failing: str
+) -> None:
     """What is not done is not answered as done, whatever the durability; it is done later."""
+    refused: list[str] = []
+    writes: Counter[str | None] = Counter()
 
-    @pytest.mark.parametrize("durability", ["kafka", "group", "always"])
-    @pytest.mark.parametrize("version", [3, 5])
-    @pytest.mark.parametrize("failing", ["out", TRANSACTION_TOPIC])
-    def test_a_commit_that_is_not_through_is_asked_for_again(
-        self, durability: str, version: int, failing: str
-    ) -> None:
-        refused: list[str] = []
-        writes: Counter[str | None] = Counter()
+    def check(topic: str | None, partition: int | None) -> None:
+        writes[topic] += 1
+        # The coordinator's topic takes the decision, and not the completion after the marker.
+        if topic in refused and (topic == "out" or writes["out"]):
+            raise OSError(errno.ENOSPC, "no space left on device")
 
-        def check(topic: str | None, partition: int | None) -> None:
-            writes[topic] += 1
-            # The coordinator's topic takes the decision, and not the completion after the marker.
-            if topic in refused and (topic == "out" or writes["out"]):
-                raise OSError(errno.ENOSPC, "no space left on device")
-
-        storage = with_faults(MemoryStorage(), check)
-        broker = SocketlessBroker({"onceflow.durability": durability}, storage)
-        create_topic(broker)
-        identity = begin(broker)
-        add(broker, identity, 3)
-        assert produce(broker, identity, 11 if version == 3 else 12) == 0
-        writes.clear()
-        refused.append(failing)
-        assert end(broker, identity, version).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-        refused.clear()
-        broker.advance(RETRIED_WITHIN_MS)
-        assert end(broker, identity, version).error_code == ErrorCode.NONE
-        log = broker.state.topics.partition("out", 0)
-        assert log is not None
-        assert log.last_stable_offset == log.high_watermark == 2
-        broker.close()
+    storage = with_faults(MemoryStorage(), check)
+    broker = SocketlessBroker({"onceflow.durability": durability}, storage)
+    create_topic(broker)
+    identity = begin(broker)
+    add(broker, identity, 3)
+    assert produce(broker, identity, 11 if version == 3 else 12) == 0
+    writes.clear()
+    refused.append(failing)
+    assert end(broker, identity, version).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    refused.clear()
+    broker.advance(RETRIED_WITHIN_MS)
+    assert end(broker, identity, version).error_code == ErrorCode.NONE
+    log = broker.state.topics.partition("out", 0)
+    assert log is not None
+    assert log.last_stable_offset == log.high_watermark == 2
+    broker.close()
 
 
 class TestTxnOffsetCommit:
