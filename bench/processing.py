@@ -1,16 +1,18 @@
 """Exactly-once processing: a stateless function, of single records or of many (a list, an Arrow
-array), or a count by key with state and changelog.
+array), a count by key with state and changelog, or an async function that waits for something.
 
 Prints one JSON line: records a second from the first to the last committed offset. The published
 client does the same work in a loop by hand: poll, produce, a dictionary and a changelog for the
 count, offsets in the transaction, commit.
 
     python bench/processing.py --bootstrap 127.0.0.1:9092 --client onceflow --work count
+    python bench/processing.py --bootstrap 127.0.0.1:9092 --work wait --concurrency 64
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import resource
 import tempfile
@@ -75,6 +77,15 @@ def run_onceflow(args: argparse.Namespace, topic: str) -> tuple[float, float]:
             total = (seen.get() or 0) + 1
             seen.set(total)
             return b"%d" % total
+
+    elif args.work == "wait":
+
+        @app.processor(topic, to=f"{topic}-out", concurrency=args.concurrency)
+        async def wait(value: bytes) -> bytes:
+            if not first:
+                first.append(time.perf_counter())
+            await asyncio.sleep(args.wait_ms / 1000)
+            return value
 
     elif args.work == "batch":
 
@@ -188,8 +199,10 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--client", choices=RUNS, default="onceflow")
     parser.add_argument(
-        "--work", choices=("stateless", "count", "batch", "arrow"), default="stateless"
+        "--work", choices=("stateless", "count", "batch", "arrow", "wait"), default="stateless"
     )
+    parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--wait-ms", type=int, default=10)
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--bytes", type=int, default=100)

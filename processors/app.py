@@ -10,7 +10,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from onceflow.processors.aggregates import Ready
 from onceflow.processors.calls import InPlace, OnThread
@@ -102,6 +102,7 @@ class App:
         key: Callable[..., object] | None = None,
         branches: Mapping[str, str] | None = None,
         batch: int | None = None,
+        concurrency: int = 1,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
@@ -119,12 +120,16 @@ class App:
         Arrow data, ``pyarrow.RecordBatch`` (objects as columns) or ``pyarrow.Array``. It returns
         one result for each record, or None. A call that fails is repeated with halves.
 
+        With ``concurrency`` calls of an async function overlap, for different keys of a partition
+        and for records without a key. Outputs of a partition keep the order of its records.
+
         Args:
             topic: Input topic, or several with one partition count; or a declared processor.
             to: Topic of returned values.
             key: Another key by the value; records then go through a repartition topic first.
             branches: Further topics by name, for ``Output(value, branch="name")``.
             batch: Most records in one call.
+            concurrency: Most calls at once for each partition, 1 to 10,000; for async functions.
             **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
                 is the topic of records that fail for good, and makes that the policy. ``retries``
                 are further attempts, a number or ``Retries``. ``on_error`` follows the last one:
@@ -140,29 +145,37 @@ class App:
             DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken.
         """
         check_known(App.processor, options)
+        single = {"key": key, "branches": branches, "concurrency": concurrency}
 
         def declare(function: F) -> F:
-            declared: Declaration
-            if batch is None:
-                declared = declare_function(
-                    function,
-                    known=self._declared,
-                    source=topic,
-                    to=to,
-                    key=key,
-                    resources=self._given(),
-                    branches=branches,
-                    **options,
-                )
-            else:
-                check_alone(key=key, branches=branches)
-                declared = declare_batch(
-                    function, self._declared, topic, batch=batch, to=to, options=options
-                )
-            self._add(declared)
+            self._add(self._declared_as(function, topic, to, batch, single, options))
             return function
 
         return declare
+
+    def _declared_as(
+        self,
+        function: F,
+        topic: str | Callable[..., object] | Sequence[str],
+        to: str | None,
+        batch: int | None,
+        single: Mapping[str, Any],
+        options: FunctionOptions,
+    ) -> Declaration:
+        """The declaration of a processor: of one that takes single records, or many at once."""
+        if batch is None:
+            resources = self._given()
+            return declare_function(
+                function,
+                known=self._declared,
+                source=topic,
+                to=to,
+                resources=resources,
+                **single,
+                **options,
+            )
+        check_alone(**{name: value for name, value in single.items() if value != 1})
+        return declare_batch(function, self._declared, topic, batch=batch, to=to, options=options)
 
     def aggregate(
         self,

@@ -6,7 +6,9 @@ failed. Where several calls belong to one record (functions that read the same t
 other's results), their frames lie on a frame of the record: it reaches the unit only when all of
 them are done, so that a commit never covers half a record.
 
-There is one frame for each call and none is shared, so that calls may overlap.
+There is one frame for each call and none is shared, so that calls may overlap. Records reach the
+unit in their order all the same. The frame of a record whose calls are done may have to wait for
+earlier records; a later one of the same key then reads on top of it (``after``).
 """
 
 from __future__ import annotations
@@ -138,6 +140,8 @@ class Frame:
         item: What the call is about.
         attempt: 1 for the first attempt.
         below: The frame of the record, or None for a call that reaches the unit at once.
+        after: For the frame of a record: that of the record of the same key in front of it, while
+            that one has not reached the unit.
 
     Attributes:
         record: The record that it belongs to.
@@ -150,6 +154,7 @@ class Frame:
     """
 
     __slots__ = (
+        "_after",
         "_below",
         "_layers",
         "attempt",
@@ -162,7 +167,12 @@ class Frame:
     )
 
     def __init__(
-        self, record: ConsumerRecord, item: Item, attempt: int = 1, below: Frame | None = None
+        self,
+        record: ConsumerRecord,
+        item: Item,
+        attempt: int = 1,
+        below: Frame | None = None,
+        after: Frame | None = None,
     ) -> None:
         self.record: ConsumerRecord = record
         self.item: Item = item
@@ -172,6 +182,7 @@ class Frame:
         self.outputs: list[Encoded] = []
         self.results: list[Result] = []
         self._below = below
+        self._after = after
         self._layers: dict[Store, Layer | ValueLayer] | None = None
 
     # States --------------------------------------------------------------------------------
@@ -186,16 +197,26 @@ class Frame:
         layers = self._all_layers()
         layer = layers.get(store)
         if layer is None:
-            below: Rows = store if self._below is None else self._below.rows(store)
-            layer = layers[store] = Layer(below)
+            below = self._earlier(store) if self._below is None else self._below.rows(store)
+            layer = layers[store] = Layer(cast(Rows, below))
         return cast(Layer, layer)
 
     def _value_layer(self, store: ValueStore) -> ValueLayer:
         layers = self._all_layers()
         layer = layers.get(store)
         if layer is None:
-            layer = layers[store] = ValueLayer(store)
+            layer = layers[store] = ValueLayer(cast(Values, self._earlier(store)))
         return cast(ValueLayer, layer)
+
+    def _earlier(self, store: Store) -> Store | Layer | ValueLayer:
+        """Where the state of the key is read: from earlier records of it, or from the store."""
+        frame = self._after
+        while frame is not None:
+            layer = None if frame._layers is None else frame._layers.get(store)
+            if layer is not None:
+                return layer
+            frame = frame._after
+        return store
 
     def _all_layers(self) -> dict[Store, Layer | ValueLayer]:
         if self._layers is None:
@@ -209,8 +230,12 @@ class Frame:
         for face in self.faces:
             face._finish(True)
         if self._layers is not None:
-            for layer in self._layers.values():
+            for store, layer in self._layers.items():
+                if self._after is not None:
+                    # Those in front are in the unit already: let go of them, or they would pile up.
+                    layer.lies_on(store)
                 layer.merge()
+        self._after = None
         if self._below is not None:
             self._below.outputs += self.outputs
         else:

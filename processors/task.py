@@ -8,7 +8,7 @@ only. Tasks read no clock but the unit's and wait for nothing; the worker drives
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from onceflow.processors.errors import (
@@ -16,9 +16,11 @@ from onceflow.processors.errors import (
     StateCorruptedError,
     StateDirectoryError,
 )
-from onceflow.processors.frame import Due, Frame, Item
+from onceflow.processors.frame import Due
 from onceflow.processors.inbox import Inbox, Inboxes
+from onceflow.processors.job import Doomed, Job, Waiting
 from onceflow.processors.nodes.base import Program, WorkNode
+from onceflow.processors.overlap import InFlight, Overlap
 from onceflow.processors.state.store import Store
 from onceflow.processors.state.task_state import TaskState
 from onceflow.processors.unit import Unit
@@ -51,66 +53,6 @@ class TaskStatus(enum.Enum):
     CLOSED = "its partition is gone"
 
 
-class Waiting(NamedTuple):
-    """A record that failed and is tried again later.
-
-    Attributes:
-        partition: Its input.
-        offset: Its offset.
-        call: Which of the record's calls failed, counted from 0.
-        attempt: Attempts so far.
-        not_before_s: When the next one is due.
-    """
-
-    partition: TopicPartition
-    offset: int
-    call: int
-    attempt: int
-    not_before_s: float
-
-
-class _Job:
-    """The record or the due row in hand: which calls are done, and which are left.
-
-    Attributes:
-        record: The record; for a row that is due, what stands for it.
-        inbox: Where it came from; None for a row that is due.
-        partition: Its partition.
-        frame: What its calls did.
-        agenda: Calls that are left, the next one last.
-        calls: Calls that are done.
-    """
-
-    __slots__ = ("agenda", "calls", "frame", "inbox", "partition", "record")
-
-    def __init__(
-        self,
-        inbox: Inbox | None,
-        record: ConsumerRecord,
-        roots: Iterable[WorkNode],
-        item: Item | None = None,
-    ) -> None:
-        self.record = record
-        self.inbox = inbox
-        self.partition = record.topic_partition if inbox is None else inbox.partition
-        self.frame = Frame(record, record)
-        self.agenda: list[tuple[WorkNode, Item]] = []
-        self.agenda.extend((node, item or record) for node in reversed(tuple(roots)))
-        self.calls = 0
-
-
-class Doomed(NamedTuple):
-    """A record whose outputs the brokers refuse.
-
-    Attributes:
-        partition: Its input.
-        offset: Its offset.
-    """
-
-    partition: TopicPartition
-    offset: int
-
-
 class Task:
     """One sub-topology on one partition number.
 
@@ -121,6 +63,7 @@ class Task:
         state: Its state, or None when no node keeps any.
         idle_ms: Longest wait for an input without records, with several inputs.
         first: Inputs that are read to their end before any other.
+        in_flight: The calls of the worker; with it those of this task overlap where declared.
 
     Attributes:
         id: Its name.
@@ -134,6 +77,8 @@ class Task:
             attempts of a record that comes again go on being counted.
         held_until_s: Until when it takes no records, after aborts that nobody explains.
         doomed: Records whose outputs were refused, by the error.
+        overlap: Its calls that overlap; None where they are made one after the other.
+        stores: Its open stores.
     """
 
     __slots__ = (
@@ -141,16 +86,17 @@ class Task:
         "_job",
         "_program",
         "_slice_nodes",
-        "_stores",
         "doomed",
         "fired",
         "held_until_s",
         "id",
         "inboxes",
         "inputs",
+        "overlap",
         "progress",
         "state",
         "status",
+        "stores",
         "waiting",
     )
 
@@ -162,6 +108,7 @@ class Task:
         state: TaskState | None,
         idle_ms: int = 0,
         first: Sequence[TopicPartition] = (),
+        in_flight: InFlight | None = None,
     ) -> None:
         self.id: TaskId = id
         self.inputs: tuple[TopicPartition, ...] = tuple(inputs)
@@ -176,14 +123,17 @@ class Task:
         self._buried: set[Doomed] = set()
         self._program = program
         self._slice_nodes = {tp.topic: program.slices(tp.topic) for tp in self.inputs}
-        self._stores: Mapping[str, Store] = {}
-        self._job: _Job | None = None
+        self.stores: Mapping[str, Store] = {}
+        self._job: Job | None = None
+        self.overlap: Overlap | None = None
+        if in_flight is not None and program.calls_max > 1:
+            self.overlap = Overlap(self, program, self.inboxes, in_flight)
 
     def run(self) -> None:
         """State is complete: records may be processed."""
         self.status = TaskStatus.RUNNING
         if self.state is not None:
-            self._stores = self.state.stores
+            self.stores = self.state.stores
 
     # Records -------------------------------------------------------------------------------
 
@@ -196,6 +146,8 @@ class Task:
         waiting = self.waiting
         if now_s < self.held_until_s:
             return self.held_until_s
+        if self.overlap is not None:
+            return None  # Others of its keys go on while one of its records waits.
         if waiting is not None and now_s < waiting.not_before_s and self._is_next(waiting):
             return waiting.not_before_s
         return None
@@ -207,12 +159,14 @@ class Task:
         blocked_s = self.blocked_until_s(now_s)
         if blocked_s is not None:
             return blocked_s
+        if self.overlap is not None:
+            return self.overlap.ready_s(now_s)
         if self._job is not None or self.inboxes.next(int(now_s * 1000)) is not None:
             return now_s
         until_ms = self.inboxes.waits_until_ms()
         until_s = None if until_ms is None else until_ms / 1000
         for node in self._program.timed:
-            waits_ms = node.waits_ms(self._stores)
+            waits_ms = node.waits_ms(self.stores)
             if waits_ms is not None:
                 due_s = now_s + waits_ms / 1000
                 until_s = due_s if until_s is None else min(until_s, due_s)
@@ -226,14 +180,47 @@ class Task:
         head = None if inbox is None else inbox.head()
         return head is not None and head.offset >= waiting.offset
 
+    @property
+    def busy(self) -> bool:
+        """Whether calls of it go on while nobody awaits its step."""
+        return self.overlap is not None and self.overlap.busy
+
+    def retry_s(self) -> float | None:
+        """When the next attempt at a record that failed is due."""
+        if self.overlap is not None:
+            return self.overlap.retry_s()
+        return None if self.waiting is None else self.waiting.not_before_s
+
+    def full(self, most: int) -> list[TopicPartition]:
+        """Inputs that are to be polled no further for now.
+
+        Args:
+            most: Records of one input that are kept.
+        """
+        if self.overlap is not None:
+            # A step leaves records behind, so nothing else bounds what is polled.
+            return [inbox.partition for inbox in self.inboxes.all if len(inbox) >= most]
+        return self.inboxes.full(most)
+
+    def drain(self) -> None:
+        """Begin no further calls."""
+        if self.overlap is not None:
+            self.overlap.draining = True
+
     async def step(self, unit: Unit) -> None:
         """Process records until there is none, the unit is due or full, or one has to wait.
+
+        Calls that overlap are begun and go on behind it; what is done reaches the unit.
 
         Raises:
             ProcessingError: A record failed and the policy is to stop. What precedes it is in the
                 unit, and nothing of it.
             StateDirectoryError: State cannot be read; no record is to blame.
         """
+        if self.overlap is not None:
+            self.overlap.step(unit)
+            self._note_size(unit)
+            return
         while (now_s := self.ready_s(unit.clock())) is not None and now_s <= unit.clock():
             if unit.room <= 0:
                 return
@@ -241,10 +228,13 @@ class Task:
                 self._take_due()
             if not self._took_slice(unit):
                 await self._take_record(unit)
-            if self.state is not None and self.state.size_bytes >= unit.bytes_max:
-                unit.due_s = 0.0  # What is uncommitted is held in memory.
+            self._note_size(unit)
             if unit.clock() >= unit.due_s:
                 return
+
+    def _note_size(self, unit: Unit) -> None:
+        if self.state is not None and self.state.size_bytes >= unit.bytes_max:
+            unit.due_s = 0.0  # What is uncommitted is held in memory.
 
     def _took_slice(self, unit: Unit) -> bool:
         """Let a node process a run of records straight into the unit, where one can."""
@@ -267,21 +257,21 @@ class Task:
     def _take_slice(self, unit: Unit, node: WorkNode, inbox: Inbox, count: int) -> None:
         records, start = inbox.records, inbox.index
         stop = start + count
-        done, error = node.run_slice(records, start, stop, self._stores, unit)
+        done, error = node.run_slice(records, start, stop, self.stores, unit)
         if done > start:
             unit.count += done - start
             self.progress[inbox.partition] = records[done - 1].offset + 1
             inbox.advance(done - start)
         if error is not None:
-            self._job = job = _Job(inbox, records[done], (node,))
+            self._job = job = Job(inbox, records[done], (node,))
             self._after_failure(job, node, error, 1, unit)
 
     def _take_due(self) -> None:
         """Take a row that is due; they go before the next record."""
         for node in self._program.timed:
-            due = node.next_due(self._stores, self.id.partition)
+            due = node.next_due(self.stores, self.id.partition)
             if due is not None:
-                self._job = _Job(None, due.record, (node,), due)
+                self._job = Job(None, due.record, (node,), due)
                 return
 
     async def _take_record(self, unit: Unit) -> None:
@@ -292,62 +282,26 @@ class Task:
             if inbox is None:
                 return
             record = inbox.records[inbox.index]
-            job = self._job = _Job(inbox, record, self._program.roots[record.topic])
+            job = self._job = Job(inbox, record, self._program.roots[record.topic])
             refused = self.doomed.get(Doomed(inbox.partition, record.offset))
             if refused is not None:
-                self._give_up_outputs(job, refused)
+                self.give_up_outputs(job, refused)
         while job.agenda:
-            node, item = job.agenda[-1]
-            attempt = self._attempt(job)
+            node = job.agenda[-1][0]
+            attempt = job.attempt(self.waiting)
             try:
-                await self._call(job, node, item, attempt)
+                await job.make_call(self._program, self.stores, attempt)
+                if attempt > 1:
+                    self.waiting = None
             except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
                 if not self._after_failure(job, node, error, attempt, unit):
                     return
             if self._job is not job:
                 return  # The partition went while a handler was awaited.
         job.frame.keep()
-        self._finish(job, unit)
+        self.finished(job, unit)
 
-    async def _call(self, job: _Job, node: WorkNode, item: Item, attempt: int) -> None:
-        """One call in a frame of its own; its results are the next calls."""
-        frame = Frame(job.record, item, attempt, job.frame)
-        try:
-            if node.is_async:
-                await node.call_async(frame, self._stores)
-            else:
-                node.call(frame, self._stores)
-        except BaseException:
-            frame.drop()
-            raise
-        frame.keep()
-        if node.failures.counts:
-            node.failures.good(job.record.partition)
-        self._call_done(job)
-        children = self._program.children.get(node.name, ())
-        job.agenda.extend(
-            (child, result) for result in reversed(frame.results) for child in reversed(children)
-        )
-
-    def _attempt(self, job: _Job) -> int:
-        waiting = self.waiting
-        if (
-            waiting is not None
-            and waiting.offset == job.record.offset
-            and waiting.partition == job.partition
-            and waiting.call == job.calls
-        ):
-            return waiting.attempt + 1
-        return 1
-
-    def _call_done(self, job: _Job) -> None:
-        """The next call of the record is up."""
-        job.agenda.pop()
-        if self._attempt(job) > 1:
-            self.waiting = None
-        job.calls += 1
-
-    def _finish(self, job: _Job, unit: Unit) -> None:
+    def finished(self, job: Job, unit: Unit) -> None:
         """All calls of the record are done and in the unit."""
         self._job = None
         unit.count += 1
@@ -355,7 +309,8 @@ class Task:
             self.fired = True
         else:
             self.progress[job.inbox.partition] = job.record.offset + 1
-            job.inbox.advance(1)
+            if self.overlap is None:
+                job.inbox.advance(1)
         waiting = self.waiting
         if (
             waiting is not None
@@ -367,7 +322,7 @@ class Task:
     # Failures ------------------------------------------------------------------------------
 
     def _after_failure(
-        self, job: _Job, node: WorkNode, error: Exception, attempt: int, unit: Unit
+        self, job: Job, node: WorkNode, error: Exception, attempt: int, unit: Unit
     ) -> bool:
         """Follow the policy. Returns whether the record's other calls go on now.
 
@@ -390,17 +345,27 @@ class Task:
                     round(unit.clock() + delay_ms / 1000, 6),
                 )
                 return delay_ms == 0
-            letter = node.failures.give_up(job.record, error, attempt)
+            self.give_up(job, node, error, attempt)
         except ProcessingError:
             self._job = None
             raise
+        if attempt > 1:
+            self.waiting = None
+        return True
+
+    def give_up(self, job: Job, node: WorkNode, error: Exception, attempt: int) -> None:
+        """A call failed for good: the record goes on without it, if the policy says so.
+
+        Raises:
+            ProcessingError: The policy is to stop.
+        """
+        letter = node.failures.give_up(job.record, error, attempt)
         if letter is not None:
             job.frame.outputs.append(letter)
         item = job.agenda[-1][1]
         if isinstance(item, Due):
             item.forget(job.frame)  # Or it would be due for ever.
-        self._call_done(job)
-        return True
+        job.call_done()
 
     def refuse_outputs(self, partition: TopicPartition, offset: int, error: RecordError) -> None:
         """The brokers refuse an output of a record: it is given up when it comes again.
@@ -420,7 +385,7 @@ class Task:
             ) from error
         self.doomed[where] = error
 
-    def _give_up_outputs(self, job: _Job, error: RecordError) -> None:
+    def give_up_outputs(self, job: Job, error: RecordError) -> None:
         """A record whose outputs the brokers refuse: as if its functions had failed."""
         where = Doomed(job.partition, job.record.offset)
         self._buried.add(where)
@@ -443,7 +408,7 @@ class Task:
         Returns:
             Whether a record is dealt with whose outputs were refused.
         """
-        if self.state is not None and self._stores:
+        if self.state is not None and self.stores:
             self.state.committed()
         done = [where for where in self.doomed if self.progress.get(where[0], 0) > where.offset]
         for where in done:
@@ -456,21 +421,25 @@ class Task:
 
     def aborted(self) -> None:
         """The unit is aborted: its records are read again."""
+        if self.overlap is not None:
+            self.overlap.drop()
         self.inboxes.clear()
         self._job = None
         self.progress.clear()
         self.fired = False
         if self.waiting is not None and self.waiting.partition not in self.inputs:
             self.waiting = None  # A row that was due, and may not be due any more.
-        if self.state is not None and self._stores:
+        if self.state is not None and self.stores:
             self.state.aborted()
 
     def close(self) -> None:
         """The partition is gone: everything of the task is."""
         self.status = TaskStatus.CLOSED
+        if self.overlap is not None:
+            self.overlap.drop()
         self.inboxes.clear()
         self._job = None
         self.progress.clear()
-        self._stores = {}
+        self.stores = {}
         if self.state is not None:
             self.state.close()

@@ -21,6 +21,7 @@ from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Run
 from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
+from onceflow.processors.overlap import InFlight
 from onceflow.processors.state.keys import split
 from onceflow.processors.state.store import Store
 from onceflow.processors.state.task_state import StateRules, TaskState
@@ -69,6 +70,7 @@ class TestDriver:
         self._partitions = partitions
         self._topology = app.topology()
         self._unit = Unit(self._seconds, 1, 1, 1)
+        self._in_flight = InFlight(self._seconds)
         self._resources = Resources(self._topology.hooks)
         self._opened = False
         self._global_rows = GlobalRows(self._topology.global_tables)
@@ -239,11 +241,16 @@ class TestDriver:
     async def _run(self, task: Task) -> None:
         """Process what a task has, and what is due, each in a unit of its own."""
         try:
-            while (ready_s := task.ready_s(self._seconds())) is not None:
-                if task.waiting is not None:
-                    self.now_ms = max(self.now_ms, round(task.waiting.not_before_s * 1000))
-                elif ready_s > self._seconds():
-                    return
+            while True:
+                ready_s = task.ready_s(self._seconds())
+                if ready_s is None or ready_s > self._seconds():
+                    if task.busy:  # Calls that overlap go on; what comes of them is awaited.
+                        await self._in_flight.wait(None)
+                        continue
+                    retry_s = task.retry_s()
+                    if ready_s is None or retry_s is None:
+                        return
+                    self.now_ms = max(self.now_ms, round(retry_s * 1000))
                 self._unit.started()
                 await task.step(self._unit)
                 if self._unit.count:
@@ -284,7 +291,8 @@ class TestDriver:
                 rules = StateRules(self._topology.group, self._partitions, {})
                 state = TaskState(part.states, id.partition, rules)
                 state.use(MemoryMap())
-            task = self._tasks[id] = Task(id, self._programs[part.name], inputs, state)
+            program = self._programs[part.name]
+            task = self._tasks[id] = Task(id, program, inputs, state, in_flight=self._in_flight)
             task.run()
         return task
 

@@ -39,6 +39,7 @@ from onceflow.processors.ledger.base import Ledger, LedgerOwner, Polled
 from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.notes import decode_note, encode_note, latest
+from onceflow.processors.overlap import InFlight
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
@@ -69,6 +70,8 @@ T = TypeVar("T")
 IDLE_POLL_MS = 1_000
 RESTORE_SLICE_MS = 100
 RETRY_OPEN_MS = 50
+BUSY_POLL_MS = 10
+"""How often records are asked for while calls of handlers go on."""
 FORCED_CLOSE_MS = 1_000
 TOPICS_CHECKED_S = 10.0
 """How often a running worker looks whether its topics are what they were."""
@@ -140,6 +143,7 @@ class Worker:
             settings.aborts_max,
             settings.commit_bytes,
         )
+        self._in_flight = InFlight(self._clock)
         self._resources = Resources(topology.hooks)
         self._global_rows = GlobalRows(topology.global_tables, services.changelog_reader)
         self._programs = make_programs(
@@ -196,6 +200,7 @@ class Worker:
             state,
             self._settings.max_task_idle_ms,
             self._tables_to_load(part, partition),
+            self._in_flight,
         )
 
     def _tables_to_load(self, part: SubTopology, partition: int) -> list[TopicPartition]:
@@ -258,6 +263,7 @@ class Worker:
                     await self._round(calls)
                 except _BEGIN_AGAIN as error:
                     await self._begin_again(calls, error)
+            await self._finish_calls(calls)
             await self._commit(calls)
             close_ms = self._settings.shutdown_timeout_ms // 2
         except (FencedInstanceIdError, TransactionalIdInUseError) as error:
@@ -269,6 +275,9 @@ class Worker:
             try:
                 await calls(self._close(close_ms))
             finally:
+                for task in self._tasks:
+                    task.aborted()
+                await self._in_flight.finish(close_ms / 1000)
                 await self._resources.close()
                 self._tasks.release_all()
                 if self._slot is not None:
@@ -390,7 +399,8 @@ class Worker:
         unit = self._unit
         self._was_aborted = False
         limit = max(1, min(self._records_max, unit.room))
-        polled = await calls(self._open.poll(self._poll_ms(), limit))
+        poll_ms = 0 if self._in_flight.busy else self._poll_ms()
+        polled = await calls(self._open.poll(poll_ms, limit))
         if polled.unit_error is not None:
             await self._on_unit_error(calls, polled.unit_error)
             return
@@ -414,6 +424,8 @@ class Worker:
         await self._keep_house(calls)
         if self._was_aborted and unit.backoff_ms():
             await self._back_off(calls)
+        if self._in_flight.busy and not self._stopping:
+            await self._in_flight.wait(min(BUSY_POLL_MS, self._poll_ms()) / 1000)
 
     def _poll_ms(self) -> int:
         """How long a poll may wait for records."""
@@ -435,7 +447,6 @@ class Worker:
 
     async def _step_tasks(self, calls: Calls) -> None:
         """Let every task process what it can, with commits in between where they are due."""
-        unit = self._unit
         for task in self._tasks:
             while not (self._stopping or self._was_aborted):
                 if len(task.inputs) > 1 and task.status is TaskStatus.RUNNING:
@@ -444,14 +455,39 @@ class Worker:
                 ready_s = task.ready_s(now_s)
                 if ready_s is None or ready_s > now_s:
                     break
-                unit.started()
-                try:
-                    await task.step(unit)
-                except ProcessingError:
-                    await self._commit(calls)  # What precedes the record is good.
-                    raise
-                if unit.is_due:
-                    await self._commit(calls)
+                await self._step(calls, task)
+
+    async def _step(self, calls: Calls, task: Task) -> None:
+        unit = self._unit
+        unit.started()
+        try:
+            await task.step(unit)
+        except ProcessingError:
+            await self._commit(calls)  # What precedes the record is good.
+            raise
+        if unit.is_due:
+            await self._commit(calls)
+
+    async def _finish_calls(self, calls: Calls) -> None:
+        """Let calls that overlap end, and take what they did into the last units; begin no more.
+
+        Calls that take too long are dropped: their records come again.
+        """
+        tasks = [task for task in self._tasks if task.overlap is not None]
+        for task in tasks:
+            task.drain()
+        end_s = self._clock() + self._settings.shutdown_timeout_ms / 2_000
+        self._was_aborted = False
+        while not self._was_aborted:
+            busy = self._in_flight.busy
+            for task in tasks:
+                now_s = self._clock()
+                while not self._was_aborted and task.ready_s(now_s) == now_s:
+                    await self._step(calls, task)
+            left_s = end_s - self._clock()
+            if not busy or left_s <= 0:
+                return
+            await self._in_flight.wait(left_s)
 
     async def _note_ends(self, calls: Calls, task: Task) -> None:
         """Tell a task which of its empty inputs were read to their ends."""
@@ -562,7 +598,7 @@ class Worker:
                 empty = task.inboxes.empty() if len(task.inputs) > 1 else []
                 wanted.update(tp for tp in task.inputs if tp not in empty)
             else:
-                wanted.update(task.inboxes.full(self._records_max))
+                wanted.update(task.full(self._records_max))
         wanted |= self._bad.held()
         wanted |= self._tasks.incomplete
         if wanted != self._paused:

@@ -52,6 +52,9 @@ from onceflow.processors.values import Format, decoder_for
 from onceflow.sdk.errors import InvalidTopicError
 from onceflow.sdk.model.record_checks import check_topic_name
 
+CONCURRENCY_MAX: Final = 10_000
+"""Largest ``concurrency=``: each call at once holds a record, a coroutine and what it did."""
+
 NO_LIMITS: Final = DeadLetterLimits()
 """The limits of dead letters where none are declared."""
 
@@ -226,9 +229,11 @@ class FunctionDeclaration(Declaration):
         signature: The function and its parameters.
         branches: Further topics of its results, by name.
         lookups: The tables that it looks up.
+        concurrency: How many of its calls may overlap in a task.
     """
 
     signature: Signature
+    concurrency: int = 1
     branches: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lookups: Lookups = NO_LOOKUPS
 
@@ -243,6 +248,7 @@ class FunctionDeclaration(Declaration):
             gives=shown_type(self.returns),
             signature=self.signature,
             branches=self.branches,
+            concurrency=self.concurrency,
             format=self.format,
             output_topic=self.output_topic,
             policy=self.policy,
@@ -268,6 +274,7 @@ def declare_function(
     key: Callable[..., object] | None = None,
     resources: Collection[object] = (),
     branches: object = None,
+    concurrency: int = 1,
 ) -> FunctionDeclaration:
     """Read a function's signature and put its declaration together.
 
@@ -301,7 +308,32 @@ def declare_function(
         rekey=make_rekey(called, key, signature),
         branches=_branches(called, topics, branches),
         lookups=find_lookups(called, signature, known),
+        concurrency=_concurrency(called, signature, concurrency),
     )
+
+
+def _concurrency(called: str, signature: Signature, given: object) -> int:
+    """Check the ``concurrency=`` of a declaration.
+
+    Raises:
+        DeclarationError: It is out of bounds, or calls of the function cannot overlap.
+    """
+    if type(given) is not int or not 1 <= given <= CONCURRENCY_MAX:
+        raise DeclarationError(
+            f"{called}: concurrency={given!r}: must be a whole number from 1 to {CONCURRENCY_MAX:,}"
+        )
+    if given > 1 and not signature.is_async:
+        raise DeclarationError(
+            f"{called}: concurrency={given}: calls overlap while they await something, and this is "
+            "no async function; declare it with async def, take many records in one call with "
+            "batch=, or run more workers"
+        )
+    if given > 1 and any(a.kind is ArgumentKind.TIMERS for a in signature.arguments):
+        raise DeclarationError(
+            f"{called}: concurrency={given}: timers share a stream time over all keys, so calls "
+            "that set them cannot overlap; let it write a topic, and set timers where that is read"
+        )
+    return given
 
 
 def _branches(called: str, topics: Sequence[str], given: object) -> dict[str, str]:

@@ -80,6 +80,12 @@ def check_known(decorator: Callable[..., object], given: Mapping[str, object]) -
         parameters = inspect.signature(decorator).parameters.values()
         own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
         known = [*own, *shared]
+        if name == "concurrency":
+            raise DeclarationError(
+                f"concurrency={given[name]!r}: {decorator.__name__} takes the records of all "
+                "keys in their order, so its calls cannot overlap; declare it on an async "
+                "@app.processor that writes the topic which this one reads"
+            )
         remedy = did_you_mean(name, {plain(each): each for each in known})
         raise DeclarationError(
             f"{name}={given[name]!r}: {decorator.__name__} has no such option; "

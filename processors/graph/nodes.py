@@ -139,10 +139,12 @@ class FunctionNode(WorkingNode):
     Attributes:
         signature: The function and its parameters.
         branches: Further topics of its results, by the names that outputs give.
+        concurrency: How many of its calls may overlap in a task.
     """
 
     signature: Signature
     branches: Mapping[str, str] = field(default_factory=dict)
+    concurrency: int = 1
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from onceflow.processors.graph.nodes import (
     WorkingNode,
     sink_name,
 )
-from onceflow.processors.graph.specs import StateSpec, StoreKind
+from onceflow.processors.graph.specs import StateKind, StateSpec, StoreKind
 from onceflow.processors.hooks import Hook
 from onceflow.processors.tables import AnyGlobalTable
 
@@ -254,7 +254,25 @@ def build(
     topology = Topology(app, group, (*nodes, *sinks), tuple(hooks), tuple(global_tables))
     _check_rings(topology)
     _check_batches(topology)
+    _check_overlap(topology)
     return topology
+
+
+def _check_overlap(topology: Topology) -> None:
+    """Refuse overlapping calls beside nodes that need the records of all keys in their order."""
+    for part in topology.sub_topologies:
+        overlapping = [node.name for node in part.functions if node.concurrency > 1]
+        ordered = [
+            node.name
+            for node in part.working
+            if any(state.declaration.kind is StateKind.TIMED for state in node.states)
+        ]
+        if overlapping and ordered:
+            raise DeclarationError(
+                f"{', '.join(overlapping)}: concurrency= beside {', '.join(ordered)}: windows, "
+                "joins and timers share a stream time over all keys and take records in their "
+                "order; let one write a topic (to=) and the other read it"
+            )
 
 
 def _check_batches(topology: Topology) -> None:

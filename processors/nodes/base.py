@@ -107,12 +107,19 @@ class Program:
         children: By name of a node: the nodes that take its results.
         timed: Those with rows that fall due.
         times: By topic: event time of its records, where that is not their timestamp.
+        bounds: By name of each node that awaits: how many of its calls may overlap in a task.
     """
 
     roots: Mapping[str, tuple[WorkNode, ...]]
     children: Mapping[str, tuple[WorkNode, ...]] = field(default_factory=dict)
     timed: tuple[TimedNode, ...] = ()
     times: Mapping[str, Callable[[ConsumerRecord], int]] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def calls_max(self) -> int:
+        """How many records of a task may be worked on at once."""
+        return max(self.bounds.values(), default=1)
 
     def slices(self, topic: str) -> WorkNode | None:
         """The node that takes whole slices of a topic, if it is alone there and can."""

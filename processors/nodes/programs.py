@@ -64,8 +64,13 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
         if isinstance(node, JoinWork)
         for topic in node.ordered
     }
+    bounds = {
+        name: node.node.concurrency
+        for name, node in work.items()
+        if isinstance(node, FunctionWork) and node.is_async
+    }
     children = {name: nodes for name, nodes in children.items() if nodes}
-    return Program(roots, children, timed, times)
+    return Program(roots, children, timed, times, bounds)
 
 
 def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:

@@ -170,6 +170,10 @@ class Layer(Written):
         """Yield entries with ``start <= key < end`` in order, including this layer's writes."""
         return self.on_top(self._below.range(start, end, reverse=reverse), start, end, reverse)
 
+    def lies_on(self, store: Store) -> None:
+        """What lay between this layer and the store has reached the store."""
+        self._below = store
+
     def merge(self) -> None:
         """Copy the writes to the layer below, after the call has succeeded."""
         put = self._below.put
@@ -302,6 +306,10 @@ class ValueLayer:
     def save(self, key: bytes, kept: object) -> None:
         """Write a kept value; ``ABSENT`` deletes."""
         self.fresh[key] = kept
+
+    def lies_on(self, store: Store) -> None:
+        """What lay between this layer and the store has reached the store."""
+        self._below = cast(ValueStore, store)
 
     def merge(self) -> None:
         """Copy the values to the layer below, after the call has succeeded."""

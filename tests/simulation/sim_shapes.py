@@ -225,6 +225,11 @@ class Handlers:
 
         return count_async if self.shape.is_async else count
 
+    @property
+    def _most(self) -> int:
+        """How many calls of async functions overlap in a task."""
+        return 8 if self.shape.is_async else 1
+
     # One method for each kind --------------------------------------------------------------
 
     def _copy(self, app: App, options: dict[str, Any]) -> None:
@@ -234,7 +239,8 @@ class Handlers:
             return _shown(value, 0)
 
     def _count(self, app: App, options: dict[str, Any]) -> None:
-        app.processor("a", to=OUTPUT, name="step", **options)(self._counting())
+        declare = app.processor("a", to=OUTPUT, name="step", concurrency=self._most, **options)
+        declare(self._counting())
 
     def _chain(self, app: App, options: dict[str, Any]) -> None:
         @app.processor("a", name="step", **options)
@@ -243,13 +249,14 @@ class Handlers:
             self._trouble(value)
             return _shown(value, seen["n"])
 
-        @app.processor(add, to=OUTPUT, name="last", dead_letter=DEAD)
+        @app.processor(add, to=OUTPUT, name="last", dead_letter=DEAD, concurrency=self._most)
         async def pass_on(value: bytes) -> bytes:
             await asyncio.sleep(0.002)
             return value
 
     def _rekey(self, app: App, options: dict[str, Any]) -> None:
-        app.processor("a", to=OUTPUT, key=new_key, name="step", **options)(self._counting())
+        rest = {"key": new_key, "concurrency": self._most, **options}
+        app.processor("a", to=OUTPUT, name="step", **rest)(self._counting())
 
     def _window(self, app: App, options: dict[str, Any]) -> None:
         grace = milliseconds(self.shape.grace_ms)
@@ -268,7 +275,8 @@ class Handlers:
             return found
 
     def _merge(self, app: App, options: dict[str, Any]) -> None:
-        app.processor(["a", "b"], to=OUTPUT, name="step", **options)(self._counting())
+        rest = {"concurrency": self._most, **options}
+        app.processor(["a", "b"], to=OUTPUT, name="step", **rest)(self._counting())
 
     def _table(self, app: App, options: dict[str, Any]) -> None:
         rows = app.table("b", bytes, name="rows", **options)

@@ -484,7 +484,7 @@ def test_an_annotation_that_is_no_name_of_the_module_says_what_to_do() -> None:
         (lambda app: app.table("in", str, stores="memory"), "table .* mean store"),
         (lambda app: app.join("a", "b", withn=1), "join .* mean within"),
         (lambda app: app.timer(print, onerror="skip"), "timer .* mean on_error"),
-        (lambda app: app.processor("in", zzzz=1), "choose from to, key, branches, batch, name"),
+        (lambda app: app.processor("in", zzzz=1), "choose from to, key, branches, batch, conc"),
     ],
 )
 def test_unknown_options_get_a_suggestion(declare: Callable[[App], object], message: str) -> None:

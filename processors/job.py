@@ -1,0 +1,134 @@
+"""The record or the due row in hand: which of its calls are done, and which are left.
+
+A job makes the calls of one record, each in a frame of its own on the frame of the record. What
+follows a failed call, and when the frame of the record reaches the unit, is decided by whoever
+drives the job: the task, one record after the other, or ``overlap``, several at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from onceflow.processors.frame import Frame, Item
+from onceflow.processors.inbox import Inbox
+from onceflow.processors.nodes.base import Program, Stores, WorkNode
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+
+class Waiting(NamedTuple):
+    """A record that failed and is tried again later.
+
+    Attributes:
+        partition: Its input.
+        offset: Its offset.
+        call: Which of the record's calls failed, counted from 0.
+        attempt: Attempts so far.
+        not_before_s: When the next one is due.
+    """
+
+    partition: TopicPartition
+    offset: int
+    call: int
+    attempt: int
+    not_before_s: float
+
+
+class Doomed(NamedTuple):
+    """A record whose outputs the brokers refuse.
+
+    Attributes:
+        partition: Its input.
+        offset: Its offset.
+    """
+
+    partition: TopicPartition
+    offset: int
+
+
+class Job:
+    """The calls of one record, or of one row that is due.
+
+    Args:
+        inbox: Where it came from; None for a row that is due.
+        record: The record; for a row that is due, what stands for it.
+        roots: The nodes that take it.
+        item: The row that is due; None for a record.
+        after: The frame of an earlier record of the same key that has not reached the unit.
+
+    Attributes:
+        record: The record.
+        inbox: Where it came from.
+        partition: Its partition.
+        frame: What its calls did.
+        agenda: Calls that are left, the next one last.
+        calls: Calls that are done.
+    """
+
+    __slots__ = ("agenda", "calls", "frame", "inbox", "partition", "record")
+
+    def __init__(
+        self,
+        inbox: Inbox | None,
+        record: ConsumerRecord,
+        roots: Iterable[WorkNode],
+        item: Item | None = None,
+        after: Frame | None = None,
+    ) -> None:
+        self.record: ConsumerRecord = record
+        self.inbox: Inbox | None = inbox
+        self.partition: TopicPartition = (
+            record.topic_partition if inbox is None else inbox.partition
+        )
+        self.frame: Frame = Frame(record, record, after=after)
+        self.agenda: list[tuple[WorkNode, Item]] = []
+        self.agenda.extend((node, item or record) for node in reversed(tuple(roots)))
+        self.calls: int = 0
+
+    async def make_call(self, program: Program, stores: Stores, attempt: int) -> None:
+        """Make the next call in a frame of its own; its results are the calls behind it.
+
+        Args:
+            program: The nodes at work.
+            stores: The stores of the task.
+            attempt: 1 for the first attempt at this call.
+        """
+        node, item = self.agenda[-1]
+        frame = Frame(self.record, item, attempt, self.frame)
+        try:
+            if node.is_async:
+                await node.call_async(frame, stores)
+            else:
+                node.call(frame, stores)
+        except BaseException:
+            frame.drop()
+            raise
+        frame.keep()
+        if node.failures.counts:
+            node.failures.good(self.record.partition)
+        self.call_done()
+        children = program.children.get(node.name, ())
+        self.agenda.extend(
+            (child, result) for result in reversed(frame.results) for child in reversed(children)
+        )
+
+    def call_done(self) -> None:
+        """The next call of the record is up."""
+        self.agenda.pop()
+        self.calls += 1
+
+    def attempt(self, waiting: Waiting | None) -> int:
+        """Which attempt at its next call is the next one.
+
+        Args:
+            waiting: What is remembered of earlier attempts.
+        """
+        if (
+            waiting is not None
+            and waiting.offset == self.record.offset
+            and waiting.partition == self.partition
+            and waiting.call == self.calls
+        ):
+            return waiting.attempt + 1
+        return 1
