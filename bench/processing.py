@@ -65,6 +65,7 @@ def run_onceflow(args: argparse.Namespace, topic: str) -> tuple[float, float]:
         state_dir=tempfile.mkdtemp(),
         commit_interval_ms=args.commit_ms,
         commit_records=args.commit_records,
+        processing_guarantee=args.guarantee,
         transaction_timeout_ms=30_000,
     )
 
@@ -203,6 +204,7 @@ def main() -> None:
     )
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--wait-ms", type=int, default=10)
+    parser.add_argument("--guarantee", default="exactly_once_v2")
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--bytes", type=int, default=100)

@@ -16,6 +16,7 @@ from onceflow.processors.calls import Attempt, Calls
 from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.errors import StoppedError, TopicSetupError
 from onceflow.processors.graph.specs import StoreKind
+from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicAdmin, TopicFacts
@@ -23,12 +24,16 @@ from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer
+from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer, Producer
 from onceflow.sdk.errors import KafkaError, TopicAlreadyExistsError
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, TransactionSession
+from onceflow.transactions.clients import SessionProducer
 from onceflow.transactions.colour import Maybe, settle
+from onceflow.transactions.config import AnySessionConfig
+from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.sdk_clients import BlockingClients
 
 CREATE_WAIT_S = 10.0
 CREATE_CHECK_S = 0.05
@@ -163,6 +168,26 @@ def _close_at_once(session: TransactionSession) -> None:
         session.close(0)
 
 
+class AtLeastOnceClients(BlockingClients):
+    """The clients of a session without transactions."""
+
+    def __init__(self) -> None:
+        self._now: Consumer[object, object] | None = None
+
+    def producer(self, config: AnySessionConfig) -> SessionProducer:
+        """A producer without a transactional id, which fences nobody."""
+        return AtLeastOnceProducer(Producer(config=config.producer), self._consumer_now)
+
+    def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Consumer[object, object]:
+        """A subscribed consumer, which also commits."""
+        self._now = super().consumer(config, hooks)
+        return self._now
+
+    def _consumer_now(self) -> Consumer[object, object]:
+        assert self._now is not None, "a commit needs a consumer"
+        return self._now
+
+
 class KafkaServices:
     """Everything on the brokers of one application's settings.
 
@@ -199,10 +224,12 @@ class KafkaServices:
         return KafkaTopicAdmin(admin)
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
-        """Units are transactions."""
+        """Units are transactions; with at-least-once they are commits of offsets."""
+        clients = AtLeastOnceClients() if self._settings.repeats else BlockingClients()
         return TransactionLedger(
             lambda listener: self._made(
-                lambda: TransactionSession(config, listener=listener), _close_at_once
+                lambda: TransactionSession(config, listener=listener, clients=clients),
+                _close_at_once,
             ),
             owner,
             unit.lanes,

@@ -12,6 +12,7 @@ from onceflow.transactions.keywords import SessionOwn
 class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
     """See ``AppSettings``."""
 
+    processing_guarantee: str
     slot: str | None
     commit_records: int
     commit_bytes: int

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
 
+from onceflow.processors.ledger.at_least_once import AtLeastOnceConfig
 from onceflow.sdk import AdminConfig, ConsumerConfig
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.special_values import BROKER_DEFAULT
@@ -33,6 +34,14 @@ RESTORED_RECORDS = 10_000
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     """Settings of an application; ``App`` takes these and its clients' settings by name."""
 
+    processing_guarantee: str = text(
+        "exactly_once_v2",
+        "What becomes of a record when something fails on its way. `exactly_once_v2`: outputs, "
+        "state and offsets are one transaction. `at_least_once`: offsets are committed when "
+        "outputs and changes of state are acknowledged, without a transaction; after a failure "
+        "records come again, with outputs and changes of state that were made before.",
+        choices=("exactly_once_v2", "at_least_once"),
+    )
     state_dir: Path = instance(
         Path(".onceflow"),
         "Directory for state and for the identity of this host's processes. A relative path is "
@@ -114,6 +123,13 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             for name in self.client.values(kind):
                 if name in NOT_OF_APPS:
                     raise ConfigError(name, "...", f"{NOT_OF_APPS[name]}; leave it out")
+        if self.repeats and str(self.client.values("producer").get("acks")) == "0":
+            raise ConfigError(
+                "acks",
+                0,
+                "processing_guarantee='at_least_once' commits what is acknowledged, and acks=0 "
+                "acknowledges nothing: use 'all', or 1",
+            )
         given_to = [
             k for k in ("producer", "consumer", "admin") if self.client.values(k).get("security")
         ]
@@ -158,7 +174,8 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         shared = {name: getattr(self, name) for name in SessionSettings.declared}
         shared["client"] = self.client.updated(consumer=consumer)
         own = {"topics": topics, "slot": slot, "topics_from_start": from_start}
-        return SessionConfig.build({**shared, **own})
+        kind = AtLeastOnceConfig if self.repeats else SessionConfig
+        return kind.build({**shared, **own})
 
     def _joined(self, joining: NamedAssignor) -> dict[str, object]:
         """Return the setting that gives equal partition numbers of all inputs to one worker."""
@@ -197,6 +214,11 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             auto_offset_reset="none",  # a gap must not pass unnoticed
             max_poll_records=RESTORED_RECORDS,
         )
+
+    @property
+    def repeats(self) -> bool:
+        """Whether records may be processed again, without a transaction around each time."""
+        return self.processing_guarantee == "at_least_once"
 
     @property
     def output_bytes_max(self) -> int:

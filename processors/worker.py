@@ -191,6 +191,7 @@ class Worker:
                 topics.topic_ids,
                 self._settings.on_state_gap == "continue",
                 frozenset(self._settings.dropped_states),
+                self._settings.repeats,
             )
             state = TaskState(part.states, partition, rules)
         return Task(

@@ -25,9 +25,12 @@ def _limits(config: AnySessionConfig) -> dict[str, int]:
     session = {} if consumer.group_protocol == "consumer" else {
         "session_timeout_ms": consumer.session_timeout_ms
     }  # fmt: skip
-    return {
+    transaction = {} if config.producer.transactional_id is None else {
         "commit_interval_ms": config.commit_interval_ms,
         "transaction_timeout_ms": config.producer.transaction_timeout_ms,
+    }  # fmt: skip
+    return {
+        **transaction,
         **session,
         "max_poll_interval_ms": consumer.max_poll_interval_ms,
     }
@@ -52,14 +55,15 @@ def check(config: AnySessionConfig) -> None:
         ConfigError: A link of the chain is broken; the message shows all numbers.
     """
     limits = _limits(config)
-    transaction_ms = limits["transaction_timeout_ms"]
+    # Without transactions (at-least-once) commits may be as far apart as one likes.
+    transaction_ms = limits.get("transaction_timeout_ms", 0)
     session_ms = limits.get("session_timeout_ms", transaction_ms)
     poll_ms = limits["max_poll_interval_ms"]
     for name, value, broken, remedy in (
         (
             "commit_interval_ms",
             config.commit_interval_ms,
-            config.commit_interval_ms >= transaction_ms,
+            config.commit_interval_ms >= transaction_ms > 0,
             "must be shorter than the transaction timeout",
         ),
         (

@@ -36,6 +36,8 @@ class StateRules:
         topic_ids: Topic id of each changelog, empty if the brokers have no topic ids.
         goes_on: Whether to log a difference instead of raising (``on_state_gap="continue"``).
         dropped: States that were removed on purpose (``dropped_states``).
+        repeats: Whether changes reach the changelogs without the offsets that they belong to
+            (at-least-once), so that a crash leaves them there in front of the first commit.
     """
 
     group: str
@@ -43,6 +45,7 @@ class StateRules:
     topic_ids: Mapping[str, str]
     goes_on: bool = False
     dropped: frozenset[str] = frozenset()
+    repeats: bool = False
 
 
 class TaskState:
@@ -228,7 +231,7 @@ class TaskState:
             StateMismatchError: A state has values, but the committed offsets do not mention it.
         """
         note = self._note
-        if note is None or not note.d:
+        if not self._rules.repeats and (note is None or not note.d):
             for name in self._specs:
                 if (note is None or name not in note.s) and self._has_values(name):
                     self._differs(

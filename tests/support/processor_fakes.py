@@ -260,6 +260,38 @@ class FakeProducer:
         self.closed = True
 
 
+class FakePlainProducer:
+    """An idempotent producer without transactions: what it sends is there at once, and stays."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        cluster.enter("plain producer")
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: object = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FakeDelivery:
+        self.cluster.enter("send")
+        self.cluster.meet(f"send {topic}")
+        log = self.cluster.logs[TopicPartition(topic, partition or 0)]
+        log.append(Entry(key, value, headers, timestamp_ms or 0))
+        return FakeDelivery(RecordMetadata(topic, partition or 0, len(log) - 1, 0))
+
+    send_many = FakeProducer.send_many
+
+    def flush(self, timeout_ms: int | None = None) -> None:
+        self.cluster.enter("flush")
+
+    def close(self, timeout_ms: int = 0) -> None:
+        pass
+
+
 class FakeConsumer:
     """A member of the cluster's only group."""
 
@@ -362,6 +394,20 @@ class FakeConsumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         self.cluster.enter("committed")
         return {partition: self.cluster.committed.get(partition) for partition in partitions}
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        end = self.cluster.enter("commit")
+        if self.expelled or self not in self.cluster.members:
+            raise UnknownMemberIdError()
+        for partition, offset in (offsets or {}).items():
+            assert isinstance(offset, OffsetAndMetadata)
+            self.cluster.committed[partition] = offset
+        end()
 
     def position(self, partition: TopicPartition) -> int:
         return self.positions[partition]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from processor_fakes import FakeClients, FakeCluster, FakeConsumer
+from processor_fakes import FakeClients, FakeCluster, FakeConsumer, FakePlainProducer
 
 from onceflow.processors import App, StoreKind
 from onceflow.processors.calls import Calls, InPlace
+from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicFacts
@@ -132,8 +133,14 @@ class TimedClients(FakeClients):
         super().__init__(world.cluster, partitions)
         self.world = world
 
+    def producer(self, config):  # type: ignore[no-untyped-def]
+        if not self.world.repeats:
+            return super().producer(config)
+        plain = FakePlainProducer(self.cluster)
+        return AtLeastOnceProducer(plain, lambda: self.latest)
+
     def consumer(self, config, hooks):  # type: ignore[no-untyped-def]
-        consumer = TimedConsumer(self.cluster, config, hooks)
+        self.latest = consumer = TimedConsumer(self.cluster, config, hooks)
         consumer.world = self.world
         self.cluster.generation += 1
         consumer.pending.append((set(self.partitions), False, self.cluster.generation))
@@ -154,6 +161,7 @@ class World:
         self.idle_polls_max = 3
         self.workers: list[Worker] = []
         self.owned: Sequence[TopicPartition] | None = None
+        self.repeats = False
 
     # Services
 
@@ -201,6 +209,7 @@ class World:
 
     def make(self, app: App) -> Worker:
         app.configure(state_dir=self.state_dir)
+        self.repeats = app.settings.repeats
         worker = Worker(app.topology(), app.settings, self)
         self.workers.append(worker)
         return worker

@@ -1,0 +1,182 @@
+"""At-least-once: outputs are acknowledged, then the offsets are committed, without a transaction.
+
+A session over these clients keeps its rules: units that end whole, offsets of owned partitions,
+membership, tokens that settle a commit without an answer. What differs is the end of a unit. An
+abort takes nothing back, so outputs of a unit that is done again are there twice; no producer is
+fenced; and changes of state are in the changelog before the offsets that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+from onceflow.sdk import ProducerConfig
+from onceflow.sdk.errors import (
+    CommitFailedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    TransactionAbortableError,
+    UnknownMemberIdError,
+)
+from onceflow.sdk.model.partitions import (
+    ConsumerGroupMetadata,
+    Headers,
+    OffsetAndMetadata,
+    TopicPartition,
+)
+from onceflow.transactions import SessionConfig
+from onceflow.transactions.colour import Maybe, settle
+
+_REFUSED = (
+    CommitFailedError,
+    FencedMemberEpochError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
+"""After these the offsets are certainly not committed; after others only a look can tell."""
+
+
+class AtLeastOnceConfig(SessionConfig[bytes | None, bytes | None], in_kafka=False, kind="session"):
+    """Settings of a session whose producer has no transactions."""
+
+    @cached_property
+    def producer(self) -> ProducerConfig:
+        """The producer's settings, without a transactional id.
+
+        Raises:
+            ConfigError: The producer would refuse them.
+        """
+        found = dict(self.client.values("producer"))
+        found.pop("transaction_timeout_ms", None)
+        return ProducerConfig.build({"max_block_ms": self.operation_timeout_ms, **found})
+
+
+class PlainProducer(Protocol):
+    """An idempotent producer without transactions, of either face."""
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object: ...
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> object: ...
+    def flush(self, timeout_ms: int | None = None) -> Maybe[None]: ...
+    def close(self, timeout_ms: int = ...) -> Maybe[None]: ...
+
+
+class CommittingConsumer(Protocol):
+    """A consumer that commits by itself."""
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> Maybe[None]: ...
+
+
+class AtLeastOnceProducer:
+    """A plain producer in the place of a session's transactional one.
+
+    Args:
+        producer: Sends.
+        consumer: Gives the session's present consumer, which commits.
+    """
+
+    def __init__(self, producer: PlainProducer, consumer: Callable[[], CommittingConsumer]) -> None:
+        self._producer = producer
+        self._consumer = consumer
+        self._offsets: Mapping[TopicPartition, OffsetAndMetadata | int] = {}
+
+    def begin_transaction(self) -> None:
+        """Nothing is opened."""
+        self._offsets = {}
+
+    def send(
+        self,
+        topic: str,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> object:
+        """Send a record."""
+        return self._producer.send(
+            topic,
+            value,
+            key=key,
+            headers=headers,
+            partition=partition,
+            timestamp_ms=timestamp_ms,
+        )
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[object],
+        keys: Sequence[object] | None = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+    ) -> object:
+        """Send a run of records."""
+        return self._producer.send_many(
+            topic, values, keys, partition=partition, timestamps_ms=timestamps_ms
+        )
+
+    def flush(self, timeout_ms: int | None = None) -> Maybe[None]:
+        """Wait for all acknowledgements."""
+        return self._producer.flush(timeout_ms)
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: ConsumerGroupMetadata,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Keep the offsets for the end: nothing may fail behind their commit."""
+        self._offsets = offsets
+
+    async def commit_transaction(self, timeout_ms: int | None = None) -> None:
+        """Commit the offsets; everything that was sent is acknowledged.
+
+        Raises:
+            TransactionAbortableError: The group refuses them: the unit is done again.
+            KafkaError: They may be committed or not.
+        """
+        offsets, self._offsets = self._offsets, {}
+        if not offsets:
+            return
+        try:
+            await settle(self._consumer().commit(offsets, timeout_ms=timeout_ms))
+        except _REFUSED as error:
+            raise TransactionAbortableError(f"the offsets were refused: {error}") from error
+
+    def abort_transaction(self, timeout_ms: int | None = None) -> None:
+        """Forget the offsets; what was sent stays."""
+        self._offsets = {}
+
+    def close(self, timeout_ms: int = 0) -> Maybe[None]:
+        """Close the producer."""
+        return self._producer.close(timeout_ms)
