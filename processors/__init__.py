@@ -26,6 +26,7 @@ from onceflow.processors.errors import (
 )
 from onceflow.processors.graph import StoreKind, SubTopology, Topology
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.report import RunReport, TaskReport
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
 from onceflow.processors.tables import GlobalTable, Table
@@ -45,6 +46,8 @@ from onceflow.processors.windows import (
 
 __all__ = [
     "App",
+    "RunReport",
+    "TaskReport",
     "Context",
     "Output",
     "State",

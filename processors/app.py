@@ -32,6 +32,7 @@ from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import check_name
 from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
+from onceflow.processors.report import RunReport
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
 from onceflow.processors.tables import GlobalLookup, GlobalTable, K, Table, V
@@ -500,14 +501,23 @@ class App:
 
     # Running -------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Process until SIGINT, SIGTERM or ``stop``.
+    def run(self, *, until_end: bool = False) -> RunReport:
+        """Process until SIGINT, SIGTERM or ``stop``, or to the end of what there is now.
 
         The first signal lets the record in hand finish and commits what is processed, within
         ``shutdown_timeout_ms``; a second one, or the end of that time, aborts instead and exits
         with status 130. SIGINT and ``stop`` give the partitions to others at once. After SIGTERM
         they wait for the next start of this worker until its session times out, so that a rolling
         restart moves nothing; ``leave_on_sigterm=True`` gives them up too.
+
+        Args:
+            until_end: Take the ends of all inputs at the start, process what is in front of them
+                and what follows from it, commit, and return. Windows and timers that are not due
+                then stay open for the next run. Of several such workers each returns when the
+                group has committed everything.
+
+        Returns:
+            What was processed and committed, by task.
 
         Raises:
             ProcessingError: A record failed and the policy is to stop.
@@ -528,7 +538,7 @@ class App:
 
         try:
             with ShutdownSignals(stop, self.settings.shutdown_timeout_ms):
-                worker = self._make_worker()
+                worker = self._make_worker(until_end=until_end)
                 if self.topology().is_async:
                     asyncio.run(beside_a_loop(worker))
                 else:
@@ -538,19 +548,27 @@ class App:
         finally:
             if worker is not None:  # Else another thread's may be at work.
                 self._worker = None
+        return worker.report()
 
-    async def run_async(self) -> None:
+    async def run_async(self, *, until_end: bool = False) -> RunReport:
         """Process until ``stop`` or cancellation, within a running event loop.
 
         Installs no signal handlers. Heartbeats go on while a handler blocks the loop. Raises what
         ``run`` raises.
+
+        Args:
+            until_end: As for ``run``.
+
+        Returns:
+            As ``run``.
         """
         self._stop_asked = False
-        worker = self._make_worker()
+        worker = self._make_worker(until_end=until_end)
         try:
             await worker.run(OnThread(worker.interrupt))
         finally:
             self._worker = None
+        return worker.report()
 
     @property
     def figures(self) -> WorkerFigures | None:
@@ -568,7 +586,7 @@ class App:
         if worker is not None:
             worker.stop(leave_group=leave_group)
 
-    def _make_worker(self, services: Services | None = None) -> Worker:
+    def _make_worker(self, services: Services | None = None, *, until_end: bool = False) -> Worker:
         if not self._declared:
             raise DeclarationError(f"application {self.name} has no processors")
         if self._worker is not None:
@@ -577,7 +595,8 @@ class App:
             from onceflow.processors.kafka_services import KafkaServices
 
             services = KafkaServices(self.settings)
-        self._worker = worker = Worker(self.topology(), self.settings, services)
+        topology = self.topology()
+        self._worker = worker = Worker(topology, self.settings, services, until_end=until_end)
         if self._stop_asked:  # While that was made.
             worker.stop()
         return worker

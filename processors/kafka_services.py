@@ -42,6 +42,16 @@ RESTORE_RECORDS_MAX = 100_000
 Bytes: TypeAlias = "bytes | None"
 
 
+async def _bounds(
+    admin: Admin | AsyncAdmin, partitions: Sequence[TopicPartition], level: IsolationLevel
+) -> dict[TopicPartition, tuple[int, int]]:
+    starts = await settle(admin.list_offsets(dict.fromkeys(partitions, "earliest")))
+    ends = await settle(
+        admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level=level)
+    )
+    return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions}
+
+
 class KafkaTopicAdmin:
     """Topics by the SDK's admin client, of either face.
 
@@ -101,6 +111,17 @@ class KafkaTopicAdmin:
         """Delete records in front of these offsets."""
         await settle(self._admin.delete_records(before))
 
+    async def bounds(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Log start offset and last stable offset of each partition."""
+        return await _bounds(self._admin, partitions, IsolationLevel.READ_COMMITTED)
+
+    async def committed(self, group: str) -> Mapping[TopicPartition, int]:
+        """The committed offsets of a group."""
+        found = await settle(self._admin.list_group_offsets(group))
+        return {partition: entry.offset for partition, entry in found.items()}
+
     async def broker_count(self) -> int:
         """How many brokers the cluster has."""
         return len((await settle(self._admin.describe_cluster())).nodes)
@@ -130,15 +151,8 @@ class KafkaChangelogReader:
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> Mapping[TopicPartition, tuple[int, int]]:
         """Log start offset and high watermark, or last stable offset, of each partition."""
-        starts = await settle(self._admin.list_offsets(dict.fromkeys(partitions, "earliest")))
-        latest = self._admin.list_offsets(
-            dict.fromkeys(partitions, "latest"),
-            isolation_level=IsolationLevel.READ_COMMITTED
-            if committed
-            else IsolationLevel.READ_UNCOMMITTED,
-        )
-        ends = await settle(latest)
-        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return await _bounds(self._admin, partitions, level)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Read these partitions from these offsets on, and no others."""

@@ -213,6 +213,11 @@ class Overlap:
         """Whether calls are going on, those that were dropped and have not ended included."""
         return bool(self._running or self._ending)
 
+    @property
+    def holds(self) -> bool:
+        """Whether records were taken that have not reached the unit."""
+        return bool(self._row)
+
     def ready_s(self, now_s: float) -> float | None:
         """When ``step`` has something to do; None while only calls can bring it."""
         if self._broken is not None:

@@ -57,6 +57,14 @@ class TopicAdmin(Protocol):
     def purge(self, before: Mapping[TopicPartition, int]) -> Maybe[None]:
         """Delete the records before these offsets."""
 
+    def bounds(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Maybe[Mapping[TopicPartition, tuple[int, int]]]:
+        """Return log start offset and last stable offset of each partition."""
+
+    def committed(self, group: str) -> Maybe[Mapping[TopicPartition, int]]:
+        """Return the committed offsets of a group."""
+
     def broker_count(self) -> Maybe[int]:
         """Return how many brokers the cluster has."""
 

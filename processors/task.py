@@ -77,6 +77,7 @@ class Task:
             attempts of a record that comes again go on being counted.
         held_until_s: Until when it takes no records, after aborts that nobody explains.
         doomed: Records whose outputs were refused, by the error.
+        taken: Records that it has processed, since it was made.
         overlap: Its calls that overlap; None where they are made one after the other.
         stores: Its open stores.
     """
@@ -97,6 +98,7 @@ class Task:
         "state",
         "status",
         "stores",
+        "taken",
         "waiting",
     )
 
@@ -117,6 +119,7 @@ class Task:
         self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
         self.progress: dict[TopicPartition, int] = {}
         self.fired: bool = False
+        self.taken: int = 0
         self.waiting: Waiting | None = None
         self.held_until_s: float = 0.0
         self.doomed: dict[Doomed, RecordError] = {}
@@ -184,6 +187,13 @@ class Task:
     def busy(self) -> bool:
         """Whether calls of it go on while nobody awaits its step."""
         return self.overlap is not None and self.overlap.busy
+
+    @property
+    def has_records(self) -> bool:
+        """Whether it holds records that are not in the unit."""
+        if self._job is not None or any(self.inboxes.all):
+            return True
+        return self.overlap is not None and self.overlap.holds
 
     def retry_s(self) -> float | None:
         """When the next attempt at a record that failed is due."""
@@ -260,6 +270,7 @@ class Task:
         done, error = node.run_slice(records, start, stop, self.stores, unit)
         if done > start:
             unit.count += done - start
+            self.taken += done - start
             self.progress[inbox.partition] = records[done - 1].offset + 1
             inbox.advance(done - start)
         if error is not None:
@@ -308,6 +319,7 @@ class Task:
         if job.inbox is None:
             self.fired = True
         else:
+            self.taken += 1
             self.progress[job.inbox.partition] = job.record.offset + 1
             if self.overlap is None:
                 job.inbox.advance(1)

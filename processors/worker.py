@@ -41,6 +41,8 @@ from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.notes import decode_note, encode_note, latest
 from onceflow.processors.overlap import InFlight
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
+from onceflow.processors.report import RunReport, Tally
+from onceflow.processors.run_end import RunEnd
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.state.task_state import StateRules, TaskState
@@ -80,6 +82,8 @@ COMPLETE_NOTED_S = 600.0
 changelog of one that was not for longer than ``delete.retention.ms``."""
 PURGED_S = 30.0
 """How often what is processed is deleted from repartition topics, as in Kafka Streams."""
+OTHERS_ASKED_S = 1.0
+"""How often a bounded run that has done its part asks what the group has committed."""
 LOCK_TOLD_S = 5.0
 """Time between two log lines about a store that somebody else holds."""
 
@@ -129,9 +133,17 @@ class Worker:
         topology: The application.
         settings: How it runs.
         services: Makes clients, opens stores, tells the time.
+        until_end: Whether it ends when what was in its inputs at the start is processed.
     """
 
-    def __init__(self, topology: Topology, settings: AppSettings, services: Services) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        settings: AppSettings,
+        services: Services,
+        *,
+        until_end: bool = False,
+    ) -> None:
         self._topology = topology
         self._settings = settings
         self._services = services
@@ -143,6 +155,11 @@ class Worker:
             settings.aborts_max,
             settings.commit_bytes,
         )
+        self._run_end = RunEnd() if until_end else None
+        self._reached_end = False
+        self._others_asked_s = self._clock() - OTHERS_ASKED_S
+        dead = (node.policy.dead_letter_topic for node in topology.working)
+        self._tally = Tally(self._unit.lanes, [topic for topic in dead if topic is not None])
         self._in_flight = InFlight(self._clock)
         self._resources = Resources(topology.hooks)
         self._global_rows = GlobalRows(topology.global_tables, services.changelog_reader)
@@ -239,8 +256,12 @@ class Worker:
         if ledger is not None:
             ledger.wakeup()
 
+    def report(self) -> RunReport:
+        """What it did so far."""
+        return self._tally.report(reached_end=self._reached_end)
+
     async def run(self, calls: Calls) -> None:
-        """Process until ``stop`` or an error.
+        """Process until ``stop``, the end of a bounded run, or an error.
 
         Args:
             calls: Runs what asks brokers.
@@ -308,6 +329,8 @@ class Worker:
                 if self._slot is None:
                     directory = self._settings.state_dir / self._topology.app
                     self._slot = claim_slot(directory, self._settings.slot)
+                if self._run_end is not None and not self._run_end.is_set:
+                    await self._take_ends(calls, self._topology.input_topics)
                 await self._open_ledger(calls)
             except (*_BEGIN_AGAIN, NoBrokersAvailableError) as error:
                 logger.warning("starting again after: %s", error)
@@ -382,7 +405,10 @@ class Worker:
                 logger.debug("closing before beginning again: %s", error)
         for task in self._tasks:
             task.aborted()
+        if self._run_end is not None:
+            self._run_end.read_again(self._tasks.owned)
         self._tasks.release_all()
+        self._tally.dropped()
         self._unit.clear()
         self._paused.clear()
         self._bad.clear()
@@ -409,6 +435,8 @@ class Worker:
             await self._on_input_error(calls, polled)
         self.figures.took(polled.records)
         for partition, records in polled.records.items():
+            if self._run_end is not None:
+                records = self._run_end.cut(partition, records)
             task = self._tasks.of(partition)
             assert task is not None, f"{partition} is read and belongs to no task"
             task.put(partition, records)
@@ -421,12 +449,51 @@ class Worker:
             await self._push(calls)
         if unit.is_due:
             await self._commit(calls)
+        if self._run_end is not None:
+            await self._check_end(calls, self._run_end)
         await self._hold_back(calls)
         await self._keep_house(calls)
         if self._was_aborted and unit.backoff_ms():
             await self._back_off(calls)
         if self._in_flight.busy and not self._stopping:
             await self._in_flight.wait(min(BUSY_POLL_MS, self._poll_ms()) / 1000)
+
+    async def _take_ends(self, calls: Calls, topics: Sequence[str]) -> bool:
+        """Take the ends of topics as they are now. Returns whether there is more to do."""
+        assert self._topics is not None
+        assert self._admin is not None
+        assert self._run_end is not None
+        counts = self._topics.partitions
+        wanted = [TopicPartition(topic, n) for topic in topics for n in range(counts[topic])]
+        return self._run_end.take(await calls(_made(partial(self._admin.bounds, wanted))))
+
+    async def _check_end(self, calls: Calls, end: RunEnd) -> None:
+        """End a bounded run when everything that belongs to it is committed."""
+        owned = self._tasks.owned
+        if self._was_aborted or self._tasks.restoring or self._tasks.incomplete:
+            return
+        if any(task.has_records for task in self._tasks):
+            return
+        for partition in sorted(owned - end.passed()):
+            if not end.note_position(partition, await calls(self._open.position(partition))):
+                return
+        if self._unit.count and not await self._commit(calls):
+            return
+        now_s = self._clock()
+        if self._stopping or now_s - self._others_asked_s < OTHERS_ASKED_S:
+            return
+        self._others_asked_s = now_s
+        assert self._admin is not None
+        committed = await calls(_made(partial(self._admin.committed, self._topology.group)))
+        # A partition may have come or gone in the commit.
+        if end.missing(self._tasks.owned, committed.get) or self._tasks.owned - end.passed():
+            return
+        written = set(self._topology.output_topics)
+        again = [topic for topic in self._topology.input_topics if topic in written]
+        if again and await self._take_ends(calls, again):
+            self._others_asked_s -= OTHERS_ASKED_S
+            return
+        self._reached_end = self._stopping = True
 
     def _poll_ms(self) -> int:
         """How long a poll may wait for records."""
@@ -461,11 +528,14 @@ class Worker:
     async def _step(self, calls: Calls, task: Task) -> None:
         unit = self._unit
         unit.started()
+        self._tally.before(task)
         try:
             await task.step(unit)
         except ProcessingError:
+            self._tally.after(task)
             await self._commit(calls)  # What precedes the record is good.
             raise
+        self._tally.after(task)
         if unit.is_due:
             await self._commit(calls)
 
@@ -601,6 +671,8 @@ class Worker:
             else:
                 wanted.update(task.full(self._records_max))
         wanted |= self._bad.held()
+        if self._run_end is not None:
+            wanted |= self._run_end.passed() & self._tasks.owned
         wanted |= self._tasks.incomplete
         if wanted != self._paused:
             pause, resume = wanted - self._paused, self._paused - wanted
@@ -778,6 +850,7 @@ class Worker:
 
     def committed(self) -> None:
         """The unit is committed: state reaches its maps."""
+        self._tally.committed()
         progress: dict[TopicPartition, int] = {}
         for task in self._tasks:
             progress.update(task.progress)
@@ -792,6 +865,9 @@ class Worker:
         for task in self._tasks:
             self._failed.update(task.progress)
             task.aborted()
+        self._tally.dropped()
+        if self._run_end is not None:
+            self._run_end.read_again(self._tasks.owned)
         self._failed_count = self._unit.count
         self._unit.aborted(abort, self._failed)
         self._was_aborted = True
@@ -806,12 +882,15 @@ class Worker:
             # No record was polled, or an abort had come before: only rows fell due in the unit.
             for task in self._tasks:
                 task.aborted()
+            self._tally.dropped()
             self._unit.clear()
         for partition in partitions:
             self._unit.forget(partition)
             self._bad.forget(partition)
         self._tasks.release(partitions)
         # A task that lost one input is closed; what was polled of its others is read again.
+        if self._run_end is not None:
+            self._run_end.read_again([*partitions, *self._tasks.incomplete])
         kept = sorted(self._tasks.incomplete - self._paused)
         self._paused.update(kept)
         return kept

@@ -557,6 +557,17 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         """
         await self._core.put_back(partitions)
 
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record that a poll would give, behind what polls have returned.
+
+        Args:
+            partition: An assigned partition.
+
+        Raises:
+            IllegalStateError: It is not assigned.
+        """
+        return await self._core.position(partition)
+
     def at_end(self, partition: TopicPartition) -> bool:
         """Whether a partition was read to its end, as far as the last answer of a broker tells.
 

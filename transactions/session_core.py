@@ -295,6 +295,10 @@ class SessionCore:
         for partition, first in firsts.items():
             await settle(self.consumer.seek(partition, first))
 
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record that a poll would give."""
+        return await settle(self.consumer.position(partition))
+
     def at_end(self, partition: TopicPartition) -> bool:
         """Whether a partition was read to its end, as far as the last answer tells."""
         return self.consumer.lag(partition) == 0

@@ -125,6 +125,9 @@ class Ledger(Protocol):
             KafkaError: It does not, or nobody answers.
         """
 
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record that a poll would give of an assigned partition."""
+
     async def at_end(self, partition: TopicPartition) -> bool:
         """Whether a partition was read to its end, as far as the last answer tells."""
 

@@ -52,6 +52,14 @@ class FakeAdmin:
             assert offset <= self.world.cluster.committed[partition].offset
             self.world.log_starts[partition] = offset
 
+    def bounds(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        return FakeChangelogReader(self.world).bounds(partitions, committed=True)
+
+    def committed(self, group: str) -> Mapping[TopicPartition, int]:
+        return {tp: entry.offset for tp, entry in self.world.cluster.committed.items()}
+
     def broker_count(self) -> int:
         return self.world.brokers
 
@@ -207,10 +215,10 @@ class World:
 
     # Running
 
-    def make(self, app: App) -> Worker:
+    def make(self, app: App, *, until_end: bool = False) -> Worker:
         app.configure(state_dir=self.state_dir)
         self.repeats = app.settings.repeats
-        worker = Worker(app.topology(), app.settings, self)
+        worker = Worker(app.topology(), app.settings, self, until_end=until_end)
         self.workers.append(worker)
         return worker
 

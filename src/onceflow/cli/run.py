@@ -6,6 +6,7 @@ stop, 1 for a processing error, 2 for a wrong call, 130 after a forced shutdown.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import logging
@@ -21,8 +22,10 @@ import click
 from onceflow.cli.base import Command
 from onceflow.cli.connect import SLOT_VARIABLE, Connection, connected
 from onceflow.cli.json_logs import log_as_json
+from onceflow.cli.output import print_rows
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
+from onceflow.processors.report import RunReport
 from onceflow.sdk.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
@@ -99,6 +102,11 @@ def _missing(wanted: str, missing: str) -> str:
     show_default=True,
     help="Address of these ports; 0.0.0.0 for all.",
 )
+@click.option(
+    "--until-end",
+    is_flag=True,
+    help="Process what is in the inputs now, print a report, and exit.",
+)
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
@@ -113,6 +121,7 @@ def run(
     health_port: int | None,
     metrics_port: int | None,
     serve_on: str,
+    until_end: bool,
     topology: bool,
     as_json: bool,
     verbose: bool,
@@ -122,7 +131,11 @@ def run(
     MODULE is found as by an import, in this directory first; APP is "app" when it is left out.
     Settings of the file, the profile, ONCEFLOW_* variables and --bootstrap replace the App's own.
 
-    Exit status: 0 after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was forced.
+    With --until-end the worker takes the ends of all inputs at its start. It processes what is in
+    front of them and what follows from that, commits, and prints what it did by partition.
+
+    Exit status: 0 at the end, and after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was
+    forced.
     """
     app = load_app(target)
     try:
@@ -146,7 +159,7 @@ def run(
     server = _server(app, serve_on, health_port, metrics_port)
     _tell_start(app, target, {} if server is None else server.addresses, as_json)
     try:
-        app.run()
+        report = app.run(until_end=until_end)
     except KafkaError as error:
         if isinstance(error, ProcessingError) and error.__cause__ is not None:
             trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
@@ -158,6 +171,8 @@ def run(
     finally:
         if server is not None:
             server.close()
+    if until_end:
+        _tell_report(report, as_json)
 
 
 def _server(
@@ -189,3 +204,15 @@ def _tell_start(app: App, target: str, serves: Mapping[str, str], as_json: bool)
 def _tell(event: dict[str, object]) -> None:
     """Print one line of JSON, at once."""
     click.echo(json.dumps(event, ensure_ascii=False, allow_nan=False))
+
+
+def _tell_report(report: RunReport, as_json: bool) -> None:
+    """Say what a bounded run did."""
+    rows = [dataclasses.asdict(task) for task in report.tasks]
+    if as_json:
+        end = {"event": "ended", "reached_end": report.reached_end, "aborts": report.aborts}
+        _tell({**end, "tasks": rows})
+        return
+    columns = ("name", "partition", "records", "outputs", "dead_letters", "commits")
+    print_rows(rows, columns)
+    click.echo(str(report), err=True)

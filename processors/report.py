@@ -1,0 +1,146 @@
+"""What a run did, by task: records in, outputs, dead letters, commits.
+
+Only what is committed counts; what was aborted is counted when it is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from onceflow.processors.lanes import Lane, Lanes
+from onceflow.processors.task import Task, TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What a run did in one task.
+
+    Attributes:
+        name: The sub-topology, by its first input topic.
+        partition: Partition number.
+        records: Records that were processed.
+        outputs: Records that were written to topics, without dead letters and changelogs.
+        dead_letters: Dead letters.
+        commits: Commits that cover any of these.
+    """
+
+    name: str
+    partition: int
+    records: int = 0
+    outputs: int = 0
+    dead_letters: int = 0
+    commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run did.
+
+    Attributes:
+        tasks: By sub-topology and partition.
+        reached_end: Whether a bounded run has processed all that was there at its start. False
+            also for runs without a bound.
+        aborts: Units that were aborted; their records came again.
+    """
+
+    tasks: Sequence[TaskReport] = ()
+    reached_end: bool = False
+    aborts: int = 0
+
+    @property
+    def records(self) -> int:
+        """Records that were processed."""
+        return sum(task.records for task in self.tasks)
+
+    @property
+    def outputs(self) -> int:
+        """Records that were written, without dead letters and changelogs."""
+        return sum(task.outputs for task in self.tasks)
+
+    @property
+    def dead_letters(self) -> int:
+        """Dead letters."""
+        return sum(task.dead_letters for task in self.tasks)
+
+    def __str__(self) -> str:
+        end = "to the end" if self.reached_end else "stopped before the end"
+        return (
+            f"{end}: {self.records} records in, {self.outputs} out, {self.dead_letters} dead "
+            f"letters, {self.aborts} aborts"
+        )
+
+
+class _Counts:
+    __slots__ = ("commits", "dead_letters", "outputs", "records")
+
+    def __init__(self) -> None:
+        self.records = self.outputs = self.dead_letters = self.commits = 0
+
+    def add(self, other: _Counts) -> None:
+        self.records += other.records
+        self.outputs += other.outputs
+        self.dead_letters += other.dead_letters
+        self.commits += 1
+
+
+class Tally:
+    """Counts what tasks do; what is aborted never counted.
+
+    Args:
+        lanes: Take the outputs of the unit.
+        dead_letters: Topics of dead letters.
+    """
+
+    def __init__(self, lanes: Lanes, dead_letters: Iterable[str]) -> None:
+        self.aborts: int = 0
+        self._lanes = lanes
+        self._dead: list[Lane] = [lanes.declared(topic) for topic in dict.fromkeys(dead_letters)]
+        self._open: dict[TaskId, _Counts] = {}
+        self._committed: dict[TaskId, _Counts] = {}
+        self._outputs = self._letters = self._records = 0
+
+    def before(self, task: Task) -> None:
+        """A step of a task begins."""
+        self._outputs, self._letters = self._lanes.size, self._dead_size()
+        self._records = task.taken
+
+    def _dead_size(self) -> int:
+        return sum(len(lane.values) for lane in self._dead)
+
+    def after(self, task: Task) -> None:
+        """It is over, with or without an error."""
+        counts = self._open.get(task.id)
+        if counts is None:
+            counts = self._open[task.id] = _Counts()
+        letters = self._dead_size() - self._letters
+        counts.dead_letters += letters
+        counts.outputs += self._lanes.size - self._outputs - letters
+        counts.records += task.taken - self._records
+
+    def committed(self) -> None:
+        """The unit is committed."""
+        for id, counts in self._open.items():
+            if counts.records or counts.outputs or counts.dead_letters:
+                self._committed.setdefault(id, _Counts()).add(counts)
+        self._open.clear()
+
+    def dropped(self) -> None:
+        """The unit is aborted, or nothing is left of it."""
+        self.aborts += any(counts.records for counts in self._open.values())
+        self._open.clear()
+
+    def report(self, *, reached_end: bool) -> RunReport:
+        """What there was so far.
+
+        Args:
+            reached_end: Whether a bounded run has come to its end.
+        """
+        return RunReport(
+            [
+                TaskReport(*id, counts.records, counts.outputs, counts.dead_letters, counts.commits)
+                for id, counts in sorted(self._committed.items())
+            ],
+            reached_end,
+            self.aborts,
+        )

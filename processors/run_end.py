@@ -1,0 +1,92 @@
+"""Where a bounded run ends: behind the records that were there at its start.
+
+The ends of all inputs are taken once, when the worker starts. What lies behind them is left to the
+next run. Inputs that the application writes itself (repartition topics, chains of topics) get new
+ends when all are reached, until nothing was added: what follows from the records belongs to the
+run. Pure bookkeeping; the worker asks the brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.sdk.model.partitions import TopicPartition
+
+Bounds = Mapping[TopicPartition, tuple[int, int]]
+"""Log start offset and last stable offset by partition."""
+
+
+class RunEnd:
+    """The ends of a bounded run."""
+
+    def __init__(self) -> None:
+        self._starts: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._passed: set[TopicPartition] = set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the ends were taken."""
+        return bool(self._ends)
+
+    def take(self, bounds: Bounds) -> bool:
+        """Take ends, at the start or later on.
+
+        Returns:
+            Whether there is more to do than before.
+        """
+        grown = False
+        for partition, (start, end) in bounds.items():
+            self._starts[partition] = start
+            known = self._ends.get(partition, start)
+            if end > known:
+                self._passed.discard(partition)
+                grown = True
+            self._ends[partition] = max(known, end)
+        return grown
+
+    def cut(self, partition: TopicPartition, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        """The records of a poll that belong to the run."""
+        end = self._ends.get(partition)
+        if end is None or not records or records[-1].offset < end - 1:
+            return records
+        self._passed.add(partition)
+        if records[-1].offset < end:
+            return records
+        return [record for record in records if record.offset < end]
+
+    def passed(self) -> set[TopicPartition]:
+        """Partitions that were read up to their ends: no more of them is taken."""
+        return self._passed
+
+    def read_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Records of these are read again, or belong to another worker now."""
+        self._passed.difference_update(partitions)
+
+    def note_position(self, partition: TopicPartition, position: int) -> bool:
+        """Where a partition is read on; True when that is its end, or behind it.
+
+        The last offsets may be markers, which no poll gives.
+        """
+        if position < self._ends.get(partition, 0):
+            return False
+        self._passed.add(partition)
+        return True
+
+    def missing(
+        self, owned: Iterable[TopicPartition], committed: Callable[[TopicPartition], int | None]
+    ) -> list[TopicPartition]:
+        """Partitions of other workers that are not committed up to their ends.
+
+        Args:
+            owned: Partitions of this worker.
+            committed: The group's offset of a partition.
+        """
+        mine = set(owned)
+        return [
+            partition
+            for partition, end in self._ends.items()
+            if partition not in mine
+            and max(self._starts[partition], committed(partition) or 0) < end
+        ]
