@@ -94,6 +94,7 @@ class App:
         self._hooks: list[Hook] = []
         self._worker: Worker | None = None
         self._stop_asked = False
+        self._is_held = False
 
     def processor(
         self,
@@ -580,6 +581,24 @@ class App:
         """Ask a running application for an orderly end; callable from any thread."""
         self._stop(leave_group=True)
 
+    def pause(self) -> None:
+        """Take no records until ``resume``; callable from any thread.
+
+        What is processed is committed. The worker stays in its group and keeps its partitions, and
+        its state is restored and ready. Calls in hand end first.
+        """
+        self._hold(held=True)
+
+    def resume(self) -> None:
+        """Take records again after ``pause``; callable from any thread."""
+        self._hold(held=False)
+
+    def _hold(self, *, held: bool) -> None:
+        self._is_held = held
+        worker = self._worker
+        if worker is not None:
+            worker.hold(held=held)
+
     def _stop(self, *, leave_group: bool) -> None:
         self._stop_asked = True
         worker = self._worker
@@ -599,4 +618,5 @@ class App:
         self._worker = worker = Worker(topology, self.settings, services, until_end=until_end)
         if self._stop_asked:  # While that was made.
             worker.stop()
+        worker.hold(held=self._is_held)
         return worker

@@ -212,10 +212,14 @@ class Task:
             return [inbox.partition for inbox in self.inboxes.all if len(inbox) >= most]
         return self.inboxes.full(most)
 
-    def drain(self) -> None:
-        """Begin no further calls."""
+    def drain(self, draining: bool) -> None:
+        """Begin no further calls, or begin them again; of calls that overlap.
+
+        Args:
+            draining: Whether to begin none.
+        """
         if self.overlap is not None:
-            self.overlap.draining = True
+            self.overlap.draining = draining
 
     async def step(self, unit: Unit) -> None:
         """Process records until there is none, the unit is due or full, or one has to wait.

@@ -188,6 +188,7 @@ class Worker:
         self._failed_count = 0
         self._was_aborted = False
         self._stopping = False
+        self._is_held = False
         self._leave_group = True
         self.figures: WorkerFigures = WorkerFigures(topology.dead_letter_topics)
         self._joined = False
@@ -248,6 +249,17 @@ class Worker:
         self._stopping = True
         self._unit.due_s = 0.0  # The record in hand is the last one.
         self.interrupt()
+
+    def hold(self, *, held: bool) -> None:
+        """Take no records, or take them again; callable from any thread.
+
+        Args:
+            held: Whether records wait. Calls in hand end, and what is done is committed.
+        """
+        self._is_held = held
+        ledger = self._ledger
+        if ledger is not None:
+            ledger.wakeup()
 
     def interrupt(self) -> None:
         """Make a waiting call return, because the worker ends."""
@@ -425,6 +437,9 @@ class Worker:
     async def _round(self, calls: Calls) -> None:
         unit = self._unit
         self._was_aborted = False
+        held = self._is_held
+        for each in self._tasks:
+            each.drain(held)
         limit = max(1, min(self._records_max, unit.room))
         poll_ms = 0 if self._in_flight.busy else self._poll_ms()
         polled = await calls(self._open.poll(poll_ms, limit))
@@ -444,10 +459,10 @@ class Worker:
         await self._read_global_tables(calls)
         if self._tasks.restoring:
             await self._restore(calls, 0 if polled.records else RESTORE_SLICE_MS)
-        await self._step_tasks(calls)
+        await self._step_tasks(calls, held=held)
         if not self._was_aborted:
             await self._push(calls)
-        if unit.is_due:
+        if unit.is_due or held:
             await self._commit(calls)
         if self._run_end is not None:
             await self._check_end(calls, self._run_end)
@@ -504,7 +519,7 @@ class Worker:
         if self._unit.count:
             until_s = min(until_s, self._unit.due_s)
         for task in self._tasks:
-            ready_s = task.ready_s(now_s)
+            ready_s = None if self._is_held else task.ready_s(now_s)
             if ready_s is not None:
                 until_s = min(until_s, ready_s)
         bad_s = self._bad.next_s()
@@ -513,9 +528,16 @@ class Worker:
         # Rounded up: a poll that returns a moment too early would be repeated at once.
         return max(0, -int((now_s - until_s) * 1000 // 1))
 
-    async def _step_tasks(self, calls: Calls) -> None:
-        """Let every task process what it can, with commits in between where they are due."""
+    async def _step_tasks(self, calls: Calls, *, held: bool = False) -> None:
+        """Let every task process what it can, with commits in between where they are due.
+
+        Args:
+            calls: Runs what asks brokers.
+            held: Whether only calls that overlap and are in hand come to their ends.
+        """
         for task in self._tasks:
+            if held and task.overlap is None:
+                continue
             while not (self._stopping or self._was_aborted):
                 if len(task.inputs) > 1 and task.status is TaskStatus.RUNNING:
                     await self._note_ends(calls, task)
@@ -546,7 +568,7 @@ class Worker:
         """
         tasks = [task for task in self._tasks if task.overlap is not None]
         for task in tasks:
-            task.drain()
+            task.drain(True)
         end_s = self._clock() + self._settings.shutdown_timeout_ms / 2_000
         self._was_aborted = False
         while not self._was_aborted:
@@ -670,6 +692,8 @@ class Worker:
                 wanted.update(tp for tp in task.inputs if tp not in empty)
             else:
                 wanted.update(task.full(self._records_max))
+        if self._is_held:
+            wanted |= self._tasks.owned
         wanted |= self._bad.held()
         if self._run_end is not None:
             wanted |= self._run_end.passed() & self._tasks.owned
