@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -32,6 +33,7 @@ from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import check_name
 from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
+from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
@@ -526,30 +528,31 @@ class App:
             KafkaError: The brokers cannot be reached, or refuse.
             SystemExit: The shutdown was forced.
         """
-        worker = None
-        self._stop_asked = False
+        is_async = self.topology().is_async
 
         async def beside_a_loop(worker: Worker) -> None:
             await worker.run(OnThread(worker.interrupt))
+
+        def drive(worker: Worker) -> None:
+            if is_async:
+                asyncio.run(beside_a_loop(worker))
+            else:
+                run_blocking(worker.run(InPlace()))
 
         def stop(number: signal.Signals) -> None:
             # A rolling restart, which sends SIGTERM, moves no partition (KIP-345).
             leave = number is not signal.SIGTERM or self.settings.leave_on_sigterm
             self._stop(leave_group=leave)
 
+        runs = self._runs(until_end=until_end)
         try:
             with ShutdownSignals(stop, self.settings.shutdown_timeout_ms):
-                worker = self._make_worker(until_end=until_end)
-                if self.topology().is_async:
-                    asyncio.run(beside_a_loop(worker))
-                else:
-                    run_blocking(worker.run(InPlace()))
+                while (worker := runs.next()) is not None:
+                    with runs.of(worker):
+                        drive(worker)
         except ForcedShutdown:
             raise SystemExit(EXIT_FORCED) from None
-        finally:
-            if worker is not None:  # Else another thread's may be at work.
-                self._worker = None
-        return worker.report()
+        return runs.report()
 
     async def run_async(self, *, until_end: bool = False) -> RunReport:
         """Process until ``stop`` or cancellation, within a running event loop.
@@ -563,13 +566,23 @@ class App:
         Returns:
             As ``run``.
         """
+        runs = self._runs(until_end=until_end)
+        while (worker := runs.next()) is not None:
+            with runs.of(worker):
+                await worker.run(OnThread(worker.interrupt))
+        return runs.report()
+
+    def _runs(self, *, until_end: bool) -> Runs:
         self._stop_asked = False
-        worker = self._make_worker(until_end=until_end)
-        try:
-            await worker.run(OnThread(worker.interrupt))
-        finally:
+
+        def make() -> Worker:
+            return self._make_worker(until_end=until_end)
+
+        def gone() -> None:
             self._worker = None
-        return worker.report()
+
+        bounds = Replacements(self.settings, time.monotonic)
+        return Runs(make, gone, bounds, lambda: self._stop_asked)
 
     @property
     def figures(self) -> WorkerFigures | None:

@@ -13,6 +13,9 @@ class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
     """See ``AppSettings``."""
 
     processing_guarantee: str
+    uncaught_error: str
+    replacements_max: int
+    replacement_window_ms: int
     slot: str | None
     commit_records: int
     commit_bytes: int

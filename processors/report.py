@@ -71,6 +71,28 @@ class RunReport:
         )
 
 
+def merged(reports: Sequence[RunReport]) -> RunReport:
+    """One report of the workers that took each other's places.
+
+    Args:
+        reports: Theirs, the last one last.
+    """
+    tasks: dict[tuple[str, int], TaskReport] = {}
+    for task in (task for report in reports for task in report.tasks):
+        known = tasks.get((task.name, task.partition), TaskReport(task.name, task.partition))
+        tasks[task.name, task.partition] = TaskReport(
+            task.name,
+            task.partition,
+            known.records + task.records,
+            known.outputs + task.outputs,
+            known.dead_letters + task.dead_letters,
+            known.commits + task.commits,
+        )
+    reached = bool(reports) and reports[-1].reached_end
+    aborts = sum(report.aborts for report in reports)
+    return RunReport([tasks[place] for place in sorted(tasks)], reached, aborts)
+
+
 class _Counts:
     __slots__ = ("commits", "dead_letters", "outputs", "records")
 

@@ -42,6 +42,19 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         "records come again, with outputs and changes of state that were made before.",
         choices=("exactly_once_v2", "at_least_once"),
     )
+    uncaught_error: str = text(
+        "stop",
+        "What follows an error that ends a worker, such as a record that fails under the policy "
+        "to stop. `stop`: `run` raises it. `replace`: a new worker takes its place and goes on "
+        "from what is committed.",
+        choices=("stop", "replace"),
+    )
+    replacements_max: int = whole(
+        3, "Most workers that take the place of another within `replacement_window_ms`.", 1
+    )
+    replacement_window_ms: int = whole(
+        600_000, "Time within which replaced workers are counted.", 1
+    )
     state_dir: Path = instance(
         Path(".onceflow"),
         "Directory for state and for the identity of this host's processes. A relative path is "

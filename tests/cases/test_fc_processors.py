@@ -31,7 +31,6 @@ from processor_processes import (
 
 from onceflow.processors import App, Context, OnError, Output, OutputRefusedError, ProcessingError
 from onceflow.sdk import Admin, NewTopic
-from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.sdk.protocol.batch_header import iter_batch_headers
 

@@ -8,13 +8,12 @@ behind the acknowledgement and in front of the commit, partitions go and come ba
 
 from __future__ import annotations
 
-import asyncio
 import collections
 from pathlib import Path
 
 import pytest
 from processor_worlds import World
-from virtual_loop import run_async
+from virtual_loop import rest, run_async
 
 from onceflow.processors import App, ProcessingError, Retries, State
 from onceflow.sdk.errors import (
@@ -190,7 +189,7 @@ def test_calls_that_overlap_lose_nothing(world: World) -> None:
     @app.processor("in", to="out", concurrency=4)
     async def step(value: str, seen: State[int]) -> str:
         before = seen.get(0)
-        await asyncio.sleep(0.02 if value in ("v1", "v5") else 0.001)
+        await rest(0.02 if value in ("v1", "v5") else 0.001)
         seen.set(before + 1)
         return f"{value}:{before + 1}"
 
