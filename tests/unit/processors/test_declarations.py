@@ -344,7 +344,7 @@ def test_command_line_explains_itself_and_prints_the_topology(
 
 
 def test_the_command_says_what_it_reads_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(App, "run", lambda self: None)
+    monkeypatch.setattr(App, "run", lambda self, **options: None)
     target = "examples.task2_count.app:app"
     done = CliRunner().invoke(run_command, [target, "--bootstrap", "kafka-1:9092"])
     assert done.exit_code == 0
@@ -356,7 +356,7 @@ def broken(value: bytes) -> None:
 
 
 def test_the_command_shows_where_a_handler_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(app: App) -> None:
+    def run(app: App, **options: object) -> None:
         failing = App("failing")
         failing.processor("in")(broken)
         TestDriver(failing).send("in", b"x")
