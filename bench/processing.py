@@ -22,7 +22,7 @@ import uuid
 
 import pyarrow as pa
 
-from onceflow.processors import App, State
+from onceflow.processors import App, Retries, State
 
 PARTITIONS = 6
 
@@ -78,6 +78,17 @@ def run_onceflow(args: argparse.Namespace, topic: str) -> tuple[float, float]:
             total = (seen.get() or 0) + 1
             seen.set(total)
             return b"%d" % total
+
+    elif args.work == "park":
+        retries = Retries(1_000, backoff_ms=60_000, backoff_max_ms=60_000)
+
+        @app.processor(topic, to=f"{topic}-out", retries=retries, park=True)
+        def parked(value: bytes, key: bytes) -> bytes:
+            if not first:
+                first.append(time.perf_counter())
+            if args.failing and int(key[4:]) % args.failing == 0:
+                raise LookupError("the service does not answer")
+            return value
 
     elif args.work == "wait":
 
@@ -200,9 +211,12 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--client", choices=RUNS, default="onceflow")
     parser.add_argument(
-        "--work", choices=("stateless", "count", "batch", "arrow", "wait"), default="stateless"
+        "--work",
+        choices=("stateless", "count", "batch", "arrow", "wait", "park"),
+        default="stateless",
     )
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--failing", type=int, default=0, help="every so manyth key fails")
     parser.add_argument("--wait-ms", type=int, default=10)
     parser.add_argument("--guarantee", default="exactly_once_v2")
     parser.add_argument("--records", type=int, default=200_000)

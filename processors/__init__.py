@@ -25,7 +25,7 @@ from onceflow.processors.errors import (
     UndeliverableOutputError,
 )
 from onceflow.processors.graph import StoreKind, SubTopology, Topology
-from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.policies import DeadLetterLimits, OnError, Parking, Retries
 from onceflow.processors.report import RunReport, TaskReport
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
@@ -77,6 +77,7 @@ __all__ = [
     "Ready",
     "Emit",
     "Retries",
+    "Parking",
     "OnError",
     "DeadLetterLimits",
     "Format",

@@ -33,6 +33,7 @@ from onceflow.processors.errors import DeclarationError, ForcedShutdown
 from onceflow.processors.graph.specs import check_name
 from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
+from onceflow.processors.policies import Parking
 from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
 from onceflow.processors.settings import AppSettings
@@ -107,6 +108,7 @@ class App:
         branches: Mapping[str, str] | None = None,
         batch: int | None = None,
         concurrency: int = 1,
+        park: bool | Parking = False,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
         """Declare a function as a processor of a topic, or of another processor's results.
@@ -133,6 +135,8 @@ class App:
             key: Another key by the value; records then go through a repartition topic first.
             branches: Further topics by name, for ``Output(value, branch="name")``.
             batch: Most records in one call.
+            park: Whether a record that waits for its retry is parked with those of its key behind
+                it, while other keys go on: True, or ``Parking`` with bounds.
             concurrency: Most calls at once for each partition, 1 to 10,000; for async functions.
             **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
                 is the topic of records that fail for good, and makes that the policy. ``retries``
@@ -149,7 +153,7 @@ class App:
             DeclarationError: A parameter cannot be filled, a type has no codec, a name is taken.
         """
         check_known(App.processor, options)
-        single = {"key": key, "branches": branches, "concurrency": concurrency}
+        single = {"key": key, "branches": branches, "concurrency": concurrency, "park": park}
 
         def declare(function: F) -> F:
             self._add(self._declared_as(function, topic, to, batch, single, options))
@@ -178,7 +182,8 @@ class App:
                 **single,
                 **options,
             )
-        check_alone(**{name: value for name, value in single.items() if value != 1})
+        plain = {"concurrency": 1, "park": False}
+        check_alone(**{n: value for n, value in single.items() if value != plain.get(n)})
         return declare_batch(function, self._declared, topic, batch=batch, to=to, options=options)
 
     def aggregate(

@@ -30,6 +30,19 @@ class EventTimeError(ProcessorError, RecordError):
     """A record has no usable event time, or one too far ahead of the clock."""
 
 
+class ParkingFullError(ProcessorError):
+    """So many records of a key are parked that its partition waits for them.
+
+    Args:
+        message: What happened.
+        wait_ms: When the first of them is due.
+    """
+
+    def __init__(self, message: str, wait_ms: int = 0) -> None:
+        super().__init__(message)
+        self.wait_ms: int = wait_ms
+
+
 class StateKeyError(ProcessorError, RecordError):
     """A record without a key reached a processor with state; state belongs to a key."""
 

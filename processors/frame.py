@@ -98,13 +98,24 @@ class Due:
         value: None: the row is read by the call.
         headers: None.
         record: Stands for it where a record is asked for.
+        attempt: Attempts at it so far.
 
     Args:
         store: The store that it lies in.
         now_ms: Stream time when it was found due.
     """
 
-    __slots__ = ("_now_ms", "_store", "headers", "key", "record", "row", "timestamp_ms", "value")
+    __slots__ = (
+        "_now_ms",
+        "_store",
+        "attempt",
+        "headers",
+        "key",
+        "record",
+        "row",
+        "timestamp_ms",
+        "value",
+    )
 
     def __init__(
         self,
@@ -123,6 +134,7 @@ class Due:
         self.value: object = None
         self.headers: Headers = ()
         self.record: ConsumerRecord = record
+        self.attempt: int = 0
 
     def forget(self, frame: Frame) -> None:
         """Delete the row. What made it due, a silence too, stays: it never comes again."""

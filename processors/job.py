@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from onceflow.processors.frame import Frame, Item
+from onceflow.processors.frame import Due, Frame, Item
 from onceflow.processors.inbox import Inbox
 from onceflow.processors.nodes.base import Program, Stores, WorkNode
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -131,4 +131,5 @@ class Job:
             and waiting.call == self.calls
         ):
             return waiting.attempt + 1
-        return 1
+        item = self.agenda[-1][1]
+        return item.attempt + 1 if isinstance(item, Due) else 1

@@ -87,6 +87,22 @@ class Retries(Settings, kw_only=False, in_kafka=False):
         return int(wait(state) * 1000)
 
 
+class Parking(Settings, kw_only=False, in_kafka=False):
+    """Bounds of records that are parked until their retry (``park=``)."""
+
+    records_max: int = whole(
+        1_000,
+        "Parked records of one key. One more makes the partition wait for the first of them.",
+        1,
+    )
+    age_max_ms: int = whole(
+        86_400_000,
+        "How long a record is tried again; after that its policy is followed (`dead_letter`, "
+        "`on_error`), whatever attempts are left.",
+        1,
+    )
+
+
 class DeadLetterLimits(Settings, kw_only=False, in_kafka=False):
     """When dead letters are so many that the application stops instead."""
 

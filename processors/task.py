@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from onceflow.processors.errors import (
+    ParkingFullError,
     ProcessingError,
     StateCorruptedError,
     StateDirectoryError,
@@ -265,6 +266,13 @@ class Task:
             return False  # The record that failed before comes with its count of attempts.
         else:
             count = 1
+        is_parked = node.failures.is_parked
+        if is_parked is not None:
+            records, start = inbox.records, inbox.index
+            parked = (n for n in range(count) if is_parked(self.stores, records[start + n].key))
+            count = next(parked, count)
+            if not count:
+                return False  # It is parked behind others of its key.
         self._take_slice(unit, node, inbox, count)
         return True
 
@@ -350,8 +358,20 @@ class Task:
             if isinstance(error, StateCorruptedError) and self.state is not None:
                 self.state.note_damage()
             raise error  # The latter is not the record's fault: the state of all is in doubt.
+        if isinstance(error, ParkingFullError):
+            not_before_s = round(unit.clock() + error.wait_ms / 1000, 6)
+            self.waiting = Waiting(job.partition, job.record.offset, -1, 0, not_before_s)
+            self._job = None  # Or the parked records would wait for it.
+            return False
         try:
             delay_ms = node.failures.retry_delay_ms(job.record, error, attempt)
+            if delay_ms is not None and node.failures.parks is not None:
+                item = job.agenda[-1][1]
+                parked = node.failures.parks(job.frame, self.stores, item, attempt, delay_ms)
+                if parked:
+                    job.call_done()
+                    return True
+                delay_ms = delay_ms if parked is False else None
             if delay_ms is not None:
                 self.waiting = Waiting(
                     job.partition,

@@ -34,7 +34,9 @@ from onceflow.processors.graph.nodes import (
     source_name,
 )
 from onceflow.processors.graph.specs import (
+    PARKED_STATE,
     FailurePolicy,
+    ParkedRecord,
     StateDeclaration,
     StateKind,
     StateSpec,
@@ -44,7 +46,7 @@ from onceflow.processors.graph.specs import (
     make_codec,
     state_spec,
 )
-from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
+from onceflow.processors.policies import DeadLetterLimits, OnError, Parking, Retries
 from onceflow.processors.state.faces import ListState, MapState, State
 from onceflow.processors.state.timed import timer_layout
 from onceflow.processors.tables import GlobalTable
@@ -230,10 +232,12 @@ class FunctionDeclaration(Declaration):
         branches: Further topics of its results, by name.
         lookups: The tables that it looks up.
         concurrency: How many of its calls may overlap in a task.
+        parking: Bounds of parked records, or None.
     """
 
     signature: Signature
     concurrency: int = 1
+    parking: Parking | None = None
     branches: Mapping[str, str] = dataclasses.field(default_factory=dict)
     lookups: Lookups = NO_LOOKUPS
 
@@ -249,6 +253,7 @@ class FunctionDeclaration(Declaration):
             signature=self.signature,
             branches=self.branches,
             concurrency=self.concurrency,
+            parking=self.parking,
             format=self.format,
             output_topic=self.output_topic,
             policy=self.policy,
@@ -275,6 +280,7 @@ def declare_function(
     resources: Collection[object] = (),
     branches: object = None,
     concurrency: int = 1,
+    park: bool | Parking = False,
 ) -> FunctionDeclaration:
     """Read a function's signature and put its declaration together.
 
@@ -293,6 +299,8 @@ def declare_function(
             decoder_for(argument.annotation, layout, f"{argument.name} of {called}")
     if parent is not None:
         check_flow(parent, called, signature)
+    policy = make_policy(called, retries, on_error, dead_letter, limits)
+    parking = _parking(called, park, policy, topics, signature)
     return FunctionDeclaration(
         name=called,
         topics=topics,
@@ -302,17 +310,52 @@ def declare_function(
         returns=signature.returns,
         signature=signature,
         format=layout,
-        policy=make_policy(called, retries, on_error, dead_letter, limits),
-        states=_states(called, signature, migrations),
+        policy=policy,
+        states=(*_states(called, signature, migrations), *_parked_state(parking)),
+        parking=parking,
         store=choice(StoreKind, called, "store", store),
         rekey=make_rekey(called, key, signature),
         branches=_branches(called, topics, branches),
         lookups=find_lookups(called, signature, known),
-        concurrency=_concurrency(called, signature, concurrency),
+        concurrency=_concurrency(called, signature, concurrency, parks=parking is not None),
     )
 
 
-def _concurrency(called: str, signature: Signature, given: object) -> int:
+def _parking(
+    called: str, given: object, policy: FailurePolicy, topics: Sequence[str], signature: Signature
+) -> Parking | None:
+    """Check the ``park=`` of a declaration.
+
+    Raises:
+        DeclarationError: It is none, or nothing can be parked.
+    """
+    if given is False:
+        return None
+    if given is not True and not isinstance(given, Parking):
+        raise DeclarationError(f"{called}: park={given!r}: must be True, or Parking(...)")
+    if not policy.retries.count_max:
+        raise DeclarationError(f"{called}: park= parks records until their retry; give retries=")
+    if not topics:
+        raise DeclarationError(
+            f"{called}: park= keeps records of topics, and this takes the results of another "
+            "processor; let that one write a topic, and read it"
+        )
+    if any(argument.name == PARKED_STATE for argument in signature.arguments):
+        raise DeclarationError(
+            f"{called}: park= keeps a state named {PARKED_STATE!r}; give the parameter another name"
+        )
+    return Parking() if given is True else given
+
+
+def _parked_state(parking: Parking | None) -> list[StateDeclaration]:
+    """The state of parked records."""
+    if parking is None:
+        return []
+    layout = timer_layout("parked records")
+    return [StateDeclaration(PARKED_STATE, StateKind.TIMED, None, ParkedRecord, layout=layout)]
+
+
+def _concurrency(called: str, signature: Signature, given: object, *, parks: bool) -> int:
     """Check the ``concurrency=`` of a declaration.
 
     Raises:
@@ -327,6 +370,11 @@ def _concurrency(called: str, signature: Signature, given: object) -> int:
             f"{called}: concurrency={given}: calls overlap while they await something, and this is "
             "no async function; declare it with async def, take many records in one call with "
             "batch=, or run more workers"
+        )
+    if given > 1 and parks:
+        raise DeclarationError(
+            f"{called}: concurrency= and park= cannot be combined: with concurrency= a record that "
+            "is tried again does not hold up other keys anyway"
         )
     if given > 1 and any(a.kind is ArgumentKind.TIMERS for a in signature.arguments):
         raise DeclarationError(

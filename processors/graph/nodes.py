@@ -15,6 +15,7 @@ from onceflow.processors.batches import Part
 from onceflow.processors.clock import Timing
 from onceflow.processors.declare.signatures import Argument, Signature
 from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
+from onceflow.processors.policies import Parking
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Frames
 
@@ -140,11 +141,14 @@ class FunctionNode(WorkingNode):
         signature: The function and its parameters.
         branches: Further topics of its results, by the names that outputs give.
         concurrency: How many of its calls may overlap in a task.
+        parking: Bounds of records that are parked until their retry; None where they hold up
+            their partition.
     """
 
     signature: Signature
     branches: Mapping[str, str] = field(default_factory=dict)
     concurrency: int = 1
+    parking: Parking | None = None
 
     @property
     def targets(self) -> tuple[str, ...]:

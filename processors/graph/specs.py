@@ -10,16 +10,63 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.codec import Migration, ValueCodec
 from onceflow.processors.state.keys import Packer, Unpacker, key_packing
 from onceflow.processors.state.timed import TimedLayout
 from onceflow.processors.state.type_text import type_text
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.topic_names import TOPIC_NAME_MAX
 
 TABLE_STATE = "table"
 """Name of the state of every table."""
+
+
+PARKED_STATE = "parked"
+"""Name of the state of parked records."""
+
+
+class ParkedRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A record that waits for its next attempt, or for those of its key in front of it.
+
+    Attributes:
+        topic: Its topic.
+        partition: Its partition.
+        offset: Its offset.
+        timestamp_ms: Its timestamp.
+        value: Its value.
+        headers: Its headers.
+        attempt: Attempts so far.
+        parked_ms: Wall clock when it was parked.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    attempt: int
+    parked_ms: int
+
+    def record(self, key: bytes) -> ConsumerRecord:
+        """The record itself.
+
+        Args:
+            key: Its key.
+        """
+        return ConsumerRecord(
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp_ms,
+            key=key,
+            value=self.value,
+            headers=tuple(self.headers),
+        )
 
 
 class StoreKind(enum.Enum):

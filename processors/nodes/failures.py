@@ -6,7 +6,7 @@ It waits for nothing and tries nothing: the task does, without holding up other 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from onceflow.processors.errors import (
     DeclarationError,
@@ -16,7 +16,7 @@ from onceflow.processors.errors import (
     StateKeyError,
     TooManyDeadLettersError,
 )
-from onceflow.processors.frame import Encoded
+from onceflow.processors.frame import Encoded, Frame, Item
 from onceflow.processors.graph.specs import FailurePolicy
 from onceflow.processors.lanes import Lane
 from onceflow.processors.policies import (
@@ -27,9 +27,13 @@ from onceflow.processors.policies import (
     dead_letter_headers,
     place_in_code,
 )
+from onceflow.processors.state.store import Store
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
+
+Park = Callable[[Frame, Mapping[str, Store], Item, int, int], bool | None]
+"""See ``ParkingWork.park``."""
 
 _NEVER_RETRIED = (DeserializationError, StateKeyError, EventTimeError, DeclarationError)
 """The same bytes give the same error."""
@@ -46,9 +50,11 @@ class Failures:
 
     Attributes:
         counts: Whether records that succeed have to be told to ``good``.
+        parks: Parks a record that is to be tried again; None where it holds up its partition.
+        is_parked: Whether records of a key are parked; None where none ever are.
     """
 
-    __slots__ = ("_lane", "_meter", "_name", "_policy", "_warnings", "counts")
+    __slots__ = ("_lane", "_meter", "_name", "_policy", "_warnings", "counts", "is_parked", "parks")
 
     def __init__(
         self,
@@ -62,6 +68,8 @@ class Failures:
         self._lane = dead_letters
         self._meter = DeadLetterMeter(policy.limits)
         self._warnings = ThrottledWarnings(logger.warning, clock)
+        self.parks: Park | None = None
+        self.is_parked: Callable[[Mapping[str, Store], bytes | None], bool] | None = None
         self.counts: bool = policy.on_error is OnError.DEAD_LETTER
 
     def good(self, partition: int, count: int = 1) -> None:

@@ -20,6 +20,7 @@ from onceflow.processors.nodes.base import Program, Surroundings, WorkNode
 from onceflow.processors.nodes.batch import BatchWork
 from onceflow.processors.nodes.function import FunctionWork
 from onceflow.processors.nodes.join import JoinWork, TableJoinWork
+from onceflow.processors.nodes.parking import ParkingWork
 from onceflow.processors.nodes.rekey import RekeyWork
 from onceflow.processors.nodes.table import TableWork
 from onceflow.processors.nodes.timer import TimerWork
@@ -56,7 +57,9 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
     roots = {node.topic: takers(node.name) for node in part.nodes if isinstance(node, SourceNode)}
     children = {name: takers(name) for name in work}
     timed = tuple(
-        node for node in work.values() if isinstance(node, WindowWork | JoinWork | TimerWork)
+        node
+        for node in work.values()
+        if isinstance(node, WindowWork | JoinWork | TimerWork | ParkingWork)
     )
     times = {
         topic: node.time_of
@@ -77,6 +80,8 @@ def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
     """Further kinds of nodes are made here."""
     if isinstance(node, TimerNode):
         return TimerWork(node, around, feeds=feeds)
+    if isinstance(node, FunctionNode) and node.parking is not None:
+        return ParkingWork(node, around, feeds=feeds, parking=node.parking)
     if isinstance(node, FunctionNode):
         return FunctionWork(node, around, feeds=feeds)
     if isinstance(node, BatchNode):

@@ -22,6 +22,9 @@ from onceflow.processors.state.store import Rows, Store
 ROW: Final = b"r"
 """Tag of keys that hold rows."""
 
+MARK: Final = b"p"
+"""Tag of keys that say something of a record key, without being due."""
+
 BY_STREAM: Final = b"s"
 BY_WALL: Final = b"w"
 """The clock by which a row is due."""
@@ -69,7 +72,7 @@ class TimedStore(Store):
         moved_wall_ms: Wall clock at the last record, for the idle limit.
     """
 
-    __slots__ = ("_due", "_due_of", "_firsts", "codec", "moved_wall_ms")
+    __slots__ = ("_due", "_due_of", "_firsts", "_marked", "codec", "moved_wall_ms")
 
     def __init__(
         self, name: str, number: int, committed: ByteMap, codec: ValueCodec, due_of: DueOf
@@ -79,6 +82,7 @@ class TimedStore(Store):
         self.moved_wall_ms: int | None = None
         self._due_of = due_of
         self._firsts: dict[bytes, int | None] = {}
+        self._marked: set[bytes] | None = None
         self._due: dict[bytes, deque[bytes]] = {BY_STREAM: deque(), BY_WALL: deque()}
 
     # Rows ----------------------------------------------------------------------------------
@@ -88,6 +92,8 @@ class TimedStore(Store):
         super().put(key, value)
         found = self._due_of(key)
         if found is None:
+            if self._marked is not None and key[:1] == MARK:
+                (self._marked.discard if value is None else self._marked.add)(key[1:])
             return
         clock, due_ms = found
         super().put(_INDEX + clock + pack_int(due_ms) + key, None if value is None else b"")
@@ -119,9 +125,16 @@ class TimedStore(Store):
     def drop(self) -> None:
         """Drop all writes."""
         super().drop()
+        self._marked = None
         self._firsts.clear()
         for queue in self._due.values():
             queue.clear()
+
+    def is_marked(self, key: bytes) -> bool:
+        """Whether there is a row of a key with the tag ``MARK``; without a read of the map."""
+        if self._marked is None:
+            self._marked = {row[1:] for row, _ in self.range(MARK, after(MARK))}
+        return key in self._marked
 
     # What is due ---------------------------------------------------------------------------
 
@@ -182,13 +195,17 @@ def split_window_row(row: bytes) -> tuple[bytes, int, int]:
     return key, unpack_int(times[:8]), unpack_int(times[8:])
 
 
-def timer_layout() -> TimedLayout:
-    """Return the layout of timers: clock, record key, name, due time."""
+def timer_layout(shape: str = "timers") -> TimedLayout:
+    """Return the layout of timers: clock, record key, name, due time.
+
+    Args:
+        shape: Names what is kept.
+    """
 
     def due_of(key: bytes) -> tuple[bytes, int] | None:
         return (key[1:2], unpack_int(key[-8:])) if key[:1] == ROW else None
 
-    return TimedLayout("timers: {}", due_of)
+    return TimedLayout(f"{shape}: {{}}", due_of)
 
 
 def window_layout(shape: str, closes_ms: Callable[[int], int]) -> TimedLayout:
