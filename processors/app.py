@@ -36,12 +36,13 @@ from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.policies import Parking
 from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
+from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.signals import ShutdownSignals
 from onceflow.processors.tables import GlobalLookup, GlobalTable, K, Table, V
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
-from onceflow.processors.worker import Services, Worker
+from onceflow.processors.worker import Worker
 from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
 

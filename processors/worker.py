@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.calls import Calls
-from onceflow.processors.changelog import ChangelogReader, Restorer
+from onceflow.processors.changelog import Restorer
 from onceflow.processors.errors import (
     ProcessingError,
     SlotInUseError,
@@ -29,13 +28,12 @@ from onceflow.processors.errors import (
 )
 from onceflow.processors.figures import TaskPicture, WorkerFigures, WorkerPicture
 from onceflow.processors.global_rows import GlobalRows
-from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.hooks import Resources
 from onceflow.processors.identity import Slot, claim_slot
 from onceflow.processors.inputs import BadInputs
 from onceflow.processors.lanes import Run
-from onceflow.processors.ledger.base import Ledger, LedgerOwner, Polled
+from onceflow.processors.ledger.base import Ledger, Polled
 from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.notes import decode_note, encode_note, latest
@@ -43,8 +41,8 @@ from onceflow.processors.overlap import InFlight
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
 from onceflow.processors.report import RunReport, Tally
 from onceflow.processors.run_end import RunEnd
+from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.state.task_state import StateRules, TaskState
 from onceflow.processors.task import Task, TaskId, TaskStatus
 from onceflow.processors.unit import Unit
@@ -62,7 +60,7 @@ from onceflow.sdk.errors import (
     UnreleasedInstanceIdError,
 )
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
-from onceflow.transactions import Abort, SessionConfig, TransactionalIdInUseError
+from onceflow.transactions import Abort, TransactionalIdInUseError
 from onceflow.transactions.colour import Maybe, settle
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
@@ -96,34 +94,6 @@ _BEGIN_AGAIN = (
     UnreleasedInstanceIdError,
 )
 """New clients may help, or time: a predecessor that was killed keeps its instance id a while."""
-
-
-class Services(Protocol):
-    """The outside world of a worker. Methods give a result, or something to await for it."""
-
-    def admin(self) -> Maybe[TopicAdmin]:
-        """Access to topics; one for the life of the worker."""
-
-    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
-        """How units end."""
-
-    def changelog_reader(self) -> ChangelogReader | Awaitable[ChangelogReader]:
-        """A reader of changelogs."""
-
-    def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
-        """The map of a task; None while somebody else holds it."""
-
-    def monotonic_s(self) -> float:
-        """Monotonic clock in seconds."""
-
-    def wall_ms(self) -> int:
-        """Wall clock in milliseconds."""
-
-    def sleep(self, delay_s: float) -> Maybe[None]:
-        """Wait, or less when ``wake`` is called."""
-
-    def wake(self) -> None:
-        """End a ``sleep``; from any thread."""
 
 
 class Worker:
