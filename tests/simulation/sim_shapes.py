@@ -113,7 +113,7 @@ def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
         rng.choice(("tumbling", "hopping", "session")),
         rng.choice(("inner", "left", "outer")),
         rng.random() < 0.6,
-        rng.choice((0, 0, 300)),
+        rng.choice((0, 0, 50)),  # A task that polls single records waits for each of them.
     )
     if len(shape.inputs) == 1:
         return replace(shape, filled=False)
