@@ -119,17 +119,29 @@ def _without_shares(answer: Plain) -> Plain:
 
 
 KNOWN: list[Known] = [
-    Known(CONSUMER_GROUP_HEARTBEAT, "which of several topics", _shared_out_otherwise),
-    Known(CONSUMER_GROUP_DESCRIBE, "which of several topics", _shared_out_otherwise),
+    Known(
+        CONSUMER_GROUP_HEARTBEAT,
+        "the topic with which the assignor `uniform` begins",
+        _shared_out_otherwise,
+    ),
+    Known(
+        CONSUMER_GROUP_DESCRIBE,
+        "the topic with which the assignor `uniform` begins",
+        _shared_out_otherwise,
+    ),
     Known(FETCH, "Fetch in a session that names a topic by the zero id", _never_answered),
     Known(FETCH, "a deleted topic in a fetch session", _deleted_in_a_session),
-    Known(PRODUCE, "after a refused transactional batch", _after_refused),
-    Known(DESCRIBE_GROUPS, "a group in which nothing is", _nothing_in_it),
-    Known(LIST_GROUPS, "a group in which nothing is", _nothing_in_it),
-    Known(OFFSET_DELETE, "a group in which nothing is", _nothing_in_it),
-    Known(DELETE_GROUPS, "a group in which nothing is", _nothing_in_it),
+    Known(
+        PRODUCE,
+        "a transactional batch is the first of its producer on a partition and is refused",
+        _after_refused,
+    ),
+    Known(DESCRIBE_GROUPS, "an empty group that a refused request", _nothing_in_it),
+    Known(LIST_GROUPS, "an empty group that a refused request", _nothing_in_it),
+    Known(OFFSET_DELETE, "an empty group that a refused request", _nothing_in_it),
+    Known(DELETE_GROUPS, "an empty group that a refused request", _nothing_in_it),
     Known(LIST_OFFSETS, "ListOffsets of the largest timestamp", _gone_record),
-    Known(PRODUCE, "one malformed batch beside others", _one_batch_spoils_all),
+    Known(PRODUCE, "Produce with one malformed batch among others", _one_batch_spoils_all),
     Known(None, "UNKNOWN_SERVER_ERROR", _kafka_failed),
     Known(METADATA, "Metadata of an unknown topic that may be created", _made_at_once),
 ]
