@@ -26,7 +26,7 @@ from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.registry import lazy_handlers
 from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
 from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
-from onceflow.broker_lite.slices import in_slices
+from onceflow.broker_lite.slices import SEGMENT_STEPS, in_slices
 from onceflow.broker_lite.topics import INTERNAL_TOPICS, PRODUCER_ID_BLOCK_FILE, TopicRegistry
 from onceflow.sdk.settings.declare import INT64_MAX
 
@@ -364,7 +364,7 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
         if retention and isinstance(retention[-1], Deferred) and not retention[-1].completed:
             return  # The last one is not over yet.
         work = manager.retaining(now_ms - state.timers.ahead_ms)
-        retention[:] = [in_slices(state.timers, work, lambda: 0, now_ms)]
+        retention[:] = [in_slices(state.timers, work, lambda: 0, now_ms, SEGMENT_STEPS)]
 
     def remove_due(now_ms: int) -> None:
         manager.remove_due(now_ms - state.timers.ahead_ms)

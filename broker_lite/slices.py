@@ -16,9 +16,12 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.slices")
 
 T = TypeVar("T")
 
-SLICE_STEPS = 20
-"""Steps done at once. One is a folder with its files or a segment's: 0.1 to 0.5 ms, more where the
-disk is busy; a slice of them stays well below the 20 ms for which a client may hear nothing."""
+SLICE_STEPS = 100
+"""Steps done at once. One is a folder of a partition with its files: 0.1 ms and more."""
+
+SEGMENT_STEPS = 20
+"""The same where a step sets the files of a segment aside: 0.25 ms, more where the disk is busy. A
+slice stays well below the 20 ms for which a client may hear nothing."""
 
 PAUSE_MS = 1
 """Time between two slices; without it they would all run in one round of timers."""
@@ -35,7 +38,11 @@ def finished(work: Generator[None, None, T]) -> T:
 
 
 def in_slices(
-    timers: Timers, work: Generator[None, None, T], failed: Callable[[], T], now_ms: int
+    timers: Timers,
+    work: Generator[None, None, T],
+    failed: Callable[[], T],
+    now_ms: int,
+    steps: int = SLICE_STEPS,
 ) -> T | Deferred[T]:
     """Do steps until there are none, with pauses; goes on when the asker is gone.
 
@@ -44,6 +51,7 @@ def in_slices(
         work: The steps; what they return is the answer.
         failed: Makes the answer when a step raises an unexpected exception.
         now_ms: Wall milliseconds.
+        steps: Steps of one slice.
 
     Returns:
         The answer, or what it will be given to if the first slice did not finish the work.
@@ -52,7 +60,7 @@ def in_slices(
 
     def go_on(now_ms: int) -> None:
         try:
-            for _ in range(SLICE_STEPS):
+            for _ in range(steps):
                 next(work)
         except StopIteration as done:
             deferred.complete(done.value)
@@ -63,7 +71,7 @@ def in_slices(
             timers.schedule(now_ms + PAUSE_MS, go_on)
 
     try:
-        for _ in range(SLICE_STEPS):
+        for _ in range(steps):
             next(work)
     except StopIteration as done:
         answer: T = done.value

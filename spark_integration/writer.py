@@ -48,7 +48,7 @@ class TaskWriter(ABC):
         self._admin = admin
         self._task = task
         self.rows: dict[TopicPartition, int] = {}
-        self.bytes = 0
+        self.bytes: int = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take an Arrow batch.

@@ -89,6 +89,8 @@ def files_of_the_tree() -> set[str]:
         for area in house_rules.AREAS
         for path in (ROOT / area).rglob("*.json")
     }
+    static = ROOT / "src" / "onceflow" / "console" / "static"
+    data |= {f"onceflow/console/static/{path.name}" for path in static.iterdir()}
     return tree | data | {"onceflow/py.typed"}
 
 

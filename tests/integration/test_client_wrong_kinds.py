@@ -23,12 +23,15 @@ from onceflow.sdk import (
     AsyncProducer,
     Consumer,
     ConsumerGroupMetadata,
+    EncodedBatch,
     Producer,
 )
 from onceflow.sdk.errors import ConfigError, InvalidTopicError, KafkaError, SerializationError
+from onceflow.sdk.protocol.records import encode_batch
 
 KINDS = (AsyncProducer, Producer, AsyncConsumer, Consumer)
 RIGHT: dict[str, object] = {
+    "batch": EncodedBatch(0, 1, bytes(encode_batch([(1, None, b"v", [])]))),
     "group_metadata": ConsumerGroupMetadata("g"),
     "key": b"k",
     "offset": 5,

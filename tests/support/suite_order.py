@@ -24,6 +24,9 @@ SPARK = (
 
 LONG = (
     *SPARK,
+    "tests/integration/test_processor_broker_errors.py",
+    "tests/integration/test_spark_lineage.py",
+    "tests/house/test_packaging.py",
     "tests/integration/test_examples_run.py",
     "tests/house/test_documentation_runs.py",
     "tests/conformance/test_java_clients.py",
@@ -35,6 +38,11 @@ LONG = (
     "tests/cases/test_fc_shutdown.py",
     "tests/integration/test_processor_shutdown.py",
     "tests/integration/test_client_life_cycle.py",
+    "tests/integration/test_sink_exactly_once.py",
+    "tests/integration/test_consumer_interrupted.py",
+    "tests/integration/test_two_phase_exactly_once.py",
+    "tests/integration/test_spark_batch_write.py",
+    "tests/simulation/test_simulation_processors.py",
     "tests/integration/test_processor_exactly_once.py",
     "tests/cases/test_fc_processors.py",
     "tests/properties/test_wire_hostile.py",

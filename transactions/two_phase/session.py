@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
 
-from onceflow.sdk.errors import ConfigError, IllegalStateError
+from onceflow.sdk.errors import ConfigError, IllegalStateError, KafkaError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import Headers, TopicPartition
 from onceflow.sdk.model.record_types import KeyT_co, ValueT_co
@@ -268,8 +268,13 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             self._session.abort()
             raise
         gid = self._prepared
+        refusal = self._note(gid) if gid else None
         with self._steps("decide"):
-            done = self._session.commit()
+            if refusal is None:
+                done = self._session.commit()
+            else:  # Such as a fence that an earlier send has met in the background.
+                self._session.abort(refusal)
+                done = False
         if gid:
             # What the call returns is certain, also where a fence came on the way to it.
             self._prepared = self._unsure = ""
@@ -300,7 +305,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
     # Two phases ----------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Prepare the database's transaction, if there is one, and send a note of its name."""
+        """Prepare the database's transaction, if there is one."""
         self._finish_decided()
         if self._prepared or self._unsure:
             raise IllegalStateError("how the last commit ended is not known; call poll() first")
@@ -332,9 +337,18 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
                 "sides were aborted. Call abort() where a statement fails"
             )
         self._prepared, self._unsure = gid, ""
-        with self._steps("note"):
-            topic, partition = self._decisions.partition
-            self._session.send(topic, gid.encode(), key=self._decisions.key, partition=partition)
+
+    def _note(self, gid: str) -> KafkaError | None:
+        """Send a note of the name; returns why the transaction takes no more records."""
+        topic, partition = self._decisions.partition
+        try:
+            with self._steps("note"):
+                self._session.send(
+                    topic, gid.encode(), key=self._decisions.key, partition=partition
+                )
+        except KafkaError as error:
+            return error
+        return None
 
     def _resolve_unsure(self) -> None:
         """Learn from the decision log how a commit ended.

@@ -186,10 +186,12 @@ def to_producer_batch(topic: str, batch: EncodedBatch, config: ProducerConfig) -
         config: The producer's settings.
 
     Raises:
-        ConfigError: The bytes are not one whole batch of so many records, or the producer has
-            interceptors, which could not see the records.
+        ConfigError: It is no encoded batch, its bytes are not one whole batch of so many records,
+            or the producer has interceptors, which could not see the records.
         RecordTooLargeError: The batch is larger than ``max_request_size`` or ``buffer_memory``.
     """
+    if not isinstance(batch, EncodedBatch):
+        raise ConfigError("batch", batch, "must be an EncodedBatch, as BatchEncoder makes them")
     if config.interceptors:
         raise ConfigError("interceptors", "...", "cannot see encoded records; use send_many()")
     size = len(batch.data)

@@ -18,7 +18,6 @@ ONLY_ASYNC = {
     "TransactionSession": {"start"},  # the other one starts at once
 }
 ONLY_BLOCKING = {
-    "Consumer": {"commit_async"},  # a task of one's own does it with asyncio
     "Delivery": {"result"},  # there it is awaited
     "Deliveries": {"result"},
 }
