@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -151,6 +152,7 @@ class BatchPublisher:
             wait=tenacity.wait_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0, 0.2),
             retry=tenacity.retry_if_exception(_may_pass),
             before_sleep=_log_retry,
+            sleep=lambda seconds: _pause(seconds, given[0], batch_id),
             reraise=True,
         )
         names = topics if options.topic is None else [options.topic]
@@ -302,6 +304,36 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, PySparkException | Py4JJavaError):
         return not any(cause in str(error) for cause in _FINAL_CAUSES)
     return isinstance(error, KafkaError | BatchWriteError)
+
+
+def _pause(seconds: float, df: DataFrame, batch_id: int) -> None:
+    """Wait before the next attempt.
+
+    Raises:
+        BatchWriteError: The query was stopped meanwhile.
+    """
+    time.sleep(seconds)
+    if _is_stopped(df):
+        raise BatchWriteError(
+            f"the query was stopped, so batch {batch_id} is not tried again; nothing was published"
+        )
+
+
+def _is_stopped(df: DataFrame) -> bool:
+    """Whether the query of a micro-batch was stopped.
+
+    A batch that the driver writes runs no job that Spark could cancel. The sessions of a query and
+    of its starter share the list of active queries only in the JVM.
+    """
+    context = df.sparkSession.sparkContext
+    query_id = context.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        return False
+    session: Any = df.sparkSession
+    jvm: Any = context._jvm
+    active = session._jsparkSession.sharedState().activeStreamingQueries()
+    query = active.get(jvm.java.util.UUID.fromString(query_id))
+    return query is None or not query.isActive()
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
