@@ -7,6 +7,9 @@ conformance`; transactions are committed, aborted and left open.
 from __future__ import annotations
 
 import http.client
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,6 +17,7 @@ import pytest
 from command_line import CommandLine
 from console_server import Console, console_of
 from consumer_worlds import fresh, make_topic
+from real_kafka import free_ports
 
 from onceflow.broker_lite import Broker
 from onceflow.processors.policies import dead_letter_headers
@@ -202,6 +206,8 @@ def test_wrong_questions_are_told_what_is_wrong(world: World) -> None:
         (f"/api/topics/{topic}/messages?from=soon", 400, "from='soon'"),
         (f"/api/topics/{topic}/messages?from=-1", 400, "from='-1'"),
         (f"/api/topics/{topic}/messages?from={'9' * 5000}", 400, "from='999"),
+        (f"/api/topics/{topic}/messages?from={'0' * 30}{'9' * 30}", 400, "from='000"),
+        (f"/api/topics/{topic}/messages?from=9223372036854775808", 400, "from='922"),
         (f"/api/topics/{topic}/messages?partition=7", 404, "7"),
         (f"/api/topics/{fresh('missing')}", 404, "missing"),
         (f"/api/topics/{fresh('missing')}/messages", 404, "missing"),
@@ -240,3 +246,34 @@ def test_a_taken_port_is_told(broker: Broker) -> None:
         )
     assert f"--port {console.port}" in said
     assert "Next:" in said
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_of_the_command() -> None:
+    said = CommandLine(f"127.0.0.1:{free_ports(1)[0]}").error("console", "--port", "0", status=4)
+    assert "no broker answered" in said
+    assert "Traceback" not in said
+
+
+def test_every_address_needs_names(broker: Broker) -> None:
+    for host in ("0.0.0.0", "::"):
+        said = CommandLine(broker.bootstrap_servers).error("console", "--host", host, status=2)
+        assert "--allow-host NAME" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "asked"), [("::1", "[::1]"), ("127.0.0.1", "localhost"), ("127.0.0.1", "far.example")]
+)
+def test_the_command_serves_by_each_name(broker: Broker, host: str, asked: str) -> None:
+    command = [sys.executable, "-m", "onceflow", "console", "--bootstrap", broker.bootstrap_servers]
+    command += ["--port", "0", "--host", host, "--allow-host", "far.example"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r":(\d+) ", process.stdout.readline())
+            assert found
+            connection = http.client.HTTPConnection(host, int(found[1]), timeout=60)
+            connection.request("GET", "/api/overview", headers={"Host": f"{asked}:{found[1]}"})
+            assert connection.getresponse().status == 200
+            connection.close()
+        finally:
+            process.terminate()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from onceflow.cli.base import Command, Failure
 from onceflow.cli.connect import Connection, connected
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from onceflow.sdk import AsyncAdmin
+
+EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 @click.command(
@@ -32,6 +41,13 @@ from onceflow.cli.connect import Connection, connected
     help="Address to listen on. Any but loopback lets its whole network read.",
 )
 @click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Answer requests that call this machine so, beside loopback and --host.",
+)
+@click.option(
     "--sample-ms",
     type=click.IntRange(500),
     default=5_000,
@@ -41,12 +57,22 @@ from onceflow.cli.connect import Connection, connected
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @connected
 def console(
-    connection: Connection, port: int, host: str, sample_ms: int, until_stdin_ends: bool
+    connection: Connection,
+    port: int,
+    host: str,
+    names: tuple[str, ...],
+    sample_ms: int,
+    until_stdin_ends: bool,
 ) -> None:
     """Show topics, messages, groups and transactions in the browser.
 
     Nothing in the cluster is changed. Each message is marked committed, aborted or open.
     """
+    if host in EVERY_ADDRESS and not names:
+        raise click.UsageError(
+            f"--host {host!r} is every address: say by which names browsers reach this machine, "
+            "--allow-host NAME, so that no other site can have them ask for it"
+        )
     try:
         import uvicorn
 
@@ -69,9 +95,9 @@ def console(
         ) from error
     with listening:
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"console at http://{shown}:{listening.getsockname()[1]} (Ctrl-C ends it)")
+        address = f"http://{shown}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
-            application(admin, host=shown, sample_ms=sample_ms),
+            application(admin, names=(host, shown, *names), sample_ms=sample_ms),
             log_level="warning",
             access_log=False,
             ws="none",
@@ -79,7 +105,16 @@ def console(
         server = uvicorn.Server(config)
         if until_stdin_ends:
             _when_stdin_ends(server.handle_exit)
-        server.run(sockets=[listening])
+        asyncio.run(_serve(admin, server, listening, address))
+
+
+async def _serve(
+    admin: AsyncAdmin, server: uvicorn.Server, listening: socket.socket, address: str
+) -> None:
+    """Serve once the cluster has answered, so that a wrong address is an error of the command."""
+    async with admin:
+        click.echo(f"console at {address} (Ctrl-C ends it)")
+        await server.serve(sockets=[listening])
 
 
 def _when_stdin_ends(stop: Callable[[int, FrameType | None], None]) -> None:

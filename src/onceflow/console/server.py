@@ -1,7 +1,7 @@
 """The console's web server: pages for a browser, and what they ask as JSON.
 
-It changes nothing in the cluster. It answers requests whose Host names this machine's loopback or
-the address that it was told to listen on, so that a page of another site cannot reach it through a
+It changes nothing in the cluster. It answers requests whose Host is loopback or a name that it was
+told, so that a page of another site cannot reach it through a
 name of its own (DNS rebinding). The pages load nothing from elsewhere.
 """
 
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,13 +41,15 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.serde import to_json
 
 STATIC: Final = Path(__file__).parent / "static"
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 HEADERS: Final = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
+DIGITS_MAX: Final = 19
+"""Digits of the largest offset."""
 PAGE_MESSAGES: Final = 100
 """Messages of a page that does not say how many."""
 
@@ -66,12 +68,12 @@ class BadQueryError(ValueError):
     """A part of the address is not what it must be; the text names it and says what to write."""
 
 
-def application(admin: BatchAdmin, *, host: str = "127.0.0.1", sample_ms: int = 5_000) -> ASGIApp:
+def application(admin: BatchAdmin, *, names: Sequence[str] = (), sample_ms: int = 5_000) -> ASGIApp:
     """Make the console's application.
 
     Args:
         admin: A client of the cluster that is not started yet.
-        host: Where the server will listen: requests that name it are answered.
+        names: How requests may call this machine, beside loopback.
         sample_ms: How often the lag of all groups and the end of all topics are asked.
     """
     console = _Console(admin, sample_ms)
@@ -85,11 +87,12 @@ def application(admin: BatchAdmin, *, host: str = "127.0.0.1", sample_ms: int = 
         "/api/transactions": lambda _: questions.transactions(admin),
     }
     routes = [Route(path, _answered(ask)) for path, ask in asks.items()]
+    hosts = [*LOOPBACK, *names]
     return Starlette(
         routes=[*routes, Mount("/", StaticFiles(directory=STATIC, html=True))],
         middleware=[
             Middleware(_Headers),
-            Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, host], www_redirect=False),
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
         ],
         lifespan=console.lifespan,
     )
@@ -157,7 +160,7 @@ class _Console:
                 names = [each.group_id for each in await self._admin.list_groups()]
                 lags = await questions.group_lags(self._admin, names)
                 ends = await questions.topic_ends(self._admin)
-            except KafkaError as error:
+            except Exception as error:  # noqa: BLE001 - the next sample may succeed
                 _logger.warning("lag and throughput could not be asked: %s", error)
             else:
                 now_ms = int(time.time() * 1000)
@@ -194,8 +197,9 @@ def _json(value: object, status: int = 200) -> Response:
 
 
 def _whole(name: str, text: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
-    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= most):
-        raise BadQueryError(f"{name}={text!r}: must be a whole number from {least} to {most}")
+    is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    if not (is_number and least <= int(text) <= most):
+        raise BadQueryError(f"{name}={text[:40]!r}: must be a whole number from {least} to {most}")
     return int(text)
 
 
