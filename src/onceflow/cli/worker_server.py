@@ -12,10 +12,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onceflow.cli.base import Failure
+from onceflow.cli.served import Routes, Served
 from onceflow.processors.figures import WorkerFigures
 from onceflow.sdk import Admin, AdminConfig
 from onceflow.sdk.errors import KafkaError
@@ -30,8 +30,6 @@ PREFIX: Final = "onceflow_worker_"
 ENDS_KEPT_S: Final = 5.0
 """How long the ends of inputs are believed, so that scrapes cost the brokers little."""
 ENDS_LIMIT_MS: Final = 3_000
-REQUEST_LIMIT_S: Final = 10.0
-"""How long a connection may take to send its request."""
 
 Labels = tuple[str, ...]
 Values = dict[Labels, float]
@@ -287,71 +285,26 @@ class WorkerServer:
         self._app = app
         self._live_s = app.settings.session_config("app", ["check"], "0").consumer
         self._ends = Ends(app.settings.admin_config())
-        self._servers: dict[str, ThreadingHTTPServer] = {}
-        self._threads: list[threading.Thread] = []
-        routes: dict[str, Callable[[], tuple[int, bytes]]] = {}
-        if health_port is not None:
-            routes |= {"/live": self._answer_live, "/ready": self._answer_ready}
-        shared = health_port is not None and health_port == metrics_port and health_port != 0
+        metrics: Routes = {}
         if metrics_port is not None:
             self._page = _page(app.name, self._measured)
-            metrics: dict[str, Callable[[], tuple[int, bytes]]] = {"/metrics": self._answer_metrics}
-            if shared:
-                routes |= metrics
-            else:
-                self._serve("metrics", host, metrics_port, metrics)
-        if health_port is not None:
-            self._serve("health", host, health_port, routes)
-            if shared:
-                self._servers["metrics"] = self._servers["health"]
+            metrics = {"/metrics": self._answer_metrics}
+        health: Routes = {"/live": self._answer_live, "/ready": self._answer_ready}
+        try:
+            self._served = Served(host, health_port, health, metrics_port, metrics)
+        except Failure:
+            self._ends.close()
+            raise
 
     @property
     def addresses(self) -> dict[str, str]:
         """Where it answers, by ``health`` and ``metrics``."""
-        return {
-            name: f"http://{server.server_address[0]!s}:{server.server_address[1]}"
-            for name, server in self._servers.items()
-        }
+        return self._served.addresses
 
     def close(self) -> None:
         """Answer no more."""
-        for server in set(self._servers.values()):
-            server.shutdown()
-            server.server_close()
-        for thread in self._threads:
-            thread.join()
+        self._served.close()
         self._ends.close()
-
-    def _serve(
-        self, name: str, host: str, port: int, routes: dict[str, Callable[[], tuple[int, bytes]]]
-    ) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            timeout = REQUEST_LIMIT_S
-
-            def do_GET(self) -> None:
-                answer = routes.get(self.path.partition("?")[0])
-                there = " ".join(routes)
-                status, body = answer() if answer else (404, f"there are {there}\n".encode())
-                self.send_response(status)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                logger.debug(format, *arguments)
-
-        try:
-            server = ThreadingHTTPServer((host, port), Handler)
-        except OSError as error:
-            self.close()
-            option = f"--{name}-port {port}"
-            raise Failure(f"{option}: cannot listen on {host}: {error.strerror}", 1) from error
-        server.daemon_threads = True
-        self._servers[name] = server
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True, name=name)
-        self._threads.append(thread)
-        thread.start()
 
     # --- answers
 
