@@ -525,6 +525,8 @@ class ConnectionPool:
                 await self.refresh_metadata()
             except KafkaError as error:
                 log.warning("the cluster's metadata could not be refreshed: %s", error)
+            except Exception:  # A fault of this library: without the task, metadata grows old.
+                log.exception("the cluster's metadata could not be refreshed")
 
     # coordinators
 

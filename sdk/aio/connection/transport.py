@@ -276,6 +276,10 @@ class BrokerConnection(asyncio.Protocol):
             log.warning("%s: authenticating again failed: %s", self.name, error)
             self._fail(error)
             return
+        except Exception as error:  # A fault of this library: what is held back must not wait on.
+            log.exception("%s: authenticating again failed", self.name)
+            self._fail(BrokerConnectionError(f"{self.name}: authenticating again: {error!r}"))
+            return
         held, self._held = self._held, None
         log.debug("%s: authenticated again", self.name)
         self._authenticated(lifetime_ms)

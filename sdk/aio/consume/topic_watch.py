@@ -161,6 +161,8 @@ class TopicWatch:
                     )
             except KafkaError as error:
                 logger.warning("the topics could not be looked up: %s", error)
+            except Exception:  # A fault of this library: without the task, new topics stay unseen.
+                logger.exception("the topics could not be looked up")
             if self._missing():
                 # The topic may be created soon, and no broker tells us when: ask again.
                 failures += 1
