@@ -7,6 +7,7 @@ module only chooses how it is driven: blocking, or beside an event loop.
 from __future__ import annotations
 
 import asyncio
+import copy
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.signals import ShutdownSignals
+from onceflow.processors.signals import EXIT_FORCED, ShutdownSignals
 from onceflow.processors.tables import GlobalLookup, GlobalTable, K, Table, V
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     from onceflow.processors.figures import WorkerFigures
     from onceflow.processors.keywords import AppKeywords
     from onceflow.sdk.settings.sources import ClientSource
-
-
-EXIT_FORCED = 130
-"""Exit status after a forced shutdown, as after an interrupt in a shell."""
 
 
 class App:
@@ -545,14 +542,9 @@ class App:
             else:
                 run_blocking(worker.run(InPlace()))
 
-        def stop(number: signal.Signals) -> None:
-            # A rolling restart, which sends SIGTERM, moves no partition (KIP-345).
-            leave = number is not signal.SIGTERM or self.settings.leave_on_sigterm
-            self._stop(leave_group=leave)
-
         runs = self._runs(until_end=until_end)
         try:
-            with ShutdownSignals(stop, self.settings.shutdown_timeout_ms):
+            with ShutdownSignals(self.stop_by, self.settings.shutdown_timeout_ms):
                 while (worker := runs.next()) is not None:
                     with runs.of(worker):
                         drive(worker)
@@ -599,6 +591,30 @@ class App:
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""
         self._stop(leave_group=True)
+
+    def stop_by(self, number: signal.Signals) -> None:
+        """Ask for an orderly end as a signal does; callable from any thread.
+
+        Args:
+            number: SIGINT gives the partitions to others at once. SIGTERM leaves them to the next
+                start of this worker, unless ``leave_on_sigterm`` is set.
+        """
+        # A rolling restart, which sends SIGTERM, moves no partition (KIP-345).
+        leave = number is not signal.SIGTERM or self.settings.leave_on_sigterm
+        self._stop(leave_group=leave)
+
+    def twin(self, slot: str | None = None) -> App:
+        """Return the same application for another worker of this process.
+
+        Args:
+            slot: Its slot; None leaves the setting as it is.
+        """
+        twin = copy.copy(self)
+        twin._worker = None
+        twin._stop_asked = twin._is_held = False
+        if slot is not None:
+            twin.configure(slot=slot)
+        return twin
 
     def pause(self) -> None:
         """Take no records until ``resume``; callable from any thread.

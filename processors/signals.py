@@ -20,6 +20,8 @@ from onceflow.processors.errors import ForcedShutdown
 logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXIT_FORCED = 130
+"""Exit status after a forced shutdown, as after an interrupt in a shell."""
 
 
 class ShutdownSignals:

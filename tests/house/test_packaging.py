@@ -356,6 +356,8 @@ def declared(*extras: str) -> set[str]:
 
 
 OPTIONAL = {
+    "src/onceflow/cli/gathered.py": "prometheus",
+    "src/onceflow/cli/reload.py": "reload",
     "broker_lite/coordinators/consumer/topic_regex.py": "re2",
     "broker_lite/security/jwks.py": "security",
     "broker_lite/security/stores.py": "security",

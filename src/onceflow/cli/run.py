@@ -1,4 +1,4 @@
-"""The command ``onceflow run``: finds an application and runs it as one worker.
+"""The command ``onceflow run``: finds an application and runs it, as one worker or several.
 
 Decides how an application is named on the command line, and the exit status: 0 after an orderly
 stop, 1 for a processing error, 2 for a wrong call, 130 after a forced shutdown.
@@ -6,16 +6,19 @@ stop, 1 for a processing error, 2 for a wrong call, 130 after a forced shutdown.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 import importlib
 import json
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -25,12 +28,17 @@ from onceflow.cli.json_logs import log_as_json
 from onceflow.cli.output import print_rows
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
-from onceflow.processors.report import RunReport
+from onceflow.processors.replacing import Replacements
+from onceflow.processors.report import RunReport, TaskReport, merged
+from onceflow.processors.threads import WorkerThreads
 from onceflow.sdk.errors import ConfigError, KafkaError
 
 if TYPE_CHECKING:
-    from onceflow.cli.worker_server import WorkerServer
+    from onceflow.cli.gathered import Workers
+    from onceflow.cli.lifeline import Lifeline
+    from onceflow.cli.supervisor import Supervisor
 
+WORKERS_MAX = 256
 TRACEBACK_FRAMES = 20
 """Innermost frames of a handler's error that are printed."""
 
@@ -107,11 +115,27 @@ def _missing(wanted: str, missing: str) -> str:
     is_flag=True,
     help="Process what is in the inputs now, print a report, and exit.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    help="Workers of this command, each a process with a slot of its own.",
+)
+@click.option("--threads", is_flag=True, help="Workers are threads of one process instead.")
+@click.option(
+    "--reload",
+    "reloads",
+    is_flag=True,
+    help="For development: start the worker again when a *.py file here has changed.",
+)
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
 )
 @click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
+@click.option("--lifeline", type=int, hidden=True)
+@click.option("--member", is_flag=True, hidden=True)
 @connected
 def run(
     connection: Connection,
@@ -122,14 +146,24 @@ def run(
     metrics_port: int | None,
     serve_on: str,
     until_end: bool,
+    workers: int,
+    threads: bool,
+    reloads: bool,
     topology: bool,
     as_json: bool,
     verbose: bool,
+    lifeline: int | None,
+    member: bool,
 ) -> None:
-    """Run a processor app as one worker; start more processes for more workers.
+    """Run a processor app; several workers share its partitions, also those of other commands.
 
     MODULE is found as by an import, in this directory first; APP is "app" when it is left out.
     Settings of the file, the profile, ONCEFLOW_* variables and --bootstrap replace the App's own.
+
+    With --workers the ports answer for all workers together: live or ready if each is, and metrics
+    with a label "worker". A worker that is killed is started again, up to replacements_max times
+    within replacement_window_ms; one that ends by an error ends the others too. --slot NAME makes
+    the slots NAME-0, NAME-1 and so on.
 
     With --until-end the worker takes the ends of all inputs at its start. It processes what is in
     front of them and what follows from that, commits, and prints what it did by partition.
@@ -137,65 +171,220 @@ def run(
     Exit status: 0 at the end, and after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was
     forced.
     """
-    app = load_app(target)
-    try:
-        changes = {
-            "client": connection.settings if connection.is_given else None,
-            "bootstrap_servers": connection.bootstrap,
-            "state_dir": state_dir,
-            "slot": slot,
-        }
-        app.configure(**{name: value for name, value in changes.items() if value is not None})
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+    if threads and workers == 1:
+        raise click.UsageError("--threads: there is one worker; give --workers 2 or more")
+    _log(as_json, verbose)
+    if reloads:
+        if workers > 1:
+            raise click.UsageError(f"--reload and --workers {workers}: it is for one worker")
+        from onceflow.cli.reload import run_reloading
+
+        raise SystemExit(run_reloading(_command(reloads=None)))
+    app = _configured(load_app(target), connection, state_dir, slot)
     if topology:
         click.echo(app.topology().to_json() if as_json else app.topology().describe())
         return
+    serving = Serving(serve_on, health_port, metrics_port)
+    if workers > 1 and not threads:
+        raise SystemExit(_run_processes(app, target, workers, serving, until_end, as_json))
+    with contextlib.ExitStack() as stack:
+        line = None
+        if lifeline is not None:
+            from onceflow.cli.lifeline import Lifeline
+
+            line = Lifeline(lifeline)
+        told = line if member else None
+        try:
+            report = _run_here(app, target, workers, serving, until_end, told, as_json, stack)
+        except KafkaError as error:
+            _tell_failure(target, error, as_json)
+            raise SystemExit(1) from error
+    if until_end and not member:
+        _tell_report(report, as_json)
+
+
+def _configured(app: App, connection: Connection, state_dir: Path | None, slot: str | None) -> App:
+    """The application with the settings of the command line.
+
+    Raises:
+        click.UsageError: They cannot work.
+    """
+    changes: dict[str, object] = {"bootstrap_servers": connection.bootstrap}
+    changes |= {"state_dir": state_dir, "slot": slot}
+    try:
+        changes["client"] = connection.settings if connection.is_given else None
+        app.configure(**{name: value for name, value in changes.items() if value is not None})
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    return app
+
+
+def _log(as_json: bool, verbose: bool) -> None:
     level = logging.INFO if verbose else logging.WARNING
     if as_json:
         log_as_json(level)
     else:
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    server = _server(app, serve_on, health_port, metrics_port)
-    _tell_start(app, target, {} if server is None else server.addresses, as_json)
-    try:
-        report = app.run(until_end=until_end)
-    except KafkaError as error:
-        if isinstance(error, ProcessingError) and error.__cause__ is not None:
-            trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
-            click.echo("".join(trace), err=True, nl=False)
-        click.echo(f"onceflow run {target}: {type(error).__name__}: {error}", err=True)
-        if as_json:
-            _tell({"event": "failed", "error": type(error).__name__, "message": str(error)})
-        raise SystemExit(1) from error
-    finally:
-        if server is not None:
-            server.close()
+
+
+class Serving(NamedTuple):
+    """Where health and metrics are asked for.
+
+    Attributes:
+        host: Address to listen on.
+        health_port: Port of the health answers, or None.
+        metrics_port: Port of the metrics, or None.
+    """
+
+    host: str
+    health_port: int | None
+    metrics_port: int | None
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anything is."""
+        return (self.health_port, self.metrics_port) != (None, None)
+
+    def inside(self) -> Serving:
+        """Where a worker answers those who gather the answers of all."""
+        ports = (None if port is None else 0 for port in (self.health_port, self.metrics_port))
+        return Serving("127.0.0.1", *ports)
+
+    def of(self, app: App, stack: contextlib.ExitStack) -> dict[str, str]:
+        """Serve for one worker; return the addresses."""
+        if not self.is_wanted:
+            return {}
+        from onceflow.cli.worker_server import WorkerServer
+
+        server = WorkerServer(app, *self)
+        stack.callback(server.close)
+        return server.addresses
+
+    def gathered(self, workers: Workers, stack: contextlib.ExitStack) -> dict[str, str]:
+        """Serve for several workers; return the addresses."""
+        if not self.is_wanted:
+            return {}
+        from onceflow.cli.gathered import Gathered
+
+        server = Gathered(workers, *self)
+        stack.callback(server.close)
+        return server.addresses
+
+
+def _run_here(
+    app: App,
+    target: str,
+    workers: int,
+    serving: Serving,
+    until_end: bool,
+    line: Lifeline | None,
+    as_json: bool,
+    stack: contextlib.ExitStack,
+) -> RunReport:
+    """Run the workers of this process: one in this thread, or several in threads."""
+    if workers > 1:
+        several = WorkerThreads(app, workers)
+        own = dict(enumerate(serving.inside().of(each, stack) for each in several.apps))
+        _tell_start(app, target, serving.gathered(lambda: own, stack), as_json, workers)
+        return several.run(until_end=until_end)
+    if line is None:
+        _tell_start(app, target, serving.of(app, stack), as_json)
+        return app.run(until_end=until_end)
+    line.tell({"event": "serving", "addresses": serving.of(app, stack)})
+    report = app.run(until_end=until_end)
     if until_end:
-        _tell_report(report, as_json)
+        line.tell({"event": "ended", **dataclasses.asdict(report)})
+    return report
 
 
-def _server(
-    app: App, host: str, health_port: int | None, metrics_port: int | None
-) -> WorkerServer | None:
-    """Health and metrics, where they are asked for."""
-    if health_port is None and metrics_port is None:
-        return None
-    from onceflow.cli.worker_server import WorkerServer
+def _run_processes(
+    app: App, target: str, workers: int, serving: Serving, until_end: bool, as_json: bool
+) -> int:
+    """Run the workers as processes; return the exit status."""
+    from onceflow.cli.supervisor import Supervisor
 
-    return WorkerServer(app, host, health_port, metrics_port)
+    inside, slot = serving.inside(), app.settings.slot
+    changed: dict[str, object] = {
+        "serve_on": inside.host,
+        "health_port": inside.health_port,
+        "workers": None,
+    }
+    changed |= {"metrics_port": inside.metrics_port, "member": True}
+    commands = [
+        _command(**changed, slot=None if slot is None else f"{slot}-{number}")
+        for number in range(workers)
+    ]
+    bounds = Replacements(app.settings.replace(uncaught_error="replace"), time.monotonic)
+    supervisor = Supervisor(commands, bounds.allow, app.settings.shutdown_timeout_ms)
+
+    def addresses() -> dict[int, Mapping[str, str] | None]:
+        found = dict(supervisor.workers)
+        return {
+            number: found[number].addresses or None if number in found else None
+            for number in range(workers)
+        }
+
+    with contextlib.ExitStack() as stack:
+        _tell_start(app, target, serving.gathered(addresses, stack), as_json, workers)
+        status = asyncio.run(supervisor.run())
+    if until_end and not status:
+        _tell_report(_of_processes(supervisor, workers), as_json)
+    return status
 
 
-def _tell_start(app: App, target: str, serves: Mapping[str, str], as_json: bool) -> None:
+def _of_processes(supervisor: Supervisor, workers: int) -> RunReport:
+    """One report of all processes; what a killed one did before its end is not in it."""
+    found = [
+        RunReport(
+            [TaskReport(**each) for each in told["tasks"]], told["reached_end"], told["aborts"]
+        )
+        for told in supervisor.reports
+    ]
+    reached = len(found) >= workers and all(report.reached_end for report in found)
+    return dataclasses.replace(merged(found), reached_end=reached)
+
+
+def _command(**changed: object) -> list[str]:
+    """The words that start this command again in another process.
+
+    Args:
+        **changed: Options that differ, by the names of their parameters; None leaves one out.
+    """
+    context = click.get_current_context()
+    words = [sys.executable, "-m", "onceflow", "run", context.params["target"]]
+    for option in context.command.params:
+        value = changed.get(option.name, context.params[option.name])
+        if not isinstance(option, click.Option) or value is None or value is False:
+            continue
+        name = option.opts[0]
+        words += [name] if option.is_flag else [name, str(value)]
+    return words
+
+
+def _tell_failure(target: str, error: KafkaError, as_json: bool) -> None:
+    if isinstance(error, ProcessingError) and error.__cause__ is not None:
+        trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
+        click.echo("".join(trace), err=True, nl=False)
+    click.echo(f"onceflow run {target}: {type(error).__name__}: {error}", err=True)
+    if as_json:
+        _tell({"event": "failed", "error": type(error).__name__, "message": str(error)})
+
+
+def _tell_start(
+    app: App, target: str, serves: Mapping[str, str], as_json: bool, workers: int = 1
+) -> None:
     """Say what is about to run, and where health and metrics are."""
     reads = app.topology().input_topics
     brokers = [str(each) for each in app.settings.admin_config().addresses]
     if as_json:
         group = app.settings.group_of(app.name)
         start = {"event": "starting", "app": app.name, "group": group, "pid": os.getpid()}
-        _tell({**start, "topics": reads, "brokers": brokers, **serves})
+        several = {"workers": workers} if workers > 1 else {}
+        _tell({**start, "topics": reads, "brokers": brokers, **several, **serves})
         return
     shown = f"{app.name} reads {', '.join(reads)} at {','.join(brokers)}"
+    if workers > 1:
+        shown += f", {workers} workers"
     click.echo(f"onceflow run {target}: {shown}", err=True)
     for name, address in serves.items():
         click.echo(f"onceflow run {target}: {name} at {address}", err=True)
