@@ -28,6 +28,7 @@ class MemberSubscription:
         owned_partitions: Partitions it held when it joined (KIP-429).
         generation_id: Generation in which it held them, -1 if unknown (KIP-792).
         group_instance_id: Static member id or None; orders members stably (KIP-345).
+        user_data: What its assignor told the leader, see ``InformedAssignor``.
     """
 
     member_id: str
@@ -35,6 +36,7 @@ class MemberSubscription:
     owned_partitions: tuple[TopicPartition, ...] = ()
     generation_id: int = -1
     group_instance_id: str | None = None
+    user_data: bytes = b""
 
     @property
     def sort_key(self) -> tuple[bool, str]:
@@ -76,6 +78,46 @@ class Assignor(Protocol):
         Returns:
             Partitions by member id, with an entry for every member.
         """
+        ...
+
+
+@runtime_checkable
+class InformedAssignor(Assignor, Protocol):
+    """An assignor that adds data to subscriptions and to assignments.
+
+    The counterpart of ``subscriptionUserData`` and ``onAssignment`` of Kafka's
+    ``ConsumerPartitionAssignor``. All methods are called by the machine of the group member, so
+    they must return at once.
+    """
+
+    def subscription_user_data(self) -> bytes:
+        """Return what the leader is told of this member, with each JoinGroup."""
+        ...
+
+    def assign_informed(
+        self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
+    ) -> tuple[Assignment, Mapping[str, bytes]]:
+        """Divide all partitions; see ``assign``.
+
+        Args:
+            partition_counts: Number of partitions of each topic that exists.
+            members: Subscriptions of all members, with their user data.
+
+        Returns:
+            Partitions by member id, and data for members by member id.
+        """
+        ...
+
+    def on_assignment(self, user_data: bytes) -> None:
+        """Take the leader's data for this member, before its partitions are taken.
+
+        Args:
+            user_data: Empty if the leader gave none.
+        """
+        ...
+
+    def rejoin_reason(self) -> str | None:
+        """Return why the group is to be divided again, once; None if it is not."""
         ...
 
 

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
-from onceflow.sdk.core.group.assignors import Assignor, MemberSubscription
+from onceflow.sdk.core.group.assignors import Assignor, InformedAssignor, MemberSubscription
 from onceflow.sdk.core.group.consumer_protocol import (
+    assignment_user_data,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -61,6 +62,11 @@ class GroupMember(Membership):
         super().__init__(settings)
         self._assignors: dict[str, Assignor] = {
             assignor.name: assignor for assignor in settings.assignors
+        }
+        self._informed_assignors = {
+            name: each
+            for name, each in self._assignors.items()
+            if isinstance(each, InformedAssignor)
         }
         # As in Kafka, a list of strategies is cooperative only if all of its members are.
         self.cooperative: bool = all(assignor.cooperative for assignor in self._assignors.values())
@@ -128,6 +134,9 @@ class GroupMember(Membership):
             return self._event_towards(self._pending)
         if self.state is MemberState.UNJOINED and self._topics:
             self.state = MemberState.PREPARING
+        if self.state is MemberState.STABLE and self._rejoin_reason is None:
+            assignor = self._informed()
+            self._rejoin_reason = None if assignor is None else assignor.rejoin_reason()
         if self.state is MemberState.STABLE and self._rejoin_reason is not None:
             self.state = MemberState.PREPARING
         if self.state is MemberState.PREPARING:
@@ -138,6 +147,11 @@ class GroupMember(Membership):
                 return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
             self.state = MemberState.JOINING
         return None
+
+    def _informed(self) -> InformedAssignor | None:
+        """The assignor of this generation, if it exchanges data of its own."""
+        name = None if self._join is None else self._join.protocol_name
+        return self._informed_assignors.get(name or "")
 
     @property
     def watched_topics(self) -> frozenset[str]:
@@ -206,11 +220,18 @@ class GroupMember(Membership):
             )
             return
         self._assigned_counts = counts
+        told: Mapping[str, bytes] = {}
+        informed = self._informed()
+        if informed is not None:
+            divided, told = informed.assign_informed(counts, members)
+        else:
+            divided = assignor.assign(counts, members)
         self._sync_assignments = [
             SyncGroupRequest.SyncGroupRequestAssignment(
-                member_id=member_id, assignment=encode_assignment(partitions)
+                member_id=member_id,
+                assignment=encode_assignment(partitions, user_data=told.get(member_id)),
             )
-            for member_id, partitions in assignor.assign(counts, members).items()
+            for member_id, partitions in divided.items()
         ]
         self.state = MemberState.SYNCING
 
@@ -304,12 +325,14 @@ class GroupMember(Membership):
         return Exchange(request, settings.max_poll_interval_ms + JOIN_GRACE_MS)
 
     def _encode_subscription(self, assignor: Assignor) -> bytes:
+        informed = self._informed_assignors.get(assignor.name)
         return encode_subscription(
             self._topics,
             self._owned,
             self._last_generation_id,
             rack=self._settings.rack,
             sticky_memory=self._last_assignment if assignor.sends_owned_in_user_data else None,
+            user_data=None if informed is None else informed.subscription_user_data(),
         )
 
     def _on_join(self, response: JoinGroupResponse, now_ms: int) -> None:
@@ -385,6 +408,7 @@ class GroupMember(Membership):
     def _synced(self, response: SyncGroupResponse, now_ms: int) -> None:
         try:
             partitions = decode_assignment(response.assignment)
+            user_data = assignment_user_data(response.assignment)
         except RemoteProtocolError as error:
             self._fail_join(error, now_ms)
             return
@@ -393,6 +417,8 @@ class GroupMember(Membership):
         if not self._topics:
             self.begin_leave()
             return
+        if (assignor := self._informed()) is not None:
+            assignor.on_assignment(user_data)
         # A subscription that changed while the group was rebalancing makes partitions useless.
         usable = tuple(sorted(p for p in partitions if p.topic in self._topics))
         self._pending = frozenset(usable)

@@ -43,6 +43,7 @@ def encode_subscription(
     *,
     rack: str | None = None,
     sticky_memory: Iterable[TopicPartition] | None = None,
+    user_data: bytes | None = None,
     version: int = SUBSCRIPTION_VERSION,
 ) -> bytes:
     """Metadata of one protocol in JoinGroup.
@@ -53,12 +54,12 @@ def encode_subscription(
         generation_id: Generation in which it held them, -1 for none.
         rack: The member's rack or None.
         sticky_memory: Last assignment, for assignors that look for it in the user data.
+        user_data: What the assignor tells the leader.
         version: Version of the layout.
 
     Returns:
         Bytes for JoinGroup.
     """
-    user_data = None
     if sticky_memory is not None:
         memory = StickyUserData(
             previous_assignment=[
@@ -100,19 +101,28 @@ def decode_subscription(
     if not owned and found.user_data:
         owned, generation_id = _read_sticky_memory(found.user_data)
     return MemberSubscription(
-        member_id, frozenset(found.topics), tuple(owned), generation_id, group_instance_id
+        member_id,
+        frozenset(found.topics),
+        tuple(owned),
+        generation_id,
+        group_instance_id,
+        found.user_data or b"",
     )
 
 
 def encode_assignment(
-    partitions: Iterable[TopicPartition], version: int = SUBSCRIPTION_VERSION
+    partitions: Iterable[TopicPartition],
+    version: int = SUBSCRIPTION_VERSION,
+    *,
+    user_data: bytes | None = None,
 ) -> bytes:
     """One member's assignment in SyncGroup."""
     assignment = ConsumerProtocolAssignment(
+        user_data=user_data,
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers)
             for topic, numbers in by_topic(sorted(partitions)).items()
-        ]
+        ],
     )
     return _VERSION.pack(version) + assignment.encode(version)
 
@@ -132,6 +142,19 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
         for entry in found.assigned_partitions
         for partition in entry.partitions
     ]
+
+
+def assignment_user_data(data: bytes) -> bytes:
+    """What the leader's assignor tells a member beside its partitions.
+
+    Raises:
+        RemoteProtocolError: The bytes are no assignment.
+    """
+    if not data:
+        return b""
+    version, offset = _read_version(data, "assignment")
+    found, _ = ConsumerProtocolAssignment.decode(data, version, offset)
+    return found.user_data or b""
 
 
 def _read_version(data: bytes, what: str) -> tuple[int, int]:
