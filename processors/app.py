@@ -27,6 +27,7 @@ from onceflow.processors.declare.functions import (
 )
 from onceflow.processors.declare.joins import Joining, Kind, declare_join
 from onceflow.processors.declare.options import FunctionOptions, check_known
+from onceflow.processors.declare.sinks import declare_sink
 from onceflow.processors.declare.tables import declare_global_table, declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
@@ -46,6 +47,7 @@ from onceflow.processors.windows import Hopping, Session, Tumbling
 from onceflow.processors.worker import Worker
 from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.sinks import Sink
 
 if TYPE_CHECKING:
     from onceflow.processors.figures import WorkerFigures
@@ -419,6 +421,61 @@ class App:
 
         def declare(function: F) -> F:
             self._add(declare_timer(function, self._declared, owner, to, options, self._given()))
+            return function
+
+        return declare
+
+    def sink(
+        self,
+        topic: str | Callable[..., object] | Sequence[str],
+        sink: Sink,
+        *,
+        concurrency: int = 1,
+        **options: Unpack[FunctionOptions],
+    ) -> Callable[[F], F]:
+        """Declare a function that makes rows of records, and the sink that stores them.
+
+        ::
+
+            @app.sink("orders", Postgres("postgresql://localhost/shop", key=["id"]))
+            def store(order: Order) -> dict[str, object]:
+                return {"id": order.id, "item": order.item}
+
+        Rows and offsets are committed in one transaction of the sink, so each record's rows are
+        stored once; the group's offsets only show the lag. Nothing else of the application may be
+        committed by Kafka: it holds functions with this sink, and functions in front of them
+        without topics or states of their own. Dead letters are sent and acknowledged before the
+        sink's commit; a death in between sends them again.
+
+        Args:
+            topic: Input topic, or several with one partition count; or a declared processor.
+            sink: Where rows go. Each worker opens a copy. ``Postgres`` and ``Sqlite`` without a
+                table take the topic's name.
+            concurrency: Most calls at once for each partition, for async functions.
+            **options: As of ``processor``. A row that the sink refuses meets the policy too.
+
+        Returns:
+            A decorator that returns the function unchanged. It gives a row, several, or None: a
+            dictionary by column name, a dataclass or a ``msgspec.Struct``.
+
+        Raises:
+            DeclarationError: A parameter cannot be filled, the function gives no rows, the sink is
+                none, or something else of the application is committed by Kafka.
+        """
+        check_known(App.sink, options)
+
+        def declare(function: F) -> F:
+            self._add(
+                declare_sink(
+                    function,
+                    self._declared,
+                    topic,
+                    sink,
+                    concurrency=concurrency,
+                    resources=self._given(),
+                    options=options,
+                )
+            )
             return function
 
         return declare

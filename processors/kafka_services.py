@@ -16,8 +16,10 @@ from onceflow.processors.calls import Attempt, Calls
 from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.errors import StoppedError, TopicSetupError
 from onceflow.processors.graph.specs import StoreKind
-from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer
+from onceflow.processors.graph.topology import Topology
+from onceflow.processors.ledger.at_least_once import AtLeastOnceConfig, AtLeastOnceProducer
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
+from onceflow.processors.ledger.sink import SinkLedger
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicAdmin, TopicFacts
 from onceflow.processors.settings import AppSettings
@@ -30,10 +32,12 @@ from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, TransactionSession
 from onceflow.transactions.clients import SessionProducer
-from onceflow.transactions.colour import Maybe, settle
+from onceflow.transactions.colour import Maybe, run_blocking, settle
 from onceflow.transactions.config import AnySessionConfig
-from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.listener import RebalanceHooks, SessionListener
 from onceflow.transactions.sdk_clients import BlockingClients
+from onceflow.transactions.sinks import CopiedSink
+from onceflow.transactions.sinks.session_core import SinkSessionCore
 
 CREATE_WAIT_S = 10.0
 CREATE_CHECK_S = 0.05
@@ -248,6 +252,39 @@ class KafkaServices:
             owner,
             unit.lanes,
             calls,
+            config.revoke_budget_ms,
+        )
+
+    def sink_ledger(
+        self,
+        config: SessionConfig,
+        owner: LedgerOwner,
+        unit: Unit,
+        calls: Calls,
+        topology: Topology,
+    ) -> Ledger:
+        """Units are transactions of the application's sink; each ledger opens a copy of it."""
+        sink = topology.sink
+        assert sink is not None, "the application has no sink"
+        plain = AtLeastOnceConfig.build({n: getattr(config, n) for n in SessionConfig.declared})
+        opened = sink.copy() if isinstance(sink, CopiedSink) else sink
+
+        def make(listener: SessionListener) -> SinkSessionCore:
+            core = SinkSessionCore(config, BlockingClients(), opened, self.monotonic_s, listener)
+
+            def start() -> SinkSessionCore:
+                run_blocking(core.start())
+                return core
+
+            return self._made(start, lambda made: run_blocking(made.close(0)))
+
+        return SinkLedger(
+            make,
+            lambda: Producer(config=plain.producer),
+            owner,
+            unit.lanes,
+            calls,
+            topology.dead_letter_topics,
             config.revoke_budget_ms,
         )
 

@@ -180,6 +180,10 @@ class Lanes:
         lane.declared = True
         return lane
 
+    def keep(self, lane: Lane) -> None:
+        """Take a lane of another kind, which is cleared with the others."""
+        self._lanes[lane.topic] = lane
+
     def take(self) -> list[Run]:
         """What is collected; the lanes are empty then."""
         return [run for lane in self._lanes.values() for run in lane.take()]

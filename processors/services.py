@@ -9,6 +9,7 @@ from typing import Protocol
 from onceflow.processors.calls import Calls
 from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.graph.specs import StoreKind
+from onceflow.processors.graph.topology import Topology
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.provisioning import TopicAdmin
 from onceflow.processors.state.bytemap import ByteMap
@@ -25,6 +26,16 @@ class Services(Protocol):
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
         """How units end."""
+
+    def sink_ledger(
+        self,
+        config: SessionConfig,
+        owner: LedgerOwner,
+        unit: Unit,
+        calls: Calls,
+        topology: Topology,
+    ) -> Ledger:
+        """How units of an application with a sink end."""
 
     def changelog_reader(self) -> ChangelogReader | Awaitable[ChangelogReader]:
         """A reader of changelogs."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from typing import cast
 
 from onceflow.processors.app import App
@@ -19,6 +20,7 @@ from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.graph.topology import SubTopology
 from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Run
+from onceflow.processors.ledger.rows import Row, row_lane
 from onceflow.processors.nodes.base import Surroundings
 from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.overlap import InFlight
@@ -89,6 +91,7 @@ class TestDriver:
         self._logs: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)
         self._order: dict[str, list[ConsumerRecord]] = defaultdict(list)
         self._pending: deque[ConsumerRecord] = deque()
+        self._stored: list[Row] = []
 
     def _seconds(self) -> float:
         return self.now_ms / 1000
@@ -266,6 +269,7 @@ class TestDriver:
             runs += task.state.collect()
         for run in runs:
             run.sent = _Written(self._send(run))
+        self._stored += row_lane(self._unit.lanes).take_rows()[0]
         if task.state is not None:
             task.state.note()
         progress = dict(task.progress)
@@ -312,6 +316,11 @@ class TestDriver:
         if topic not in known and difflib.get_close_matches(topic, known, n=1, cutoff=0.8):
             raise self._unknown_topic(topic)
         return list(self._order.get(topic, ()))
+
+    @property
+    def rows(self) -> list[Mapping[str, object]]:
+        """All rows that went to the application's sink, in order; the sink itself is not opened."""
+        return list(self._stored)
 
     def _topics(self) -> set[str]:
         """Topics that are declared, or that hold records."""

@@ -343,7 +343,12 @@ class Worker:
             [*self._topology.table_topics, *self._topology.repartition_topics],
         )
         self._records_max = config.consumer.max_poll_records
-        self._ledger = self._services.ledger(config, self, self._unit, calls)
+        if self._topology.sink is None:
+            self._ledger = self._services.ledger(config, self, self._unit, calls)
+        else:
+            self._ledger = self._services.sink_ledger(
+                config, self, self._unit, calls, self._topology
+            )
         await calls(self._ledger.open())
 
     async def _close(self, timeout_ms: int) -> None:

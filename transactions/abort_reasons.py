@@ -48,6 +48,7 @@ class AbortReason(enum.Enum):
     COORDINATOR = "the coordinator moved, is loading, or did not answer in time"
     OUTCOME_UNKNOWN = "the answer to the commit got lost; the committed offsets show an abort"
     INTERRUPTED = "a cancellation or a signal interrupted the commit; the committed offsets tell"
+    SINK_UNAVAILABLE = "the sink cannot be reached, or did not answer in time"
     FAILED = "an error that going on does not repair"
 
 

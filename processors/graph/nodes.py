@@ -18,6 +18,7 @@ from onceflow.processors.graph.specs import FailurePolicy, StateSpec, StoreKind
 from onceflow.processors.policies import Parking
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Frames
+from onceflow.transactions.sinks import Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,17 @@ class TimerNode(FunctionNode):
     def bound_states(self) -> tuple[StateSpec, ...]:
         """The states that its parameters get."""
         return self.borrowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoringNode(FunctionNode):
+    """A function whose results are rows of a sink.
+
+    Attributes:
+        sink: Where the rows go, with the offsets; each worker opens a copy.
+    """
+
+    sink: Sink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from onceflow.processors.graph.nodes import (
     FunctionNode,
     SinkNode,
     SourceNode,
+    StoringNode,
     TimerNode,
     WorkingNode,
 )
@@ -50,6 +51,9 @@ def _working_lines(node: WorkingNode) -> list[str]:
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
         f"      writes       {', '.join(node.targets) or '(only what names a topic)'}",
     ]
+    if isinstance(node, StoringNode):
+        lines[0] = f"    sink {node.name}"
+        lines[2] = f"      stores in    {type(node.sink).__name__}"
     tables = [*node.lookups, *(f"{name} (global)" for name in node.global_lookups)]
     if isinstance(node, TimerNode):
         lines[1] = f"      timers of    {tables.pop(0)}"

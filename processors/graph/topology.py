@@ -20,6 +20,7 @@ from onceflow.processors.graph.nodes import (
     RekeyNode,
     SinkNode,
     SourceNode,
+    StoringNode,
     TableNode,
     WorkingNode,
     sink_name,
@@ -27,6 +28,7 @@ from onceflow.processors.graph.nodes import (
 from onceflow.processors.graph.specs import StateKind, StateSpec, StoreKind
 from onceflow.processors.hooks import Hook
 from onceflow.processors.tables import AnyGlobalTable
+from onceflow.transactions.sinks import Sink
 
 N = TypeVar("N", bound=Node)
 
@@ -169,6 +171,11 @@ class Topology:
         return tuple(state for node in self.nodes for state in node.states)
 
     @property
+    def sink(self) -> Sink | None:
+        """The sink that stores rows and offsets, in place of Kafka transactions; or None."""
+        return next((node.sink for node in self.nodes if isinstance(node, StoringNode)), None)
+
+    @property
     def is_async(self) -> bool:
         """Whether any function needs an event loop."""
         return any(node.needs_loop for node in self.nodes) or any(
@@ -255,7 +262,34 @@ def build(
     _check_rings(topology)
     _check_batches(topology)
     _check_overlap(topology)
+    _check_sink(topology)
     return topology
+
+
+def _check_sink(topology: Topology) -> None:
+    """Refuse what cannot be in the transaction of a sink.
+
+    A sink commits rows and offsets in a transaction of its own, so topics and states, which are
+    committed by Kafka's, would be stored without them or twice.
+    """
+    sink = topology.sink
+    if sink is None:
+        return
+    for node in topology.working:
+        if isinstance(node, StoringNode) and node.sink is not sink:
+            what = "has another sink: one transaction holds all that an application commits"
+        elif not isinstance(node, FunctionNode) or node.states:
+            what = "keeps state, whose changes are committed by Kafka"
+        elif node.targets:
+            what = f"writes the topic {node.targets[0]}, which is committed by Kafka"
+        elif isinstance(node, RekeyNode):
+            what = "writes a repartition topic, which is committed by Kafka"
+        else:
+            continue
+        raise DeclarationError(
+            f"{node.name} {what}, and {topology.app} commits rows and offsets in a sink; declare "
+            "it in an application of its own"
+        )
 
 
 def _check_overlap(topology: Topology) -> None:

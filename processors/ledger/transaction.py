@@ -8,26 +8,18 @@ session's.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Protocol
 
 from onceflow.processors.calls import Calls
-from onceflow.processors.errors import UndeliverableOutputError
 from onceflow.processors.lanes import Lanes, Run
 from onceflow.processors.ledger.base import LedgerOwner, Polled
-from onceflow.sdk.errors import (
-    ConfigError,
-    InvalidTopicError,
-    KafkaError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from onceflow.processors.ledger.sending import send_runs
+from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions import Abort, PollResult
-from onceflow.transactions.clients import Sending, SentRun
+from onceflow.transactions.clients import Sending
 from onceflow.transactions.colour import Maybe, settle
 from onceflow.transactions.listener import Offsets, SessionListener
-
-_NO_SUCH_TOPIC = (InvalidTopicError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError)
 
 
 class Session(Sending, Protocol):
@@ -114,38 +106,10 @@ class TransactionLedger:
         return True
 
     async def _send(self, runs: Sequence[Run]) -> None:
-        session = self._open_session
-        for run in runs:
-            try:
-                if run.headers:
-                    await settle(
-                        session.send(
-                            run.topic,
-                            run.values[0],
-                            key=run.keys[0],
-                            headers=run.headers,
-                            partition=run.partition,
-                            timestamp_ms=None
-                            if run.timestamps_ms is None
-                            else run.timestamps_ms[0],
-                        )
-                    )
-                    continue
-                sent = session.send_many(
-                    run.topic,
-                    run.values,
-                    run.keys,
-                    partition=run.partition,
-                    timestamps_ms=run.timestamps_ms,
-                )
-                run.sent = cast(SentRun, await settle(sent))
-            except ConfigError as error:
-                raise UndeliverableOutputError(f"output to {run.topic!r}: {error}") from error
-            except _NO_SUCH_TOPIC as error:
-                if run.declared:
-                    raise
-                self._calls.home(self._lanes.lane(run.topic).refused, error)
-                raise UndeliverableOutputError(f"output topic {run.topic!r}: {error}") from error
+        await send_runs(self._open_session, runs, self._refuse)
+
+    def _refuse(self, topic: str, error: Exception) -> None:
+        self._calls.home(self._lanes.lane(topic).refused, error)
 
     async def commit(self) -> bool:
         """End the unit; see ``Ledger.commit``."""

@@ -11,6 +11,7 @@ from onceflow.processors.graph.nodes import (
     RekeyNode,
     SinkNode,
     SourceNode,
+    StoringNode,
     TableJoinNode,
     TableNode,
     TimerNode,
@@ -22,6 +23,7 @@ from onceflow.processors.nodes.function import FunctionWork
 from onceflow.processors.nodes.join import JoinWork, TableJoinWork
 from onceflow.processors.nodes.parking import ParkingWork
 from onceflow.processors.nodes.rekey import RekeyWork
+from onceflow.processors.nodes.storing import StoringWork
 from onceflow.processors.nodes.table import TableWork
 from onceflow.processors.nodes.timer import TimerWork
 from onceflow.processors.nodes.window import WindowWork
@@ -78,6 +80,8 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
 
 def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
     """Further kinds of nodes are made here."""
+    if isinstance(node, StoringNode):
+        return StoringWork(node, around)
     if isinstance(node, TimerNode):
         return TimerWork(node, around, feeds=feeds)
     if isinstance(node, FunctionNode) and node.parking is not None:

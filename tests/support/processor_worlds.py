@@ -6,6 +6,7 @@ that nothing waits, and an idle worker is stopped.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from processor_fakes import FakeClients, FakeCluster, FakeConsumer, FakePlainPro
 
 from onceflow.processors import App, StoreKind
 from onceflow.processors.calls import Calls, InPlace
+from onceflow.processors.graph.topology import Topology
 from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
+from onceflow.processors.ledger.sink import SinkLedger
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.state.bytemap import ByteMap
@@ -24,9 +27,11 @@ from onceflow.processors.unit import Unit
 from onceflow.processors.worker import Worker
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-from onceflow.sdk.model.partitions import NewTopic, TopicPartition
+from onceflow.sdk.model.partitions import NewTopic, OffsetAndMetadata, TopicPartition
 from onceflow.transactions import SessionConfig, TransactionSession
 from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.listener import SessionListener
+from onceflow.transactions.sinks.session_core import SinkSessionCore
 
 
 class FakeAdmin:
@@ -133,6 +138,17 @@ class TimedConsumer(FakeConsumer):
                 self.world.stop_all()
         return found
 
+    def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        return super().position(partition)
+
+    def commit_async(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """What a session with a sink shows to tools."""
+        for partition, offset in offsets.items():
+            self.cluster.committed[partition] = OffsetAndMetadata(offset)
+
+    def topic_id(self, partition: TopicPartition) -> uuid.UUID:
+        return uuid.uuid5(uuid.NAMESPACE_DNS, partition.topic)
+
 
 class TimedClients(FakeClients):
     """Clients whose consumer keeps the world's time."""
@@ -140,6 +156,9 @@ class TimedClients(FakeClients):
     def __init__(self, world: World, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(world.cluster, partitions)
         self.world = world
+
+    def topic_ids(self, config: SessionConfig, topics: Sequence[str]) -> dict[str, str]:
+        return {topic: str(uuid.uuid5(uuid.NAMESPACE_DNS, topic)) for topic in topics}
 
     def producer(self, config):  # type: ignore[no-untyped-def]
         if not self.world.repeats:
@@ -176,7 +195,7 @@ class World:
     def admin(self) -> FakeAdmin:
         return FakeAdmin(self)
 
-    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
+    def clients(self, config: SessionConfig) -> TimedClients:
         owned = self.owned
         if owned is None:
             owned = [
@@ -184,7 +203,41 @@ class World:
                 for topic in config.topics
                 for number in range(self.topics[topic].partitions)
             ]
-        clients = TimedClients(self, owned)
+        return TimedClients(self, owned)
+
+    def sink_ledger(
+        self,
+        config: SessionConfig,
+        owner: LedgerOwner,
+        unit: Unit,
+        calls: Calls,
+        topology: Topology,
+    ) -> Ledger:
+        sink, clients = topology.sink, self.clients(config)
+
+        def make(listener: SessionListener) -> SinkSessionCore:
+            core = SinkSessionCore(
+                config,
+                clients,  # type: ignore[arg-type]
+                sink.copy(),  # type: ignore[union-attr]
+                self.monotonic_s,
+                listener,
+            )
+            run_blocking(core.start())
+            return core
+
+        return SinkLedger(
+            make,
+            lambda: FakePlainProducer(self.cluster),
+            owner,
+            unit.lanes,
+            calls,
+            topology.dead_letter_topics,
+            config.revoke_budget_ms,
+        )
+
+    def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
+        clients = self.clients(config)
         return TransactionLedger(
             lambda listener: TransactionSession(config, listener=listener, clients=clients),
             owner,

@@ -20,7 +20,7 @@ from onceflow.transactions.sinks.errors import (
 from onceflow.transactions.sinks.files import FileSink, JsonLines, read_json_lines
 from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
 from onceflow.transactions.sinks.session import AsyncSinkSession, SinkSession
-from onceflow.transactions.sinks.sink import AsyncSink, Sink, Steps
+from onceflow.transactions.sinks.sink import AsyncSink, CopiedSink, Sink, Steps
 from onceflow.transactions.sinks.sqlite import Sqlite
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ __all__ = [
     "read_json_lines",
     "read_parquet",
     "Sink",
+    "CopiedSink",
     "AsyncSink",
     "Steps",
     "Batch",

@@ -8,13 +8,14 @@ until its writer or the next claim or write has renamed it.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError, SerializationError
 from onceflow.sdk.model.partitions import TopicPartition
@@ -47,6 +48,7 @@ class FileSink(ABC):
     """
 
     suffix: str = ""
+    needs_table: bool = False
 
     def __init__(
         self, folder: str | Path, *, timeout_ms: int = 5_000, observer: Observer | None = None
@@ -57,6 +59,16 @@ class FileSink(ABC):
         self._timeout_ms = timeout_ms
         self._steps = Steps(observer)
         self._log: ManifestLog | None = None
+
+    def copy(self, table: str | None = None) -> Self:
+        """Return an unopened sink like this one.
+
+        Args:
+            table: Not used: a folder is no table.
+        """
+        made = copy.copy(self)
+        made._log = None
+        return made
 
     @abstractmethod
     def encode(self, rows: Sequence[Row], out: BinaryIO) -> None:

@@ -11,12 +11,13 @@ Needs urllib3 (``pip install 'onceflow[http]'``).
 
 from __future__ import annotations
 
+import copy
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeAlias
+from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 import tenacity
@@ -31,7 +32,7 @@ from onceflow.transactions.sinks.errors import (
     SinkUnavailableError,
 )
 from onceflow.transactions.sinks.ledger import NO_IDS, Batch, Entries
-from onceflow.transactions.sinks.sink import Observer, Sink, Steps
+from onceflow.transactions.sinks.sink import CopiedSink, Observer, Sink, Steps
 
 try:
     import urllib3
@@ -114,6 +115,20 @@ class Http:
         self._steps = Steps(observer)
         self._group_id = ""
         self._pool: urllib3.PoolManager | None = None
+
+    needs_table: bool = False
+
+    def copy(self, table: str | None = None) -> Self:
+        """Return an unopened sink like this one.
+
+        Args:
+            table: Not used: a server is no table.
+        """
+        made = copy.copy(self)
+        made._pool = None
+        if isinstance(self._offsets, CopiedSink):
+            made._offsets = self._offsets.copy()
+        return made
 
     def open(self, group_id: str) -> None:
         """See ``Sink.open``."""

@@ -11,7 +11,9 @@ https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
@@ -115,11 +117,7 @@ class Postgres:
         if "" in key or (key and table is None):
             raise ConfigError("key", list(key), "the names of table and columns must not be empty")
         self._dsn = checked_dsn(dsn)
-        self._rows = table is not None
-        self._name = "onceflow_offsets" if table is None else table
-        self._table = identifier("table", self._name)
-        schema = self._name.rpartition(".")[0]
-        self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
+        self._use_table(table)
         self._key = tuple(key)
         self._inbox = inbox
         self.needs_records: bool = inbox is not None
@@ -127,6 +125,30 @@ class Postgres:
         self._steps = Steps(observer)
         self._group_id = ""
         self._connection: PostgresConnection | None = None
+
+    def _use_table(self, table: str | None) -> None:
+        self._rows = table is not None
+        self._name = "onceflow_offsets" if table is None else table
+        self._table = identifier("table", self._name)
+        schema = self._name.rpartition(".")[0]
+        self._ledger = identifier("table", f"{schema}.onceflow_offsets".lstrip("."))
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether it keeps offsets alone, because it names no table."""
+        return not self._rows
+
+    def copy(self, table: str | None = None) -> Self:
+        """Return an unopened sink like this one.
+
+        Args:
+            table: Table of the copy, if this sink names none.
+        """
+        made = copy.copy(self)
+        made._connection = None
+        if table is not None and not self._rows:
+            made._use_table(table)
+        return made
 
     # Life ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onceflow.sdk.errors import (
@@ -25,15 +25,18 @@ from onceflow.sdk.errors import (
     OffsetOutOfRangeError,
 )
 from onceflow.sdk.model.consumer_record import AnyRecord
-from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.transactions.abort_reasons import AbortReason, judge
 from onceflow.transactions.clients import Records
 from onceflow.transactions.colour import settle
 from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.listener import Abort, NoListener, Offsets, PollResult, SessionListener
 from onceflow.transactions.progress import UncommittedWork
 from onceflow.transactions.sinks.errors import (
     SinkFencedError,
     SinkOutcomeUnknownError,
+    SinkRowError,
     SinkSharedError,
     SinkUnavailableError,
 )
@@ -55,6 +58,8 @@ class SinkSessionCore:
         clients: Makes the consumer.
         sink: Where rows and offsets go; the session opens and closes it.
         clock: Monotonic seconds.
+        listener: Code that processes the records in tasks; by default the caller of ``poll`` does,
+            and a commit covers all that was polled.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class SinkSessionCore:
         clients: SinkClients,
         sink: Sink | AsyncSink,
         clock: Callable[[], float] = time.monotonic,
+        listener: SessionListener | None = None,
     ) -> None:
         self.config = config
         self.owner: str = f"{config.consumer.group_id}-{config.slot}-{uuid.uuid4()}"
@@ -70,6 +76,7 @@ class SinkSessionCore:
         self._clients = clients
         self._sink = sink
         self._clock = clock
+        self._listener = listener or NoListener()
         self._consumer: SinkConsumer | None = None
         self._claims: dict[TopicPartition, Entry] = {}
         self._unclaimed: set[TopicPartition] = set()
@@ -109,7 +116,7 @@ class SinkSessionCore:
             raise IllegalStateError(f"session {self.owner} is closed; make a new one")
         return self._consumer
 
-    async def close(self, timeout_ms: int) -> None:
+    async def close(self, timeout_ms: int, *, leave_group: bool | None = None) -> None:
         """Drop what is not committed, leave the group, close consumer and sink."""
         if os.getpid() != self._process_id:
             return  # A forked child: consumer and sink are the parent's.
@@ -118,7 +125,7 @@ class SinkSessionCore:
         try:
             if consumer is not None:
                 self._show(consumer)
-                await settle(consumer.close(timeout_ms=timeout_ms))
+                await settle(consumer.close(timeout_ms=timeout_ms, leave_group=leave_group))
         finally:
             await settle(self._sink.close())
 
@@ -130,23 +137,43 @@ class SinkSessionCore:
         """Make a waiting poll return."""
         self.consumer.wakeup()
 
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take no records of these partitions until ``resume``."""
+        self.consumer.pause(partitions)
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take records of these partitions again."""
+        self.consumer.resume(partitions)
+
     # Reading -------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
-        """Take records of claimed partitions; rebalances happen in here."""
+        """Take records; raise the error that ``poll_result`` returns."""
+        result = await self.poll_result(timeout_ms, max_records)
+        if result.input_error is not None:
+            raise result.input_error
+        return result.records
+
+    async def poll_result(
+        self, timeout_ms: int, max_records: int | None
+    ) -> PollResult[object, object]:
+        """Take records of claimed partitions; rebalances happen in here.
+
+        An error of reading is returned, one of the sink or of a claim is raised.
+        """
         consumer = self.consumer
+        if self._unshown and self._clock() - self._shown_s >= _SHOWN_EVERY_S:
+            self._show(consumer)
         if await self._may_claim():
             await self._claim()
         try:
             records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
-        except (NoOffsetForPartitionError, OffsetOutOfRangeError):
-            self._raise_callback_error()
-            await self._find_replaced()
-            raise
-        except KafkaError:
+        except KafkaError as error:
             # A partition whose claim failed has no position, which the consumer tells too.
             self._raise_callback_error()
-            raise
+            if isinstance(error, NoOffsetForPartitionError | OffsetOutOfRangeError):
+                await self._find_replaced()
+            return PollResult(input_error=error)
         if self._callback_error is None:
             self._callback_error = self._replaced(records)
         if self._callback_error is not None:
@@ -157,7 +184,35 @@ class SinkSessionCore:
         if records and not self._work:
             self._work_since_s = self._clock()
         self._work.polled(records)
-        return records
+        return PollResult(records)
+
+    async def read_again(self, partition: TopicPartition) -> None:
+        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        position = await settle(self.consumer.position(partition))
+        await settle(self.consumer.seek(partition, position))
+
+    async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
+        """Give back what was polled of partitions and not committed: it is read again."""
+        firsts = {tp: self._work.pop(tp).first for tp in partitions if tp in self._work}
+        for partition, first in firsts.items():
+            await settle(self.consumer.seek(partition, first))
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record that a poll would give."""
+        return await settle(self.consumer.position(partition))
+
+    def at_end(self, partition: TopicPartition) -> bool:
+        """Whether a partition was read to its end, as far as the last answer tells."""
+        return self.consumer.lag(partition) == 0
+
+    def place(self, partition: TopicPartition) -> int | None:
+        """The stored offset of a claimed partition; None where none is known."""
+        claim = self._claims.get(partition)
+        return None if claim is None else claim.offset
+
+    async def check_membership(self) -> None:
+        """Ask the coordinator whether the membership still holds; raises when it does not."""
+        await settle(self.consumer.ensure_membership())
 
     def _raise_callback_error(self) -> None:
         error, self._callback_error = self._callback_error, None
@@ -353,10 +408,17 @@ class SinkSessionCore:
         age_ms = (self._clock() - self._work_since_s) * 1000
         return bool(self._work) and age_ms >= self.config.commit_interval_ms
 
-    async def commit(self, *, rebalancing: bool = False) -> bool:
+    def put(self, rows: Sequence[Row], records: Sequence[AnyRecord]) -> None:
+        """Keep rows of records in hand for the next commit, without a check of either."""
+        self._rows.extend(rows)
+        if self._keeps_records:
+            self._records.extend(records)
+
+    async def commit(self, offsets: Offsets | None = None, *, rebalancing: bool = False) -> bool:
         """Write rows and offsets in the sink's transaction.
 
         Args:
+            offsets: Next offset by partition; None means all that was polled.
             rebalancing: Other members wait for this commit: it gets ``revoke_budget_ms``, and an
                 unknown outcome is left to the next claim.
 
@@ -368,13 +430,14 @@ class SinkSessionCore:
         self._check_not_committing("commit")
         self._committing = True
         try:
-            return await self._commit(rebalancing)
+            return await self._commit(offsets, rebalancing)
         finally:
             self._committing = False
 
-    async def _commit(self, rebalancing: bool) -> bool:
+    async def _commit(self, offsets: Offsets | None, rebalancing: bool) -> bool:
         consumer = self.consumer
-        batch = Batch(self.owner, await self._moves(), tuple(self._rows), tuple(self._records))
+        moves = await self._moves(offsets)
+        batch = Batch(self.owner, moves, tuple(self._rows), tuple(self._records))
         try:
             limit_ms = self.config.revoke_budget_ms if rebalancing else None
             await settle(self._sink.write(batch, limit_ms))
@@ -401,28 +464,41 @@ class SinkSessionCore:
                 "each program its own group_id"
             ) from error
 
-    async def _moves(self) -> dict[TopicPartition, Move]:
+    async def _moves(self, offsets: Offsets | None) -> dict[TopicPartition, Move]:
+        """How far the batch moves each partition.
+
+        Raises:
+            CommitFailedError: An offset is of a partition that is not claimed.
+        """
         moves = {}
-        for partition, progress in self._work.items():
-            claim = self._claims[partition]
-            upto = progress.next
+        for partition in self._work if offsets is None else offsets:
+            claim, progress = self._claims.get(partition), self._work.get(partition)
+            if claim is None or progress is None:
+                raise CommitFailedError(f"{partition} holds no work of this session")
+            upto = progress.next if offsets is None else _number(offsets[partition])
+            if upto > progress.next:
+                raise CommitFailedError(f"{partition}: offset {upto} was not polled yet")
             # A position is behind markers and aborted records too. It is only known without
             # waiting, and it counts if no other topic has taken the name since.
-            with contextlib.suppress(KafkaError):
-                position = await settle(self.consumer.position(partition, timeout_ms=0))
-                if self._is_same_topic(partition, claim):
-                    upto = max(upto, position)
+            if upto == progress.next:
+                with contextlib.suppress(KafkaError):
+                    position = await settle(self.consumer.position(partition, timeout_ms=0))
+                    if self._is_same_topic(partition, claim):
+                        upto = max(upto, position)
             moves[partition] = Move(claim.epoch, claim.offset, upto)
         return moves
 
     def _committed(self, batch: Batch, consumer: SinkConsumer) -> None:
         for partition, move in batch.moves.items():
             self._claims[partition] = replace(self._claims[partition], offset=move.next)
-        self._drop()
+        self._work.committed({tp: OffsetAndMetadata(m.next) for tp, m in batch.moves.items()})
+        self._drop_rows()
+        self._work_since_s = self._clock()
         self.last_abort = None
         self._unshown.update({tp: move.next for tp, move in batch.moves.items()})
         if self._clock() - self._shown_s >= _SHOWN_EVERY_S:
             self._show(consumer)
+        self._listener.committed()
 
     def _show(self, consumer: SinkConsumer) -> None:
         """Commit to the group what is stored, for tools that show the lag."""
@@ -439,41 +515,52 @@ class SinkSessionCore:
     async def _resolve(self, batch: Batch, error: SinkOutcomeUnknownError) -> bool:
         """Claim again and compare offsets: the sink stored all of the batch or nothing."""
         logger.warning("session %s: %s; claiming again", self.owner, error)
-        before = {tp: self._claims[tp] for tp in batch.moves}
-        self._abort(error)
-        if not await self._may_claim():
-            return False
-        try:
-            claimed = await self._claim_in_sink(sorted(batch.moves))
-        except SinkUnavailableError as unavailable:
-            logger.warning("session %s: the next poll claims: %s", self.owner, unavailable)
-            return False
-        if any(entry.epoch != before[tp].epoch + 1 for tp, entry in claimed.items()):
-            # Somebody claimed in between; the next poll reads from wherever they got.
-            return False
-        if any(entry.offset != batch.moves[tp].next for tp, entry in claimed.items()):
+        before = {tp: self._claims[tp] for tp in self._work}
+        self._unclaim()
+        claimed: Mapping[TopicPartition, Entry] = {}
+        if await self._may_claim():
+            try:
+                claimed = await self._claim_in_sink(sorted(before))
+            except SinkUnavailableError as unavailable:
+                logger.warning("session %s: the next poll claims: %s", self.owner, unavailable)
+        wanted = {tp: entry.offset for tp, entry in before.items()}
+        wanted.update({tp: move.next for tp, move in batch.moves.items()})
+        # A higher epoch says that somebody claimed in between; the next poll reads from wherever
+        # they got.
+        if any(
+            tp not in claimed or claimed[tp].epoch != before[tp].epoch + 1 for tp in before
+        ) or any(claimed[tp].offset != offset for tp, offset in wanted.items()):
+            self._abort(error)
             return False
         self._unclaimed.difference_update(claimed)
         self._claims.update(claimed)
         self._committed(batch, self.consumer)
         return True
 
-    def abort(self) -> None:
+    def abort(self, cause: Exception | None = None) -> None:
         """Drop the uncommitted work; the next poll reads it again from the stored offsets."""
         self._check_not_committing("abort")
         if self._work:
-            self._abort(None)
+            self._abort(cause)
 
     def _abort(self, error: BaseException | None) -> None:
         self.last_abort = error if isinstance(error, Exception) else None
+        self._unclaim()
+        self._drop()
+        self._listener.aborted(Abort(_reason_of(error), self.last_abort))
+
+    def _unclaim(self) -> None:
+        """Have the partitions in work claimed again, and read again from what is stored."""
         touched = set(self._work)
         for partition in touched:
             self._claims.pop(partition, None)
         self._unclaimed |= touched
-        self._drop()
 
     def _drop(self) -> None:
         self._work.clear()
+        self._drop_rows()
+
+    def _drop_rows(self) -> None:
         self._rows.clear()
         self._records.clear()
 
@@ -482,32 +569,48 @@ class SinkSessionCore:
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Claim new partitions and set their positions."""
         with self._callback():
-            self._unclaimed.update(partitions)
-            await self._claim()
+            try:
+                self._unclaimed.update(partitions)
+                await self._claim()
+            finally:
+                self._listener.assigned(partitions)
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit all that is processed before partitions are given up."""
         with self._callback():
             try:
-                await self.commit(rebalancing=True)
+                if self._work and self._consumer is not None:
+                    await self._commit_before_leaving()
             except SinkUnavailableError as error:
                 logger.warning("session %s: the next owner reads again: %s", self.owner, error)
             finally:
-                self._show(self.consumer)
-                self._forget(partitions)
+                if self._consumer is not None:
+                    self._show(self._consumer)
+                await self._forget(partitions, lost=False)
+
+    async def _commit_before_leaving(self) -> None:
+        try:
+            offsets = await settle(self._listener.progress())
+        except Exception as error:
+            self._abort(error)
+            raise
+        if offsets is None or offsets:
+            await self.commit(offsets, rebalancing=True)
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop the work: other members may own the partitions already."""
         with self._callback():
-            self._abort(CommitFailedError("partitions were lost to other members"))
-            self._forget(partitions)
+            if self._work:
+                self._abort(CommitFailedError("partitions were lost to other members"))
+            await self._forget(partitions, lost=True)
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+    async def _forget(self, partitions: Sequence[TopicPartition], *, lost: bool) -> None:
         for partition in partitions:
             self._claims.pop(partition, None)
             self._unclaimed.discard(partition)
             self._work.pop(partition, None)
             self._unshown.pop(partition, None)
+        await settle(self._listener.released(partitions, lost))
 
     @contextlib.contextmanager
     def _callback(self) -> Iterator[None]:
@@ -519,3 +622,24 @@ class SinkSessionCore:
                 self._callback_error = error
             else:
                 logger.error("session %s: also failed: %s", self.owner, error)
+
+
+def _number(offset: int | OffsetAndMetadata) -> int:
+    return offset if isinstance(offset, int) else offset.offset
+
+
+def _reason_of(error: BaseException | None) -> AbortReason:
+    """Why the work was dropped, for a listener that counts it."""
+    if error is None:
+        return AbortReason.REQUESTED
+    if not isinstance(error, Exception):
+        return AbortReason.INTERRUPTED
+    return _REASONS.get(type(error)) or judge(error).reason
+
+
+_REASONS: Mapping[type[Exception], AbortReason] = {
+    SinkFencedError: AbortReason.FENCED,
+    SinkOutcomeUnknownError: AbortReason.OUTCOME_UNKNOWN,
+    SinkUnavailableError: AbortReason.SINK_UNAVAILABLE,
+    SinkRowError: AbortReason.DELIVERY_FAILED,
+}

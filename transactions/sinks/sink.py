@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 from uuid import UUID
 
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
@@ -23,7 +23,9 @@ class Sink(Protocol):
 
     A sink serves one session at a time. Any number of sinks, in any number of processes, may share
     one database or folder. A sink with an attribute ``needs_records`` that is true gets the records
-    of its rows (``Batch.records``); they stay in memory until the commit.
+    of its rows (``Batch.records``); they stay in memory until the commit. One with a method
+    ``copy(table=None)``, which returns an unopened sink like itself, can be given to an application
+    that runs several workers; ``needs_table`` says that it stores rows only in a copy for a table.
     ``onceflow.transactions.sinks.testing.SinkConformance`` holds the tests that an implementation
     must pass.
     """
@@ -132,6 +134,21 @@ class AsyncSink(Protocol):
 
     async def close(self) -> None:
         """See ``Sink.close``."""
+
+
+@runtime_checkable
+class CopiedSink(Sink, Protocol):
+    """A sink that can be copied, so that each of several workers opens its own."""
+
+    needs_table: bool
+
+    def copy(self, table: str | None = None) -> Sink:
+        """Return an unopened sink like this one.
+
+        Args:
+            table: Table of the copy, if this sink names none.
+        """
+        ...
 
 
 class SinkConsumer(SessionConsumer, Protocol):

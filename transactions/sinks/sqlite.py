@@ -8,10 +8,12 @@ batch survives a power failure (https://www.sqlite.org/pragma.html#pragma_synchr
 from __future__ import annotations
 
 import contextlib
+import copy
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
@@ -104,6 +106,23 @@ class Sqlite:
         self._steps = Steps(observer)
         self._group_id = ""
         self._connection: sqlite3.Connection | None = None
+
+    @property
+    def needs_table(self) -> bool:
+        """Whether it keeps offsets alone, because it names no table."""
+        return self._table is None
+
+    def copy(self, table: str | None = None) -> Self:
+        """Return an unopened sink like this one.
+
+        Args:
+            table: Table of the copy, if this sink names none.
+        """
+        made = copy.copy(self)
+        made._connection = None
+        if self._table is None:
+            made._table = table
+        return made
 
     def open(self, group_id: str) -> None:
         """Connect, and make the ledger's table.

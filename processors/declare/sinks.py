@@ -1,0 +1,137 @@
+"""Declares functions whose results are rows of a sink."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from onceflow.processors.declare.functions import (
+    Declaration,
+    FunctionDeclaration,
+    Source,
+    declare_function,
+    shown_type,
+    taken_type,
+)
+from onceflow.processors.declare.options import FunctionOptions
+from onceflow.processors.errors import DeclarationError
+from onceflow.processors.graph.nodes import Node, StoringNode
+from onceflow.transactions.sinks import CopiedSink, Sink
+
+_CALLS = ("open", "claim", "stored", "write", "close")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkDeclaration(FunctionDeclaration):
+    """A function that gives rows.
+
+    Attributes:
+        sink: Where they go.
+    """
+
+    sink: Sink
+
+    @property
+    def always_gives(self) -> bool:
+        """Its results have a place: the sink."""
+        return False
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology; see ``Declaration.node``."""
+        return StoringNode(
+            name=self.name,
+            parents=parents,
+            lookups=self.lookups.tables,
+            global_lookups=self.lookups.global_tables,
+            takes=taken_type(self.signature),
+            gives=shown_type(self.returns),
+            signature=self.signature,
+            concurrency=self.concurrency,
+            format=self.format,
+            output_topic=None,
+            policy=self.policy,
+            own_states=self.specs(group),
+            store=self.store,
+            sink=self.sink,
+        )
+
+
+def declare_sink(
+    function: Callable[..., object],
+    known: Sequence[Declaration],
+    source: Source,
+    sink: object,
+    *,
+    concurrency: int,
+    resources: Collection[object],
+    options: FunctionOptions,
+) -> SinkDeclaration:
+    """Put the declaration of a function with a sink together.
+
+    Raises:
+        DeclarationError: The declaration contradicts itself, the sink is none, or the function
+            gives no rows.
+    """
+    found = declare_function(
+        function,
+        known=known,
+        source=source,
+        to=None,
+        concurrency=concurrency,
+        resources=resources,
+        **options,
+    )
+    for kind in found.results:
+        if not _is_row(kind):
+            raise DeclarationError(
+                f"{found.name} returns {inspect.formatannotation(kind)}: a row is a dictionary by "
+                "column name, a dataclass or a msgspec.Struct; return one, a list of them, or None"
+            )
+    values: dict[str, Any] = {
+        field.name: getattr(found, field.name) for field in dataclasses.fields(found)
+    }
+    return SinkDeclaration(**values, sink=_sink(found, sink))
+
+
+def _is_row(kind: object) -> bool:
+    origin = typing.get_origin(kind) or kind
+    if not isinstance(origin, type):
+        return True
+    return (
+        issubclass(origin, collections.abc.Mapping | msgspec.Struct)
+        or dataclasses.is_dataclass(origin)
+        or typing.is_typeddict(origin)
+    )
+
+
+def _sink(found: FunctionDeclaration, sink: object) -> Sink:
+    """The sink with its table: the topic's name, where it names none.
+
+    Raises:
+        DeclarationError: It is no sink, or has no table.
+    """
+    missing = [name for name in _CALLS if not callable(getattr(sink, name, None))]
+    if missing or isinstance(sink, type):
+        raise DeclarationError(
+            f"{found.name}: {sink!r:.100}: must be a sink, such as Postgres(dsn) or "
+            "JsonLines(folder)"
+        )
+    if inspect.iscoroutinefunction(getattr(sink, "write", None)):
+        raise DeclarationError(
+            f"{found.name}: {type(sink).__name__} is an asyncio sink; give one whose calls block"
+        )
+    if isinstance(sink, CopiedSink) and sink.needs_table:
+        if len(found.topics) != 1:
+            raise DeclarationError(
+                f"{found.name}: the sink names no table; give it one, such as Postgres(dsn, "
+                '"orders")'
+            )
+        return sink.copy(found.topics[0])
+    return cast("Sink", sink)
