@@ -36,11 +36,12 @@ from onceflow.broker_lite import Broker
 from onceflow.transactions.sinks import read_json_lines, read_parquet
 
 PROGRAM = """
-import sys, time
+import os, signal, sys, time
 from onceflow.processors import App
 from onceflow.transactions import sinks
 
 bootstrap, place, directory, group, topic, slot, protocol, pause = sys.argv[1:9]
+nap = f"{directory}-nap-{slot}"
 app = App(
     "app", bootstrap, state_dir=directory, slot=slot, commit_interval_ms=50, commit_records=20,
     max_poll_records=20, revoke_budget_ms=1_000, max_poll_interval_ms=10_000,
@@ -54,6 +55,9 @@ def store(value: str) -> dict[str, object]:
     if value == "bad":
         raise ValueError(value)
     print("takes", flush=True)
+    if os.path.exists(nap):  # Not within a transaction, which would hold SQLite's lock.
+        os.remove(nap)
+        os.kill(os.getpid(), signal.SIGSTOP)
     time.sleep(float(pause))
     return {"text": value}
 
@@ -222,13 +226,15 @@ def test_workers_come_go_and_sleep(
     second = workers.start(program, *arguments(1))
     more = iter(range(150, 10_000, 50))
 
-    def works_too() -> bool:
+    nap = tmp_path / "disk-nap-1"
+    nap.touch()
+
+    def sleeps() -> bool:
         sent.extend(values(next(more), 50))
         put(address, topic, sent[-50:])
-        return "takes" in second.output()
+        return not nap.exists()
 
-    wait_for(works_too, "the second worker takes records")
-    second.signal(signal.SIGSTOP)
+    wait_for(sleeps, "the second worker takes records, and sleeps")
     wait_for(lambda: len(target.stored()) >= len(sent), "the first one does all")
     second.signal(signal.SIGCONT)
     sent += values(next(more), 50)
