@@ -28,9 +28,10 @@ class Inbox:
     Attributes:
         timed: Offset of the record whose event time is known.
         time_ms: That time.
+        idle_since_ms: When it was first seen empty and read to its end; None while it is not.
     """
 
-    __slots__ = ("_later", "index", "partition", "records", "time_ms", "timed")
+    __slots__ = ("_later", "idle_since_ms", "index", "partition", "records", "time_ms", "timed")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition: TopicPartition = partition
@@ -38,10 +39,12 @@ class Inbox:
         self.index: int = 0
         self.timed: int = -1
         self.time_ms: int = 0
+        self.idle_since_ms: int | None = None
         self._later: deque[Sequence[ConsumerRecord]] = deque()
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
         """Take what a poll gave."""
+        self.idle_since_ms = None
         if self.index >= len(self.records) and not self._later:
             self.records, self.index = records, 0
         else:
@@ -60,6 +63,7 @@ class Inbox:
     def clear(self) -> None:
         """Forget all: it is read again, or belongs to somebody else."""
         self.records, self.index = (), 0
+        self.idle_since_ms = None
         self._later.clear()
 
     def __len__(self) -> int:
@@ -84,9 +88,9 @@ class Inboxes:
         "_at_end",
         "_first",
         "_idle_ms",
-        "_since_ms",
         "_tables",
         "_times",
+        "_until_ms",
         "all",
         "by_partition",
     )
@@ -104,7 +108,7 @@ class Inboxes:
         self.by_partition: dict[TopicPartition, Inbox] = {tp: Inbox(tp) for tp in partitions}
         self.all: tuple[Inbox, ...] = tuple(self.by_partition.values())
         self._idle_ms = idle_ms
-        self._since_ms: int | None = None
+        self._until_ms: int | None = None
         self._at_end: set[TopicPartition] = set()
 
     def put(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
@@ -115,7 +119,9 @@ class Inboxes:
     def next(self, now_ms: int) -> Inbox | None:
         """The inbox to take from: the smallest timestamp, the earlier input among equal ones.
 
-        None means that there is nothing, or that an empty input is waited for.
+        None means that there is nothing, or that an empty input is waited for. Each input that was
+        read to its end is waited for once, from when it was first seen idle until it gets records
+        (KIP-353, KIP-695): also while no other input has any.
         """
         if len(self.all) == 1:
             only = self.all[0]
@@ -126,25 +132,30 @@ class Inboxes:
             )
         found: Inbox | None = None
         stamp = 0
-        misses = idles = False
+        misses = False
+        idle_since_ms: int | None = None  # Of the input that has been idle for the shortest time.
         for inbox in self.all:
             head = inbox.head()
-            if head is None:
-                idles = True
-                misses = misses or inbox.partition not in self._at_end
-            else:
+            if head is not None:
                 time_ms = head.timestamp_ms if not self._times else self._time_of(inbox, head)
                 if found is None or time_ms < stamp:
                     found, stamp = inbox, time_ms
-        if found is None or not idles or self._idle_ms < 0:
-            self._since_ms = None
+            elif inbox.partition not in self._at_end:
+                misses = True
+            else:
+                if inbox.idle_since_ms is None:
+                    inbox.idle_since_ms = now_ms
+                if idle_since_ms is None or inbox.idle_since_ms > idle_since_ms:
+                    idle_since_ms = inbox.idle_since_ms
+        self._until_ms = None
+        if found is None or self._idle_ms < 0:
             return found
         if misses:  # The broker has more of it, or was not heard of yet: an earlier one may come.
-            self._since_ms = None
             return None
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        return found if now_ms - self._since_ms >= self._idle_ms else None
+        if idle_since_ms is None or now_ms - idle_since_ms >= self._idle_ms:
+            return found
+        self._until_ms = idle_since_ms + self._idle_ms
+        return None
 
     def run_length(self, inbox: Inbox, most: int) -> int:
         """How many records ``next`` would take from an input before another one has its turn.
@@ -182,7 +193,7 @@ class Inboxes:
 
     def waits_until_ms(self) -> int | None:
         """When the wait for inputs that are at their ends is over; None without such a wait."""
-        return None if self._since_ms is None else self._since_ms + self._idle_ms
+        return self._until_ms
 
     def note_end(self, partition: TopicPartition, at_end: bool) -> None:
         """Whether an input was read to its end, as far as the broker has told."""
@@ -191,6 +202,7 @@ class Inboxes:
             self._first.discard(partition)
         else:
             self._at_end.discard(partition)
+            self.by_partition[partition].idle_since_ms = None
 
     def committed(self, partitions: Iterable[TopicPartition]) -> None:
         """Records of these inputs are committed: from the first other one on tables are read."""
@@ -215,7 +227,8 @@ class Inboxes:
         """Forget all records. Tables are read to their ends again before the first other record."""
         for inbox in self.all:
             inbox.clear()
-        self._since_ms = None
+        self._at_end.clear()  # Reading goes on from an earlier place.
+        self._until_ms = None
         self._first.update(self._tables)
 
     def __len__(self) -> int:

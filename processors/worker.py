@@ -558,9 +558,17 @@ class Worker:
             await self._in_flight.wait(left_s)
 
     async def _note_ends(self, calls: Calls, task: Task) -> None:
-        """Tell a task which of its empty inputs were read to their ends."""
+        """Tell a task which of its empty inputs were read to their ends.
+
+        Nothing is heard of a paused partition, so its end may have moved. Behind the end of a
+        bounded run nothing is waited for.
+        """
+        passed = frozenset[TopicPartition]() if self._run_end is None else self._run_end.passed()
         for partition in task.inboxes.empty():
-            task.inboxes.note_end(partition, await calls(self._open.at_end(partition)))
+            at_end = partition in passed
+            if not at_end and partition not in self._paused:
+                at_end = await calls(self._open.at_end(partition))
+            task.inboxes.note_end(partition, at_end)
 
     # Failures ------------------------------------------------------------------------------
 
@@ -784,7 +792,8 @@ class Worker:
             await calls(_made(partial(self._admin.purge, done)))
         except KafkaError as error:
             logger.warning("purging %s: %s", ", ".join(sorted(topics)), error)
-        self._purged.update(done)
+        else:
+            self._purged.update(done)
 
     async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
         """See whether topics were deleted, made again, or have grown.

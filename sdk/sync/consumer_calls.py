@@ -233,7 +233,8 @@ class ConsumerCalls:
             partition: An assigned partition.
 
         Returns:
-            The distance in offsets (not records: markers count), None while it is unknown.
+            The distance in offsets (not records: markers count), None while it is unknown: before
+            the first fetch, and before the next one when the partition was paused at its end.
         """
         return self._async.lag(partition)
 

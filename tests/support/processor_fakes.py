@@ -433,7 +433,10 @@ class FakeConsumer:
         self.paused.update(partitions)
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        self.paused.difference_update(partitions)
+        for partition in self.paused.intersection(partitions):
+            if self.lag(partition) == 0:
+                del self.ends[partition]
+            self.paused.discard(partition)
 
     def wakeup(self) -> None:
         self.cluster.calls.append("wakeup")

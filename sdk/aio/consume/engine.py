@@ -214,7 +214,10 @@ class ConsumerEngine:
         self.pool.check_open()
         states = [self.subscription.state(partition) for partition in partition_list(partitions)]
         for state in states:
-            state.paused = paused
+            if paused:
+                state.paused = True
+            else:
+                state.resume()
         self._waker.wake()
         self.fetching.pump()
 

@@ -145,6 +145,13 @@ class PartitionState:
         """Whether records of the partition may reach the user now."""
         return self.phase is PartitionPhase.READY and not self.held_back
 
+    def resume(self) -> None:
+        """End a pause. An end that had been reached may have moved: it is unknown until a fetch."""
+        known = self.high_watermark if self.last_stable_offset < 0 else self.last_stable_offset
+        if self.paused and self.position >= known:
+            self.high_watermark = self.last_stable_offset = -1
+        self.paused = False
+
     def fetchable(self, now_ms: int) -> bool:
         """Whether the partition may be part of a fetch now."""
         return self.deliverable and self.retry_at_ms <= now_ms

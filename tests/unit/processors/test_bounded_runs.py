@@ -75,6 +75,27 @@ def test_the_commit_does_not_wait_for_its_interval(tmp_path: Path) -> None:
     assert world.now_ms - begun_ms < 3_000
 
 
+def test_an_input_that_goes_on_behind_the_end_is_not_waited_for(tmp_path: Path) -> None:
+    """Of several inputs the one that has reached its end has no more records for this run."""
+    world = world_of(tmp_path, "in", "other")
+    world.cluster.put("in", b"a", key=b"k")
+    world.cluster.put("other", b"b", b"c", key=b"k")
+    times = {("in", 0): 1, ("other", 0): 2, ("other", 1): 3}
+    for (topic, offset), time_ms in times.items():
+        world.cluster.logs[TopicPartition(topic, 0)][offset].timestamp_ms = time_ms
+    world.cluster.do("poll", lambda: world.cluster.put("in", b"later", b"later", key=b"k"))
+    app = App("both", max_poll_records=2)
+
+    @app.processor(["in", "other"], to="out")
+    def both(value: str) -> str:
+        return value
+
+    report = run(world, app)
+    assert report.reached_end
+    assert world.cluster.values("out") == [b"a", b"b", b"c"]
+    assert (world.cluster.offset("in"), world.cluster.offset("other")) == (1, 2)
+
+
 def test_records_that_come_later_are_left_to_the_next_run(tmp_path: Path) -> None:
     world = world_of(tmp_path)
     for number in range(5):

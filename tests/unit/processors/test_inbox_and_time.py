@@ -90,6 +90,49 @@ def test_an_input_at_its_end_is_waited_for_as_long_as_declared() -> None:
     assert inboxes.waits_until_ms() is None
 
 
+def test_an_idle_input_is_waited_for_once() -> None:
+    """From when it was seen idle, whatever the others have meanwhile (KIP-353)."""
+    inboxes = Inboxes([A0, B0], idle_ms=100)
+    inboxes.note_end(A0, True)
+    inboxes.note_end(B0, True)
+    assert inboxes.next(1_000) is None
+    assert inboxes.waits_until_ms() is None  # There is nothing to take after a wait.
+    inboxes.put(A0, [record(A0, 0, 5)])
+    assert take(inboxes, 1_099) == []
+    assert inboxes.waits_until_ms() == 1_100
+    assert take(inboxes, 1_100) == [("a", 0)]
+    inboxes.note_end(A0, True)
+    assert inboxes.next(1_200) is None
+    inboxes.put(A0, [record(A0, 1, 6)])
+    assert take(inboxes, 1_201) == [("a", 1)]  # B0 is idle for longer than the wait.
+    inboxes.note_end(B0, False)  # There was something after all.
+    inboxes.put(A0, [record(A0, 2, 7)])
+    assert take(inboxes, 1_300) == []
+    inboxes.note_end(B0, True)
+    assert take(inboxes, 1_301) == []
+    assert inboxes.waits_until_ms() == 1_401
+
+
+def test_of_several_idle_inputs_the_latest_is_waited_for() -> None:
+    c0 = TopicPartition("c", 0)
+    inboxes = Inboxes([A0, B0, c0], idle_ms=100)
+    inboxes.note_end(B0, True)
+    assert inboxes.next(1_000) is None
+    inboxes.note_end(c0, True)
+    inboxes.put(A0, [record(A0, 0, 5)])
+    assert take(inboxes, 1_060) == []
+    assert take(inboxes, 1_159) == []
+    assert take(inboxes, 1_160) == [("a", 0)]
+
+
+def test_inputs_that_are_read_again_are_not_at_their_ends() -> None:
+    inboxes = Inboxes([A0, B0])
+    inboxes.note_end(B0, True)
+    inboxes.clear()
+    inboxes.put(A0, [record(A0, 0, 5)])
+    assert take(inboxes, 1_000) == []
+
+
 def test_no_input_is_waited_for_if_that_is_declared() -> None:
     inboxes = Inboxes([A0, B0], idle_ms=-1)
     inboxes.put(A0, [record(A0, 0, 5)])

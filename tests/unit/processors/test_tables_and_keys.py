@@ -6,7 +6,7 @@ with kills, a table that is longer than one poll, and topics that are purged; wr
 
 import collections
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processor_fakes import Entry
-from processor_worlds import World
+from processor_worlds import FakeAdmin, World
 
 from onceflow.processors import (
     App,
@@ -30,7 +30,7 @@ from onceflow.processors import (
 )
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.testing import TestDriver
-from onceflow.sdk.errors import TransactionAbortableError
+from onceflow.sdk.errors import RequestTimedOutError, TransactionAbortableError
 from onceflow.sdk.model.partitions import TopicPartition
 
 
@@ -229,6 +229,26 @@ def test_what_is_processed_is_purged(tmp_path: Path) -> None:
     own = TopicPartition("shop-total-repartition", 0)
     assert world.configs[own.topic] == {"cleanup.policy": "delete", "retention.ms": "-1"}
     assert world.log_starts[own] == world.cluster.offset(own.topic) == 5
+
+
+def test_a_purge_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, "orders")
+    world.idle_polls_max = 100
+    for number in range(5):
+        put(world, "orders", b"k", b'{"number":1,"customer":"ann"}', number)
+    purge, failed = FakeAdmin.purge, []
+
+    def fails_first(admin: FakeAdmin, before: Mapping[TopicPartition, int]) -> None:
+        if not failed:
+            failed.append(before)
+            raise RequestTimedOutError()
+        purge(admin, before)
+
+    monkeypatch.setattr(FakeAdmin, "purge", fails_first)
+    world.run(keyed())
+    own = TopicPartition("shop-total-repartition", 0)
+    assert failed == [{own: 5}]
+    assert world.log_starts[own] == 5
 
 
 def test_headers_and_values_stay(tmp_path: Path) -> None:

@@ -689,6 +689,19 @@ def test_what_comes_while_a_record_waits_for_a_retry_keeps_its_place(tmp_path: P
     assert calls == ["a", "a", "b", "c", "d"]
 
 
+def test_end_of_an_input_that_was_paused_is_not_believed(tmp_path: Path) -> None:
+    """A full input is paused; that it had been read to its end says nothing about what came since,
+    which may be earlier than what the other input has."""
+    world = World(tmp_path, "in", "other")
+    put_at(world, "in", ("a", 1), ("b", 2))
+    put_at(world, "other", ("z", 100))
+    calls: list[str] = []
+    world.cluster.do("poll", lambda: None)
+    world.cluster.do("poll", lambda: put_at(world, "in", ("c", 50)))
+    world.run(merging(calls, max_poll_records=2))
+    assert calls == ["a", "b", "c", "z"]
+
+
 def test_task_that_loses_one_of_its_inputs_reads_the_others_again(tmp_path: Path) -> None:
     """What was polled of the others and not processed belonged to the task that is gone."""
     world = World(tmp_path, "in", "other")

@@ -742,6 +742,19 @@ def test_the_end_of_a_partition_that_came_back_is_asked_for_again(answered: str)
     assert rig.asked(rig.must_plan()) == {}
 
 
+def test_the_end_of_a_partition_that_was_paused_is_asked_for_again() -> None:
+    """Also when the broker has heard of neither the pause nor its end."""
+    rig = Rig(P0, P1)
+    rig.answer(rig.must_plan(), at_end(0, 0), at_end(1, 0))
+    state = rig.subscription.state(P1)
+    state.paused = True
+    state.resume()
+    again = rig.must_plan()
+    assert again.request.session_epoch == 0
+    rig.answer(again, at_end(0, 0), at_end(1, 0))
+    assert state.lag(IsolationLevel.READ_UNCOMMITTED) == 0
+
+
 @pytest.mark.parametrize(
     ("code", "kept_id"),
     [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 5)],

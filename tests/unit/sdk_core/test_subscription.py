@@ -176,6 +176,25 @@ def test_lag_counts_to_the_last_stable_offset_or_to_the_high_watermark() -> None
     assert state.lag(IsolationLevel.READ_UNCOMMITTED) == 15
 
 
+@pytest.mark.parametrize(("position", "stable", "lag"), [(9, 9, None), (8, 9, 1), (20, -1, None)])
+def test_an_end_that_was_reached_before_a_pause_is_unknown_behind_it(
+    position: int, stable: int, lag: int | None
+) -> None:
+    """It may have moved, and nobody asked; what was fetched and not returned is still there."""
+    subscription = assigned()
+    state = subscription.state(P0)
+    subscription.seek(P0, position)
+    state.high_watermark, state.last_stable_offset = 20, stable
+    level = IsolationLevel.READ_UNCOMMITTED if stable < 0 else IsolationLevel.READ_COMMITTED
+    state.resume()  # Without a pause it goes on.
+    assert state.lag(level) == (lag or 0)
+    state.paused = True
+    assert state.lag(level) == (lag or 0)
+    state.resume()
+    assert not state.paused
+    assert state.lag(level) == lag
+
+
 def test_a_partition_held_back_is_not_due_before_its_time() -> None:
     subscription = assigned()
     subscription.state(P0).retry_at_ms = 100
