@@ -136,6 +136,11 @@ class Due:
         self.record: ConsumerRecord = record
         self.attempt: int = 0
 
+    @property
+    def store(self) -> str:
+        """Name of the store that it lies in."""
+        return self._store.name
+
     def forget(self, frame: Frame) -> None:
         """Delete the row. What made it due, a silence too, stays: it never comes again."""
         rows = frame.rows(self._store)

@@ -46,6 +46,24 @@ class Doomed(NamedTuple):
     partition: TopicPartition
     offset: int
 
+    def __str__(self) -> str:
+        return f"{self.partition}@{self.offset}"
+
+
+class DoomedRow(NamedTuple):
+    """A due row whose outputs the brokers refuse.
+
+    Attributes:
+        store: Name of its store.
+        row: Its key in there.
+    """
+
+    store: str
+    row: bytes
+
+    def __str__(self) -> str:
+        return f"a row of {self.store}"
+
 
 class Job:
     """The calls of one record, or of one row that is due.
@@ -54,7 +72,7 @@ class Job:
         inbox: Where it came from; None for a row that is due.
         record: The record; for a row that is due, what stands for it.
         roots: The nodes that take it.
-        item: The row that is due; None for a record.
+        due: The row that is due; None for a record.
         after: The frame of an earlier record of the same key that has not reached the unit.
 
     Attributes:
@@ -62,18 +80,19 @@ class Job:
         inbox: Where it came from.
         partition: Its partition.
         frame: What its calls did.
+        due: The row that is due, or None.
         agenda: Calls that are left, the next one last.
         calls: Calls that are done.
     """
 
-    __slots__ = ("agenda", "calls", "frame", "inbox", "partition", "record")
+    __slots__ = ("agenda", "calls", "due", "frame", "inbox", "partition", "record")
 
     def __init__(
         self,
         inbox: Inbox | None,
         record: ConsumerRecord,
         roots: Iterable[WorkNode],
-        item: Item | None = None,
+        due: Due | None = None,
         after: Frame | None = None,
     ) -> None:
         self.record: ConsumerRecord = record
@@ -83,7 +102,9 @@ class Job:
         )
         self.frame: Frame = Frame(record, record, after=after)
         self.agenda: list[tuple[WorkNode, Item]] = []
-        self.agenda.extend((node, item or record) for node in reversed(tuple(roots)))
+        self.due: Due | None = due
+        item: Item = record if due is None else due
+        self.agenda.extend((node, item) for node in reversed(tuple(roots)))
         self.calls: int = 0
 
     async def make_call(self, program: Program, stores: Stores, attempt: int) -> None:
@@ -112,6 +133,13 @@ class Job:
         self.agenda.extend(
             (child, result) for result in reversed(frame.results) for child in reversed(children)
         )
+
+    @property
+    def where(self) -> Doomed | DoomedRow:
+        """What names it when its outputs are refused."""
+        if self.due is not None:
+            return DoomedRow(self.due.store, self.due.row)
+        return Doomed(self.partition, self.record.offset)
 
     def call_done(self) -> None:
         """The next call of the record is up."""

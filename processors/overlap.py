@@ -27,7 +27,7 @@ from onceflow.processors.errors import (
     StateDirectoryError,
 )
 from onceflow.processors.inbox import Inbox, Inboxes
-from onceflow.processors.job import Doomed, Job, Waiting
+from onceflow.processors.job import Doomed, DoomedRow, Job, Waiting
 from onceflow.processors.nodes.base import Program, Stores, WorkNode
 from onceflow.processors.unit import BYTES_MAX, Unit
 from onceflow.sdk.errors import RecordError
@@ -146,7 +146,7 @@ class Owner(Protocol):
         """Until when it takes no records."""
 
     @property
-    def doomed(self) -> Mapping[Doomed, RecordError]:
+    def doomed(self) -> Mapping[Doomed | DoomedRow, RecordError]:
         """Records whose outputs were refused, by the error."""
 
     @property

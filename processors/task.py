@@ -8,8 +8,9 @@ only. Tasks read no clock but the unit's and wait for nothing; the worker drives
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from onceflow.processors.errors import (
     ParkingFullError,
@@ -19,15 +20,17 @@ from onceflow.processors.errors import (
 )
 from onceflow.processors.frame import Due
 from onceflow.processors.inbox import Inbox, Inboxes
-from onceflow.processors.job import Doomed, Job, Waiting
+from onceflow.processors.job import Doomed, DoomedRow, Job, Waiting
 from onceflow.processors.nodes.base import Program, WorkNode
 from onceflow.processors.overlap import InFlight, Overlap
 from onceflow.processors.state.store import Store
 from onceflow.processors.state.task_state import TaskState
-from onceflow.processors.unit import Unit
+from onceflow.processors.unit import DueRows, Place, Unit
 from onceflow.sdk.errors import RecordError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 
 class TaskId(NamedTuple):
@@ -73,11 +76,12 @@ class Task:
         state: Its state, or None.
         status: Where it stands.
         progress: Next offset to read by input, of what is processed and not committed.
-        fired: Whether rows fell due since the last commit.
+        fired: How many rows fell due since the last commit.
+        rows: What the rows that fall due are called in a unit.
         waiting: The record that is tried again later, if any. It outlives an abort, so that the
             attempts of a record that comes again go on being counted.
         held_until_s: Until when it takes no records, after aborts that nobody explains.
-        doomed: Records whose outputs were refused, by the error.
+        doomed: Records and due rows whose outputs were refused, by the error.
         taken: Records that it has processed, since it was made.
         overlap: Its calls that overlap; None where they are made one after the other.
         stores: Its open stores.
@@ -85,8 +89,11 @@ class Task:
 
     __slots__ = (
         "_buried",
+        "_given_up",
         "_job",
+        "_last_row",
         "_program",
+        "_rows_done",
         "_slice_nodes",
         "doomed",
         "fired",
@@ -96,6 +103,7 @@ class Task:
         "inputs",
         "overlap",
         "progress",
+        "rows",
         "state",
         "status",
         "stores",
@@ -119,12 +127,16 @@ class Task:
         self.state: TaskState | None = state
         self.status: TaskStatus = TaskStatus.RUNNING if state is None else TaskStatus.OPENING
         self.progress: dict[TopicPartition, int] = {}
-        self.fired: bool = False
+        self.fired: int = 0
+        self.rows: DueRows = DueRows(str(id))
         self.taken: int = 0
         self.waiting: Waiting | None = None
         self.held_until_s: float = 0.0
-        self.doomed: dict[Doomed, RecordError] = {}
-        self._buried: set[Doomed] = set()
+        self.doomed: dict[Doomed | DoomedRow, RecordError] = {}
+        self._buried: set[Doomed | DoomedRow] = set()
+        self._given_up: set[Doomed | DoomedRow] = set()
+        self._last_row: DoomedRow | None = None
+        self._rows_done: int = 0
         self._program = program
         self._slice_nodes = {tp.topic: program.slices(tp.topic) for tp in self.inputs}
         self.stores: Mapping[str, Store] = {}
@@ -294,7 +306,10 @@ class Task:
         for node in self._program.timed:
             due = node.next_due(self.stores, self.id.partition)
             if due is not None:
-                self._job = Job(None, due.record, (node,), due)
+                job = self._job = Job(None, due.record, (node,), due)
+                refused = self.doomed.get(job.where) if self.doomed else None
+                if refused is not None:
+                    self.give_up_outputs(job, refused)
                 return
 
     async def _take_record(self, unit: Unit) -> None:
@@ -306,7 +321,7 @@ class Task:
                 return
             record = inbox.records[inbox.index]
             job = self._job = Job(inbox, record, self._program.roots[record.topic])
-            refused = self.doomed.get(Doomed(inbox.partition, record.offset))
+            refused = self.doomed.get(job.where) if self.doomed else None
             if refused is not None:
                 self.give_up_outputs(job, refused)
         while job.agenda:
@@ -329,7 +344,8 @@ class Task:
         self._job = None
         unit.count += 1
         if job.inbox is None:
-            self.fired = True
+            self.fired += 1
+            self._last_row = cast(DoomedRow, job.where)
         else:
             self.taken += 1
             self.progress[job.inbox.partition] = job.record.offset + 1
@@ -403,31 +419,41 @@ class Task:
             item.forget(job.frame)  # Or it would be due for ever.
         job.call_done()
 
-    def refuse_outputs(self, partition: TopicPartition, offset: int, error: RecordError) -> None:
-        """The brokers refuse an output of a record: it is given up when it comes again.
+    def refuse_outputs(self, place: Place, upto: int, error: RecordError) -> None:
+        """The brokers refuse an output of what was done last: it is given up when it comes again.
+
+        Args:
+            place: Its input, or the rows of the task that fall due.
+            upto: The place behind it.
+            error: What the brokers say.
 
         Raises:
             ProcessingError: It was given up already, so what they refuse is its dead letter.
         """
-        where = Doomed(partition, offset)
+        where: Doomed | DoomedRow
+        if isinstance(place, DueRows):
+            assert self._last_row is not None
+            where, topic, offset = self._last_row, self._last_row.store, -1
+        else:
+            where, topic, offset = Doomed(place, upto - 1), place.topic, upto - 1
         if where in self._buried:
             raise ProcessingError(
-                f"neither the outputs of {where.partition}@{where.offset} nor its dead letter can "
-                f"be delivered: {error}",
-                partition.topic,
-                partition.partition,
+                f"neither the outputs of {where} nor its dead letter can be delivered: {error}",
+                topic,
+                self.id.partition,
                 offset,
                 1,
             ) from error
+        logger.warning("outputs of %s cannot be delivered: %s", where, error)
         self.doomed[where] = error
 
     def give_up_outputs(self, job: Job, error: RecordError) -> None:
-        """A record whose outputs the brokers refuse: as if its functions had failed."""
-        where = Doomed(job.partition, job.record.offset)
-        self._buried.add(where)
-        nodes = [node for node, _ in reversed(job.agenda)]
+        """A record or row whose outputs the brokers refuse: as if its functions had failed."""
+        self._buried.add(job.where)
+        self._given_up.add(job.where)
+        agenda = list(reversed(job.agenda))
         job.agenda.clear()
-        for node in nodes:
+        for node, item in agenda:
             try:
                 letter = node.failures.give_up(job.record, error, 1)
             except ProcessingError:
@@ -435,25 +461,38 @@ class Task:
                 raise
             if letter is not None:
                 job.frame.outputs.append(letter)
+            if isinstance(item, Due):
+                item.forget(job.frame)
 
     # The unit ------------------------------------------------------------------------------
+
+    @property
+    def reached(self) -> dict[Place, int]:
+        """How far the unit goes in this task: in its inputs, and in its rows that fall due."""
+        found: dict[Place, int] = {}
+        found.update(self.progress.items())
+        if self.fired:
+            found[self.rows] = self._rows_done + self.fired
+        return found
 
     def committed(self) -> bool:
         """The unit is committed.
 
         Returns:
-            Whether a record is dealt with whose outputs were refused.
+            Whether something is dealt with whose outputs were refused.
         """
         if self.state is not None and self.stores:
             self.state.committed()
-        done = [where for where in self.doomed if self.progress.get(where[0], 0) > where.offset]
-        for where in done:
-            del self.doomed[where]
+        done = bool(self._given_up)
+        for where in self._given_up:
+            self.doomed.pop(where, None)
             self._buried.discard(where)
+        self._given_up.clear()
         self.inboxes.committed(self.progress)
         self.progress.clear()
-        self.fired = False
-        return bool(done)
+        self._rows_done += self.fired
+        self.fired = 0
+        return done
 
     def aborted(self) -> None:
         """The unit is aborted: its records are read again."""
@@ -462,7 +501,8 @@ class Task:
         self.inboxes.clear()
         self._job = None
         self.progress.clear()
-        self.fired = False
+        self._given_up.clear()
+        self.fired = 0
         if self.waiting is not None and self.waiting.partition not in self.inputs:
             self.waiting = None  # A row that was due, and may not be due any more.
         if self.state is not None and self.stores:

@@ -272,7 +272,7 @@ class TestDriver:
         self._stored += row_lane(self._unit.lanes).take_rows()[0]
         if task.state is not None:
             task.state.note()
-        progress = dict(task.progress)
+        progress = task.reached
         task.committed()
         self._unit.committed(progress)
 

@@ -8,6 +8,7 @@ to blame stands alone. Pure bookkeeping on a given clock; the worker acts on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from onceflow.processors.lanes import Lanes
 from onceflow.sdk.model.partitions import TopicPartition
@@ -30,8 +31,20 @@ BLAMELESS = frozenset(
     }
 )
 
-Progress = Mapping[TopicPartition, int]
-"""Next offset to read by partition."""
+
+class DueRows(NamedTuple):
+    """The rows of a task that fall due (windows, timers), as what a unit goes through.
+
+    Attributes:
+        task: Name of the task.
+    """
+
+    task: str
+
+
+Place: TypeAlias = TopicPartition | DueRows
+Progress = Mapping[Place, int]
+"""How far a unit goes: next offset to read by partition, and how many due rows of a task."""
 
 
 class Unit:
@@ -84,7 +97,7 @@ class Unit:
         self._records_max = records_max
         self._aborts_max = aborts_max
         self._limit = records_max
-        self._suspects: dict[TopicPartition, int] = {}
+        self._suspects: dict[Place, int] = {}
 
     @property
     def room(self) -> int:
@@ -115,9 +128,9 @@ class Unit:
         """The unit is committed."""
         if progress:
             self.aborts = 0
-        for partition, upto in progress.items():
-            if self._suspects.get(partition, upto + 1) <= upto:
-                del self._suspects[partition]
+        for place, upto in progress.items():
+            if self._suspects.get(place, upto + 1) <= upto:
+                del self._suspects[place]
         self._limit = max(1, self._limit // 2) if self._suspects else self._records_max
         self._begin()
         self.due_s = self.clock() + self._interval_s
@@ -132,9 +145,9 @@ class Unit:
                 self.suspect(progress, count)
 
     def suspect(self, progress: Progress, count: int) -> None:
-        """A record of an aborted unit is to blame: halve the units up to its end."""
-        for partition, upto in progress.items():
-            self._suspects[partition] = max(upto, self._suspects.get(partition, 0))
+        """A record or a due row of an aborted unit is to blame: halve the units up to its end."""
+        for place, upto in progress.items():
+            self._suspects[place] = max(upto, self._suspects.get(place, 0))
         if self._suspects:
             self._limit = max(1, min(self._limit, count) // 2)
 
@@ -143,9 +156,9 @@ class Unit:
         self._suspects.clear()
         self._limit = self._records_max
 
-    def forget(self, partition: TopicPartition) -> None:
-        """The partition is gone."""
-        if self._suspects.pop(partition, None) is not None and not self._suspects:
+    def forget(self, place: Place) -> None:
+        """The partition or the task is gone."""
+        if self._suspects.pop(place, None) is not None and not self._suspects:
             self._limit = self._records_max
 
     def clear(self) -> None:

@@ -39,13 +39,14 @@ from onceflow.processors.nodes.programs import make_programs
 from onceflow.processors.notes import decode_note, encode_note, latest
 from onceflow.processors.overlap import InFlight
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
+from onceflow.processors.purging import Purge
 from onceflow.processors.report import RunReport, Tally
 from onceflow.processors.run_end import RunEnd
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.task_state import StateRules, TaskState
 from onceflow.processors.task import Task, TaskId, TaskStatus
-from onceflow.processors.unit import Unit
+from onceflow.processors.unit import Place, Unit
 from onceflow.sdk.errors import (
     AbortableError,
     CommitFailedError,
@@ -78,8 +79,6 @@ TOPICS_CHECKED_S = 10.0
 COMPLETE_NOTED_S = 600.0
 """How often a running worker notes that its stores are complete: deletions may be missing from the
 changelog of one that was not for longer than ``delete.retention.ms``."""
-PURGED_S = 30.0
-"""How often what is processed is deleted from repartition topics, as in Kafka Streams."""
 OTHERS_ASKED_S = 1.0
 """How often a bounded run that has done its part asks what the group has committed."""
 LOCK_TOLD_S = 5.0
@@ -154,7 +153,7 @@ class Worker:
         self._slot: Slot | None = None
         self._records_max = 1
         self._paused: set[TopicPartition] = set()
-        self._failed: dict[TopicPartition, int] = {}
+        self._failed: dict[Place, int] = {}
         self._failed_count = 0
         self._was_aborted = False
         self._stopping = False
@@ -162,8 +161,8 @@ class Worker:
         self._leave_group = True
         self.figures: WorkerFigures = WorkerFigures(topology.dead_letter_topics)
         self._joined = False
-        self._checked_s = self._noted_s = self._purged_s = self._clock()
-        self._purged: dict[TopicPartition, int] = {}
+        self._checked_s = self._noted_s = self._clock()
+        self._purge = Purge(topology.repartition_topics, self._checked_s)
         self._told_s = self._checked_s - LOCK_TOLD_S
 
     def _make_task(self, part: SubTopology, partition: int) -> Task:
@@ -392,6 +391,7 @@ class Worker:
                 logger.debug("closing before beginning again: %s", error)
         for task in self._tasks:
             task.aborted()
+            self._unit.forget(task.rows)
         if self._run_end is not None:
             self._run_end.read_again(self._tasks.owned)
         self._tasks.release_all()
@@ -603,15 +603,12 @@ class Worker:
         self._paused.add(partition)
 
     def _suspect(self, error: RecordError) -> None:
-        """Records whose outputs are refused: find the one to blame by halves."""
+        """The brokers refuse outputs: find the record or the due row to blame by halves."""
         if self._failed_count == 1 and len(self._failed) == 1:
-            ((partition, upto),) = self._failed.items()
-            task = self._tasks.of(partition)
-            if task is not None:
-                logger.warning(
-                    "outputs of %s@%d cannot be delivered: %s", partition, upto - 1, error
-                )
-                task.refuse_outputs(partition, upto - 1, error)
+            ((place, upto),) = self._failed.items()
+            for task in self._tasks:
+                if place in task.inputs or place == task.rows:
+                    task.refuse_outputs(place, upto, error)
         else:
             self._unit.suspect(self._failed, self._failed_count)
         self._check_exhausted(error)
@@ -756,9 +753,8 @@ class Worker:
             await self._check_topics(calls)
         for partition in self._bad.due():
             await calls(self._open.read_again(partition))
-        if self._topology.repartition_topics and now_s - self._purged_s >= PURGED_S:
-            self._purged_s = now_s
-            await self._purge(calls)
+        assert self._admin is not None
+        await self._purge.step(calls, self._admin, self._tasks.owned, self._open.place, now_s)
 
     def _picture(self, now_s: float) -> WorkerPicture:
         """What other threads see of the tasks."""
@@ -773,27 +769,6 @@ class Worker:
         places = {tp: self._open.place(tp) for tp in self._tasks.owned}
         known = {tp: place for tp, place in places.items() if place is not None}
         return WorkerPicture(now_s, self._joined, tasks, known, self._restorer.left)
-
-    async def _purge(self, calls: Calls) -> None:
-        """Delete what is processed of the application's own repartition topics.
-
-        Not after each commit: a request for each of them would cost more than the space.
-        """
-        topics = set(self._topology.repartition_topics)
-        done: dict[TopicPartition, int] = {}
-        for partition in self._tasks.owned:
-            place = self._open.place(partition) if partition.topic in topics else None
-            if place and place > self._purged.get(partition, 0):
-                done[partition] = place
-        if not done:
-            return
-        assert self._admin is not None
-        try:
-            await calls(_made(partial(self._admin.purge, done)))
-        except KafkaError as error:
-            logger.warning("purging %s: %s", ", ".join(sorted(topics)), error)
-        else:
-            self._purged.update(done)
 
     async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
         """See whether topics were deleted, made again, or have grown.
@@ -859,9 +834,9 @@ class Worker:
     def committed(self) -> None:
         """The unit is committed: state reaches its maps."""
         self._tally.committed()
-        progress: dict[TopicPartition, int] = {}
+        progress: dict[Place, int] = {}
         for task in self._tasks:
-            progress.update(task.progress)
+            progress.update(task.reached)
             if task.committed():
                 self._unit.found()
         self.figures.committed(self._unit.count)
@@ -871,7 +846,7 @@ class Worker:
         """The unit is void, and every record that was polled is read again."""
         self._failed = {}
         for task in self._tasks:
-            self._failed.update(task.progress)
+            self._failed.update(task.reached)
             task.aborted()
         self._tally.dropped()
         if self._run_end is not None:
@@ -894,6 +869,9 @@ class Worker:
             self._unit.clear()
         for partition in partitions:
             self._unit.forget(partition)
+            owner = self._tasks.of(partition)
+            if owner is not None:
+                self._unit.forget(owner.rows)
             self._bad.forget(partition)
         self._tasks.release(partitions)
         # A task that lost one input is closed; what was polled of its others is read again.

@@ -28,6 +28,7 @@ from onceflow.processors.policies import (
     place_in_code,
 )
 from onceflow.processors.state.store import Store
+from onceflow.sdk.errors import MessageTooLargeError, RecordTooLargeError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
@@ -35,6 +36,7 @@ logger: logging.Logger = logging.getLogger("onceflow.processors")
 Park = Callable[[Frame, Mapping[str, Store], Item, int, int], bool | None]
 """See ``ParkingWork.park``."""
 
+_TOO_LARGE = (MessageTooLargeError, RecordTooLargeError)
 _NEVER_RETRIED = (DeserializationError, StateKeyError, EventTimeError, DeclarationError)
 """The same bytes give the same error."""
 
@@ -133,9 +135,11 @@ class Failures:
                 f"{name} stops at {where}: {exceeded}; the last failure: {cause}", *coordinates
             ) from error
         self._warnings.note(error, f"{name}: dead letter for {where} after {tries}: {cause}")
+        # The result of a window or function is too large here too; what was read is kept whole.
+        is_result = record.offset < 0 and isinstance(error, _TOO_LARGE)
         return (
             self._lane,
-            record.value,
+            None if is_result else record.value,
             record.key,
             record.timestamp_ms,
             dead_letter_headers(record, error, attempts, name),

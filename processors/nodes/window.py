@@ -385,10 +385,19 @@ class WindowWork(PlainWork):
         key, _, end_ms = split_window_row(row)
         fixed = isinstance(self._frames, FixedFrames)
         time_ms = end_ms - 1 if fixed else end_ms  # The last millisecond of the window.
-        value = None
-        if self._feeds:  # What a function behind it fails on becomes a dead letter.
-            data = store.get(row)
-            assert data is not None
-            value = self.emitter.encode(self._codec.decode(row, data))
+        value = self._letter_value(store, row) if self._feeds or self.failures.counts else None
         record = ConsumerRecord(self.name, partition, -1, time_ms, key=key, value=value)
         return Due(store, now_ms, row, key, time_ms, record)
+
+    def _letter_value(self, store: TimedStore, row: bytes) -> bytes | None:
+        """The value of the dead letter of a window: its result, or what functions behind it get."""
+        data = store.get(row)
+        assert data is not None
+        if self._node.on_update:
+            return None
+        accumulator = self._codec.decode(row, data)
+        ready = self._fold.ready
+        try:
+            return self.emitter.encode(accumulator if ready is None else ready._result(accumulator))
+        except Exception:  # noqa: BLE001 - the window's call fails on it too, and meets the policy
+            return None

@@ -31,7 +31,7 @@ from sim_shapes import (
     new_key,
 )
 
-from onceflow.processors import worker
+from onceflow.processors import purging
 from onceflow.processors.state.codec import ValueCodec
 from onceflow.processors.state.timed import split_window_row
 
@@ -207,11 +207,11 @@ class ProcessorSimulation(Simulation):
 
 @contextlib.contextmanager
 def _purged_often() -> Iterator[None]:
-    kept, worker.PURGED_S = worker.PURGED_S, PURGED_S
+    kept, purging.PURGED_S = purging.PURGED_S, PURGED_S
     try:
         yield
     finally:
-        worker.PURGED_S = kept
+        purging.PURGED_S = kept
 
 
 def simulate_processors(

@@ -1,0 +1,74 @@
+"""Deletes what is processed from the application's own repartition topics, as Kafka Streams does.
+
+Not after each commit: a request for each of them would cost more than the space.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from onceflow.processors.calls import Calls
+from onceflow.processors.provisioning import TopicAdmin
+from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.model.partitions import TopicPartition
+from onceflow.transactions.colour import settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
+
+PURGED_S = 30.0
+"""How often what is processed is deleted."""
+
+
+class Purge:
+    """Deletes committed records of repartition topics from time to time.
+
+    Args:
+        topics: The repartition topics.
+        now_s: Monotonic seconds.
+    """
+
+    __slots__ = ("_last_s", "_purged", "_topics")
+
+    def __init__(self, topics: Iterable[str], now_s: float) -> None:
+        self._topics = frozenset(topics)
+        self._last_s = now_s
+        self._purged: dict[TopicPartition, int] = {}
+
+    async def step(
+        self,
+        calls: Calls,
+        admin: TopicAdmin,
+        owned: Iterable[TopicPartition],
+        place: Callable[[TopicPartition], int | None],
+        now_s: float,
+    ) -> None:
+        """Delete what is committed, if it is time; what fails is tried again the next time.
+
+        Args:
+            calls: Runs what asks brokers.
+            admin: Deletes.
+            owned: Partitions of the worker.
+            place: The committed offset of a partition.
+            now_s: Monotonic seconds.
+        """
+        if not self._topics or now_s - self._last_s < PURGED_S:
+            return
+        self._last_s = now_s
+        done: dict[TopicPartition, int] = {}
+        for partition in owned:
+            offset = place(partition) if partition.topic in self._topics else None
+            if offset and offset > self._purged.get(partition, 0):
+                done[partition] = offset
+        if not done:
+            return
+
+        async def purge() -> None:
+            await settle(admin.purge(done))
+
+        try:
+            await calls(purge())
+        except KafkaError as error:
+            logger.warning("purging %s: %s", ", ".join(sorted(self._topics)), error)
+        else:
+            self._purged.update(done)
